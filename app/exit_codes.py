@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
+from grpo_engine import errors
 from grpo_engine.errors import quoted, shortened
 from grpo_tui.experiments.db.texts import visible
 
@@ -48,6 +49,11 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, ValueError):
         return USAGE
     return FAILED
+
+
+def of_failure(error: str) -> int:
+    """Return the exit status for an error of the engine by the name of its class."""
+    return exit_code(getattr(errors, error, RuntimeError)(""))
 
 
 def brief(message: str) -> str:

@@ -30,6 +30,7 @@ from grpo_engine.policy.memory import Sizes, estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_tui.app.text.table import table_lines
 
 BASE = {"group": 8, "prompt": 64, "answer": 32}
 AXES = {
@@ -131,20 +132,16 @@ def fit(points: Sequence[Point]) -> None:
 
 
 def show(points: Sequence[Point]) -> None:
-    """Plot in the terminal: measurements as points, the law as a line."""
-    import plotext
-
+    """Print the measurements of each axis beside the law."""
     for axis in dict.fromkeys(point.axis for point in points):
         chosen = [p for p in points if p.axis == axis]
-        places = [p.value for p in chosen]
-        plotext.clear_figure()
-        plotext.plot_size(78, 18)
-        plotext.theme("clear")
-        for phase, marker in (("rollout", "x"), ("update", "o")):
-            plotext.plot(places, [p.law[phase] for p in chosen], label=f"{phase}, law")
-            plotext.scatter(places, [getattr(p, phase) for p in chosen], marker=marker, label=phase)
-        plotext.title(f"{chosen[0].model}: seconds by {axis}")
-        plotext.show()
+        print(f"\n{chosen[0].model}: seconds by {axis}")
+        rows = [
+            {axis: p.value, "rollout": p.rollout, "law of rollouts": p.law["rollout"],
+             "update": p.update, "law of updates": p.law["update"]}
+            for p in chosen
+        ]  # fmt: skip
+        print(*table_lines(rows), sep="\n")
 
 
 def write(points: Sequence[Point], out: Path) -> None:

@@ -46,9 +46,11 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.frames import cut_beside_blank
 from tests.app.script import FIRST_WALL_TIME
+from tools.make_demo import pack
 
 WORDS_WIDTH = 110  # a narrower screen may leave out what shows that a picture is complete
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+LAST_STAYS = 6  # frames of a moving picture for which the last one is shown
 KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
@@ -320,9 +322,12 @@ def moments() -> list[float]:
 
 
 def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:
-    """Frames as one SVG that repeats; an element is drawn once for as long as it stays the same."""
+    """Frames as one SVG that repeats; an element is drawn once for as long as it stays the same.
+
+    It begins with the last one, which stays a while: what does not move a picture shows that.
+    """
     width, height = size
-    count = len(frames) + 6  # the last one stays a while
+    count = len(frames) + LAST_STAYS
     shown: dict[str, int] = {}  # elements that are on screen, and since when
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
     for number, frame in enumerate([*frames, []]):
@@ -352,9 +357,11 @@ def sheet(spans: set[tuple[int, int]], count: int, each: float) -> str:
             f"{off:.3f}%{{visibility:hidden}}" if end < count else ""
         )
         hidden = "0%{visibility:hidden}" if start else ""
+        at_first = "visible" if end == count else "hidden"
+        times = f"{count * each:.2f}s step-end {(LAST_STAYS - count) * each:.2f}s infinite"
         rules.append(
             f"@keyframes {name}{{{hidden}{marks}}}"
-            f".{name}{{visibility:hidden;animation:{name} {count * each:.2f}s step-end infinite}}"
+            f".{name}{{visibility:{at_first};animation:{name} {times}}}"
         )
     return "<style>" + "\n".join(rules) + "</style>"
 
@@ -369,7 +376,7 @@ def record_several() -> None:
                        for part in ("--set", setting)]  # fmt: skip
             command = [sys.executable, "-m", "grpo_tui", *words, *changes, "--db", str(store)]
             subprocess.run(command, check=True)
-        demo.pack(store, SEVERAL)
+        pack(store, SEVERAL)
 
 
 def main() -> None:

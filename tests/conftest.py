@@ -18,7 +18,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 settings.register_profile(
-    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
 

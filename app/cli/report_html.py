@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import axis
-from grpo_tui.app.charts.series import SMOOTHING, Series
-from grpo_tui.app.cli.curves import lines_of
-from grpo_tui.app.cli.output import format_value
+from grpo_tui.app.charts.series import SMOOTHING, Series, cut
 from grpo_tui.app.text.comparison import MAIN_METRICS
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.text.table import format_value
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import GroupView, RunSummary
 
 WIDE, TALL, LEFT, BOTTOM = 560, 170, 46, 20
+PIXELS = 2 * WIDE
 MOST_PROMPTS, MOST_ANSWERS, MOST_SIGNS = 6, 4, 2000
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c1c1c; --dim: #6c6c6c; --line: #d0d0d0;
@@ -57,30 +57,25 @@ def text(value: Any) -> str:
     return escape(safe(format_value(value), "\n"))
 
 
-def html_page(reader: "StoreReader", run: "RunSummary", content: Mapping[str, Any]) -> str:
-    """Return the page: verdict, curves, differences from the recipe, times, examples, tables."""
-    row = content["run"]
-    summary = (f"{row['id']} · {row['status']} · {row['model']} · {row['task']} · "
-               f"{row['recipe']} · seed {row['seed']} · step {row['step']} of "
-               f"{row['total_steps']} · {row['tokens']:,} tokens · {row['elapsed']:.0f} s · "
-               f"{row['device']}")  # fmt: skip
+def html_page(
+    reader: "StoreReader",
+    run: "RunSummary",
+    content: Mapping[str, Any],
+    summary: str,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> str:
+    """Return the page: verdict, curves, answers, tables."""
+    row, name = content["run"], text(content["run"]["name"])
     parts = [
-        f"{HEAD}<title>{text(row['name'])}</title><style>{STYLE}</style></head><body>",
-        f'<h1>{text(row["name"])}</h1><p class="dim">{text(summary)}</p>',
+        f"{HEAD}<title>{name}</title><style>{STYLE}</style></head><body>",
+        f'<h1>{name}</h1><p class="dim">{text(summary)}</p>',
         f'<p class="verdict">{text(content["verdict"])}</p>',
         *(f"<p>{text(line)}</p>" for line in (row["error"], row["note"]) if line),
         *_section("Curves", f'<div class="curves">{"".join(_charts(reader, run))}</div>'),
-        *_section(f"Differences from the recipe {row['recipe']}", table(content["recipe"])),
-        *_section("Phase times", table(content["phases"])),
         *_section("Answers before and after", "".join(_examples(reader, run))),
-        *(part for title, key in (
-            ("Held-out", "evaluations"), ("Alerts", "alerts"), ("Metrics", "metrics"),
-        ) for part in _section(title, table(content[key]))),
-        *_section("Settings that are not the defaults", table(
-            [{"setting": path, "value": value} for path, value in content["settings"].items()]
-        )),
+        *(part for title, rows in tables.items() for part in _section(title, table(rows))),
         "</body></html>\n",
-    ]  # fmt: skip
+    ]
     return "\n".join(parts)
 
 
@@ -119,38 +114,37 @@ def _charts(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
             yield chart(key, stored.steps, stored.values)
 
 
-def chart(key: str, stored: Sequence[int], values: Sequence[float]) -> str:
+def chart(key: str, steps: Sequence[int], values: Sequence[float]) -> str:
     """Return a metric's curve as SVG: recorded values faint, their moving average bright."""
-    raw, smooth = (lines_of(Series.of(key, stored, values, smoothing), 2 * WIDE)
-                   for smoothing in (0.0, SMOOTHING))  # fmt: skip
-    steps = [step for line in raw for step in line[0]]
-    if not steps:
-        return ""
-    metric, first, last = spec(key), min(steps), max(steps)
-    scale = axis([value for _, values in raw for value in values], unit=metric.unit,
-                 natural=natural_range(key), labels=4)  # fmt: skip
+    metric, (first, last) = spec(key), (steps[0], steps[-1])
+    curves = {name: Series.of(key, steps, values, smoothing)
+              for name, smoothing in (("raw", 0.0), ("smooth", SMOOTHING))}  # fmt: skip
+    scale = axis(values, unit=metric.unit, natural=natural_range(key), labels=4)
 
-    def position(step: float, value: float) -> str:
-        x = LEFT + (step - first) / ((last - first) or 1) * (WIDE - LEFT - 8)
-        y = 8 + (scale.high - value) / (scale.high - scale.low) * (TALL - BOTTOM - 8)
-        return f"{x:.1f} {y:.1f}"
+    def height(value: float) -> float:
+        return 8 + (scale.high - value) / (scale.high - scale.low) * (TALL - BOTTOM - 8)
 
-    paths = [
-        f'<path class="{css_class}" d="M{" L".join(map(position, *line))}"/>'
-        for css_class, lines in (("raw", raw), ("smooth", smooth))
-        for line in lines
-    ]
-    ticks = []
-    for value, label in scale.labels:
-        y = float(position(first, value).split()[1])
-        ticks.append(
-            f'<line x1="{LEFT}" x2="{WIDE - 8}" y1="{y}" y2="{y}"/>'
-            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text(label)}</text>'
-        )
+    def path(series: Series) -> str:
+        """The commands that draw a line; a gap lifts the pen."""
+        commands, pen = [], "M"
+        for item in cut(series, series.steps, last - first, PIXELS, first).columns:
+            x = LEFT + item.x * (WIDE - LEFT - 8) / (PIXELS - 1)
+            for value in item.line:
+                if math.isfinite(value):
+                    commands.append(f"{pen}{x:.1f} {height(value):.1f}")
+                pen = "L" if math.isfinite(value) else "M"
+        return " ".join(commands)
+
+    paths = (f'<path class="{name}" d="{path(series)}"/>' for name, series in curves.items())
+    ticks = (
+        f'<line x1="{LEFT}" x2="{WIDE - 8}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text(label)}</text>'
+        for y, label in ((height(value), label) for value, label in scale.labels)
+    )
     ends = (f'<text x="{LEFT}" y="{TALL - 4}">step {first}</text>'
             f'<text x="{WIDE - 8}" y="{TALL - 4}" text-anchor="end">{last}</text>')  # fmt: skip
     name = metric.label if metric.label == key else f"{metric.label} ({key})"
-    last_value = text(with_unit(Series.of(key, stored, values).last, metric.unit, 3))
+    last_value = text(with_unit(curves["raw"].last, metric.unit, 3))
     return (f"<figure><figcaption>{text(name)}, last {last_value}</figcaption>"
             f'<svg viewBox="0 0 {WIDE} {TALL}" role="img" aria-label="{text(name)}">'
             f"{''.join(ticks)}{''.join(paths)}{ends}</svg></figure>\n")  # fmt: skip

@@ -109,11 +109,14 @@ class StrictCommand(TyperCommand):
 
 
 class StrictGroup(TyperGroup):
-    """A command with sub-commands, which do not read its options."""
+    """A command with sub-commands, which do not read its options; `list` need not be named."""
 
     options_are_for_all = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        unnamed = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if unnamed and "list" in self.commands:
+            args = ["list", *args]
         return _parsed(self, ctx, args, super().parse_args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -25,7 +25,7 @@ VERBS: Final = tuple(
     Verb(name, f"grpo_tui.app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
         (MOST_USED, "train", "train:train", "Train a model, without a screen."),
-        (MOST_USED, "watch", "watch:watch", "Attach the live screen to a run."),
+        (MOST_USED, "watch", "screens:watch", "Attach the live screen to a run."),
         (MOST_USED, "runs", "runs:app", "List runs; rename, tag, archive, delete, import."),
         (MOST_USED, "compare", "compare:compare", "Which settings are better, and how sure."),
         (MOST_USED, "resume", "resume:resume", "Resume a run from its last checkpoint."),
@@ -41,18 +41,18 @@ VERBS: Final = tuple(
         (BEFORE, "tasks", "tasks:app", "List the tasks; show or play one."),
         (BEFORE, "rewards", "rewards:app", "List the reward functions; show or try one."),
         (BEFORE, "models", "models:app", "List models; show, import or export one."),
-        (DURING, "pause", "pause:pause", "Pause a run."),
-        (DURING, "continue", "continue_:continue_", "Let a paused run continue."),
-        (DURING, "stop", "stop:stop", "Ask a run to save a checkpoint and stop."),
+        (DURING, "pause", "requests:pause", "Pause a run."),
+        (DURING, "continue", "requests:continue_", "Let a paused run continue."),
+        (DURING, "stop", "requests:stop", "Ask a run to save a checkpoint and stop."),
         (DURING, "logs", "logs:logs", "Print a run's log."),
         (DURING, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
         (AFTER, "report", "report:report", "Summarize a run on one page."),
         (AFTER, "plot", "plot:plot", "Draw the curves of runs in the shell."),
         (AFTER, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
         (AFTER, "eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),
-        (AFTER, "replay", "replay:replay", "Play back a recorded run."),
-        (LEARN, "tour", "tour:tour", "The workbench in nine sentences; needs no MLX."),
-        (LEARN, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
+        (AFTER, "replay", "screens:replay", "Play back a recorded run."),
+        (LEARN, "tour", "screens:tour", "The workbench in nine sentences; needs no MLX."),
+        (LEARN, "demo", "screens:demo", "Play the bundled recording; needs no MLX."),
         (LEARN, "explain", "explain:explain", "Any metric, alert, setting, reward, key or table."),
     )
 )

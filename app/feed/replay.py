@@ -7,7 +7,8 @@ even pace, which is why the screen says "recorded speed".
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import PHASES, time_of
-from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
-from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.app.feed.feed import Feed, TimedEvent, head_of
+from grpo_tui.app.feed.snapshot import Asked, Head
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import BoardView
@@ -41,14 +42,14 @@ class Timed:
     progress: bool = False
 
 
-def timed(facts: Iterator[tuple[float | None, ev.Event]], skip: int = 0) -> Iterator[Timed]:
+def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
     """Yield recorded facts with times, and between them the rebuilt progress.
 
     Everything up to the end of step `skip` comes at once, without its progress.
     """
     now = 0.0
     before: float | None = None
-    pending: list[tuple[float | None, ev.Event]] = []
+    pending: list[TimedEvent] = []
     for at, event in facts:
         if isinstance(event, ev.StepFinished) and event.step <= skip:
             yield from (Timed(now, *item) for item in (*pending, (at, event)))
@@ -79,7 +80,7 @@ def _length(before: float | None, at: float | None, event: ev.StepFinished) -> f
 
 def _step(
     start: float, length: float, last: ev.StepFinished,
-    pending: list[tuple[float | None, ev.Event]], at: float | None,
+    pending: list[TimedEvent], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
     spans = _spans(length, last)
     scored = [(wall, e) for wall, e in pending if isinstance(e, ev.GroupScored)]
@@ -135,86 +136,59 @@ def _sampling(
         for g in groups
     )  # fmt: skip
     yield Timed(start, None, ev.PromptsStarted(step=step, prompts=prompts), True)
-    longest = max((_tokens(c) for g in groups for c in g.rollouts), default=0)
-    if not longest:
-        return
+    answers = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
+    longest = max((len(ends) for *_, ends in answers), default=0)
     slices = min(SLICES, longest)
-    edges = [round(longest * i / slices) for i in range(slices + 1)]
+    edges = [round(longest * index / slices) for index in range(slices + 1)] if slices else []
     sampled = ended = 0
     for index, (low, high) in enumerate(itertools.pairwise(edges), 1):
-        deltas = []
-        for group in groups:
-            for completion in group.rollouts:
-                delta = _delta(group.index, completion, low, high)
-                if delta is not None:
-                    deltas.append(delta)
-                    sampled += delta.tokens
-                    ended += delta.finish is not None
-        due = start + length * index / slices
-        speed = sampled / max(1e-9, length * index / slices)
-        yield Timed(due, None, ev.RolloutsAdvanced(
-            step=step, rows=tuple(deltas), tokens=sampled, finished=ended, total=rows,
-            tokens_per_second=speed,
+        deltas = tuple(
+            _delta(group, item, ends, low, min(high, len(ends)))
+            for group, item, ends in answers if low < len(ends)
+        )  # fmt: skip
+        sampled += sum(delta.tokens for delta in deltas)
+        ended += sum(delta.finish is not None for delta in deltas)
+        seconds = length * index / slices
+        yield Timed(start + seconds, None, ev.RolloutsAdvanced(
+            step=step, rows=deltas, tokens=sampled, finished=ended, total=rows,
+            tokens_per_second=sampled / max(1e-9, seconds),
         ), True)  # fmt: skip
 
 
-def _tokens(completion: ev.Completion) -> int:
-    return len(completion.ids) or max(1, len(completion.text) // 3)
+def _ends(completion: ev.Completion) -> Sequence[int]:
+    """The characters up to each token, evenly spread where they were not recorded."""
+    count = len(completion.ids) or max(1, len(completion.text) // 3)
+    if len(completion.ends) == count:
+        return completion.ends
+    return [index * len(completion.text) // count for index in range(1, count + 1)]
 
 
-def _delta(group: int, completion: ev.Completion, low: int, high: int) -> ev.RowDelta | None:
-    count = _tokens(completion)
-    if low >= count:
-        return None
-    high = min(high, count)
-    ends = completion.ends
-    if len(ends) == count:
-        start, end = (ends[low - 1] if low else 0), ends[high - 1]
-    else:
-        length = len(completion.text)
-        start, end = low * length // count, high * length // count
-    finish = completion.finish if high == count else None
+def _delta(
+    group: int, completion: ev.Completion, ends: Sequence[int], low: int, high: int
+) -> ev.RowDelta:
+    """An answer's tokens from `low` to `high`."""
     spans = tuple(
-        ev.unscored(span) for span in completion.spans
-        if low < span.start + span.length <= high
+        ev.unscored(span) for span in completion.spans if low < span.start + span.length <= high
+    )
+    return ev.RowDelta(
+        group=group, index=completion.index, tokens=high - low, spans=spans,
+        text=completion.text[ends[low - 1] if low else 0 : ends[high - 1]],
+        finish=completion.finish if high == len(ends) else None,
     )  # fmt: skip
-    return ev.RowDelta(group=group, index=completion.index, text=completion.text[start:end],
-                       tokens=high - low, finish=finish, spans=spans)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One pass of the reading thread over the stored facts."""
-
-    queue: "Queue[Timed]"
-    stop: threading.Event
-    done: threading.Event
-    skip: int
-
-    def put(self, item: Timed) -> bool:
-        """Wait for room; False once the replay has gone elsewhere."""
-        while not self.stop.is_set():
-            try:
-                self.queue.put(item, timeout=0.2)
-            except Full:
-                continue
-            return True
-        return False
-
-
-class ReplayFeed:
+class ReplayFeed(Feed):
     """Plays a stored run; pause stops the replay's clock, and no request reaches the run itself."""
+
+    may_control = True
 
     def __init__(
         self, path: Path, ref: str, *, speed: float = 1.0,
-        clock: Callable[[], float] = time.monotonic, name_as: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.run = 0
-        self.may_control = True
-        self._path, self._ref, self._speed = path, ref, speed
+        super().__init__(Head(name=ref))
+        self._path, self._ref, self.speed = path, ref, speed
         self._clock = clock
-        self._head = Head(name=name_as or ref)
-        self._muted = NOTHING_MUTED
         self._next: Timed | None = None
         self._started: float | None = None
         self._paused_at: float | None = None
@@ -226,7 +200,7 @@ class ReplayFeed:
     @property
     def mark(self) -> str:
         """What the top of the screen says: a replay, and how fast."""
-        return MARK if self._speed == 1 else f"{MARK} ×{self._speed:g}"
+        return MARK if self.speed == 1 else f"{MARK} ×{self.speed:g}"
 
     @property
     def catching_up(self) -> bool:
@@ -246,22 +220,16 @@ class ReplayFeed:
         self._started = None
         self._pause_event = ev.RunPaused(step=step) if self._paused_at is not None else None
         self.restarts += 1
-        work = Reading(self._queue, self._stop, self._read_all, step)
-        threading.Thread(target=self._work, args=(work,), name="replay", daemon=True).start()
+        threading.Thread(
+            target=_read, args=(self, step, self._queue, self._stop, self._read_all),
+            name="replay", daemon=True,
+        ).start()  # fmt: skip
 
     def play_at(self, speed: float) -> None:
         """Play on at another speed, relative to the recording."""
         now, clock = self._now(), self._paused_at if self._paused_at is not None else self._clock()
-        self._speed = max(SLOWEST, min(FASTEST, speed))
-        self._started = clock - now / self._speed
-
-    @property
-    def speed(self) -> float:
-        """The speed relative to the recording."""
-        return self._speed
-
-    def head(self) -> Head:
-        return self._head
+        self.speed = max(SLOWEST, min(FASTEST, speed))
+        self._started = clock - now / self.speed
 
     def facts(self) -> list[TimedEvent]:
         """Return the facts up to the current replay time."""
@@ -280,14 +248,6 @@ class ReplayFeed:
     def board(self) -> BoardView | None:
         return self._board.snapshot()
 
-    def status(self) -> Status | None:
-        """Return None: the events tell the whole status."""
-        return None
-
-    def muted(self) -> frozenset[str]:
-        """Return the rules that were muted when the replay began."""
-        return self._muted
-
     def ask(self, verb: Asked) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
         step = self._board.snapshot().step
@@ -299,9 +259,6 @@ class ReplayFeed:
             self._paused_at = None
             self._pause_event = ev.RunResumed(step=step)
 
-    def pin(self, example_key: str) -> None:
-        """Do nothing: a recorded run takes no requests."""
-
     def close(self) -> None:
         """Stop the reading thread."""
         self._stop.set()
@@ -310,55 +267,51 @@ class ReplayFeed:
         clock = self._paused_at if self._paused_at is not None else self._clock()
         if self._started is None:
             self._started = clock
-        return (clock - self._started) * self._speed
+        return (clock - self._started) * self.speed
 
     def _peek(self) -> Timed | None:
         if self._next is None:
-            try:
+            with suppress(Empty):
                 self._next = self._queue.get_nowait()
-            except Empty:
-                return None
         return self._next
 
-    # -- the thread -------------------------------------------------------------------------
-
-    def _work(self, work: Reading) -> None:
+    def recorded(self, step: int) -> Iterator[Timed]:
+        """What is played after `step`, and before it what led there; runs on the thread."""
         from grpo_tui.experiments.reader import StoreReader
 
         try:
-            reader = StoreReader(self._path)
+            with closing(StoreReader(self._path)) as reader:
+                run = reader.resolve(self._ref)
+                self.run, self._head = run.key, head_of(reader, run)
+                self._muted = reader.muted_alerts(run.key)
+                yield from timed(_pages(reader, run.key), step)
         except (StoreError, OSError) as error:
+            note = ev.NoteWritten(step=0, text=str(error), severity="error")
             failed = ev.RunFailed(step=0, error="StoreError", message=str(error))
-            work.put(Timed(0.0, None, failed))
-            work.done.set()
-            return
-        try:
-            summary = reader.resolve(self._ref)
-            self.run = summary.key
-            self._muted = reader.muted_alerts(summary.key)
-            self._head = Head(
-                id=summary.id, name=summary.name, model=summary.model, task=summary.task,
-                recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
-                config=reader.run(summary.key).config,
-            )  # fmt: skip
-            for item in timed(self._pages(reader), work.skip):
-                if not work.put(item):
-                    return
-        except (StoreError, OSError) as error:
-            work.put(Timed(0.0, None, ev.NoteWritten(step=0, text=str(error), severity="error")))
-        finally:
-            work.done.set()
-            reader.close()
+            yield Timed(0.0, None, note if self.run else failed)
 
-    def _pages(self, reader: "StoreReader") -> Iterator[tuple[float | None, ev.Event]]:
-        from grpo_tui.experiments.recorded_events import events_after
 
-        last = 0
-        while True:
-            page = events_after(reader, self.run, last, limit=PAGE)
-            if not page:
-                return
-            for stored in page:
-                last = stored.seq
-                if not isinstance(stored.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
-                    yield stored.at or None, stored.event
+def _read(
+    feed: ReplayFeed, step: int, queue: "Queue[Timed]", stop: threading.Event,
+    read_all: threading.Event,
+) -> None:  # fmt: skip
+    """Fill the queue until the end, or until the replay has gone elsewhere."""
+    for item in feed.recorded(step):
+        while not stop.is_set():
+            with suppress(Full):
+                queue.put(item, timeout=0.2)
+                break
+        if stop.is_set():
+            break
+    read_all.set()
+
+
+def _pages(reader: "StoreReader", run: int) -> Iterator[TimedEvent]:
+    from grpo_tui.experiments.recorded_events import events_after
+
+    last = 0
+    while page := events_after(reader, run, last, limit=PAGE):
+        for stored in page:
+            last = stored.seq
+            if not isinstance(stored.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
+                yield stored.at or None, stored.event

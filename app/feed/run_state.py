@@ -15,7 +15,7 @@ from typing import Any
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
-from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.experiments.values import AlertView, BoardView
 
 LOG_LINES = 500
@@ -48,9 +48,45 @@ class RunState:
     def apply(self, event: ev.Event, at: float | None = None) -> None:
         """Apply one recorded event."""
         self._dirty = True
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event, at)
+        if text := sentence(event):
+            self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
+        values, status = self._values, self._values["status"]
+        match event:
+            case ev.RunStarted():
+                self._start(event)
+            case ev.ModelLoaded():
+                values["status"] = "running"
+            case ev.PhaseStarted(phase=phase) if phase != "load":
+                values["status"] = "running" if status in ("empty", "loading") else status
+            case ev.GroupScored():
+                self._add_group(event)
+            case ev.PassFinished():
+                if self._passes and self._passes[0].step != event.step:
+                    self._passes.clear()
+                self._passes.append(event)
+            case ev.StepFinished():
+                self._finish_step(event)
+            case ev.StepSkipped():
+                values.update(step=event.step, skipped=event.reason)
+            case ev.AlertRaised():
+                self._raise_alert(event, at)
+            case ev.EvaluationFinished():
+                if event.mode == "sampled" or not _samples(self._head.config):
+                    for name, value in event.metrics.items():
+                        self._push(name if "/" in name else f"eval/{name}", event.step, value)
+                values["evaluation"] = event
+            case ev.CheckpointSaved():
+                self._answer("checkpoint")
+            case ev.RunPaused():
+                self._answer("pause")
+                values.update(status="paused", paused_for=event.reason)
+            case ev.RunResumed():
+                self._answer("continue")
+                values.update(status="running", paused_for="")
+            case ev.RunFinished():
+                values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
+            case ev.RunFailed():
+                values.update(status="failed", asked="", failure=event)
 
     def look(self, board: BoardView | None) -> None:
         """Update from the board; a board of the same version changes nothing."""
@@ -177,9 +213,9 @@ class RunState:
         trained = tuple(group for group in groups if group.origin == "train")
         return self._group_step, trained or tuple(groups)
 
-    # -- one handler for each event ---------------------------------------------------------
+    # -- events that change more than a value -----------------------------------------------
 
-    def _run_started(self, event: ev.RunStarted, at: float | None) -> None:
+    def _start(self, event: ev.RunStarted) -> None:
         config = event.config
         self._head = dataclasses.replace(
             self._head,
@@ -198,21 +234,8 @@ class RunState:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
-        begun = "went on from" if event.resumed else "started at"
-        self._write(event, at, f"{begun} step {event.step} on {_device(event.device)}")
 
-    def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
-        self._values["status"] = "running"
-        trained = share(event.trainable / max(1, event.parameters))
-        text = (f"model in memory after {event.seconds:.1f} s: {event.parameters:,} weights, "
-                f"{trained} of them trained, {event.dtype}")  # fmt: skip
-        self._write(event, at, "; ".join((text, *event.notes)))
-
-    def _phase_started(self, event: ev.PhaseStarted, _at: float | None) -> None:
-        if self._values.get("status") in ("empty", "loading") and event.phase != "load":
-            self._values["status"] = "running"
-
-    def _group_scored(self, event: ev.GroupScored, _at: float | None) -> None:
+    def _add_group(self, event: ev.GroupScored) -> None:
         if event.step != self._group_step:
             self._group_step = event.step
             self._groups.clear()
@@ -222,34 +245,23 @@ class RunState:
             rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
             group = dataclasses.replace(group, rollouts=tuple(rollouts))
         self._groups[(group.origin, group.index)] = group
-        if event.group.origin == "train":
+        if group.origin == "train":
             groups = (group for group in self._groups.values() if group.origin == "train")
             self._trained = event.step, tuple(groups)
 
-    def _pass_finished(self, event: ev.PassFinished, at: float | None) -> None:
-        if self._passes and self._passes[0].step != event.step:
-            self._passes.clear()
-        self._passes.append(event)
-        if event.stop_reason:
-            self._write(event, at, f"pass {event.index} was the last: {event.stop_reason}")
-
-    def _step_finished(self, event: ev.StepFinished, _at: float | None) -> None:
+    def _finish_step(self, event: ev.StepFinished) -> None:
         for name, value in event.metrics.items():
             self._push(name, event.step, value)
-        memory = event.metrics.get("memory/peak_gb", self._values.get("memory_gb"))
-        self._values.update(
-            status="paused" if self._values.get("status") == "paused" else "running",
-            step=event.step, metrics=event.metrics, tokens=event.tokens, elapsed=event.elapsed,
-            memory_gb=memory, skipped="",
+        values, metrics = self._values, event.metrics
+        values.update(
+            status="paused" if values["status"] == "paused" else "running", step=event.step,
+            metrics=metrics, tokens=event.tokens, elapsed=event.elapsed, skipped="",
+            memory_gb=metrics.get("memory/peak_gb", values.get("memory_gb")),
         )  # fmt: skip
-        if "frac_reward_zero_std" in event.metrics:
-            self._signal.append((event.step, 1.0 - event.metrics["frac_reward_zero_std"]))
+        if "frac_reward_zero_std" in metrics:
+            self._signal.append((event.step, 1.0 - metrics["frac_reward_zero_std"]))
 
-    def _step_skipped(self, event: ev.StepSkipped, at: float | None) -> None:
-        self._values.update(step=event.step, skipped=event.reason)
-        self._write(event, at, f"step {event.step} made no update: {event.reason}", "warning")
-
-    def _alert_raised(self, event: ev.AlertRaised, at: float | None) -> None:
+    def _raise_alert(self, event: ev.AlertRaised, at: float | None) -> None:
         old = self._alerts.get(event.rule)
         self._alerts[event.rule] = AlertView(
             **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
@@ -258,80 +270,15 @@ class RunState:
             at=at,
         )
 
-    def _evaluation_finished(self, event: ev.EvaluationFinished, at: float | None) -> None:
-        if event.mode == "sampled" or not _samples(self._head.config):
-            for name, value in event.metrics.items():
-                self._push(name if "/" in name else f"eval/{name}", event.step, value)
-        self._values["evaluation"] = event
-        accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))
-        right = f", {share(accuracy)} right" if accuracy is not None else ""
-        self._write(event, at, f"{event.problems} held-out problems ({event.mode}){right}")
-
-    def _checkpoint_saved(self, event: ev.CheckpointSaved, at: float | None) -> None:
-        self._answer("checkpoint")
-        best = ", the best so far" if event.best else ""
-        self._write(event, at, f"checkpoint of step {event.step} saved{best}")
-
-    def _note_written(self, event: ev.NoteWritten, at: float | None) -> None:
-        self._write(event, at, event.text, event.severity)
-
-    def _paused(self, event: ev.RunPaused, at: float | None) -> None:
-        self._answer("pause")
-        self._values.update(status="paused", paused_for=event.reason)
-        self._write(event, at, f"paused: {event.reason}" if event.reason else "paused")
-
-    def _resumed(self, event: ev.RunResumed, at: float | None) -> None:
-        self._answer("continue")
-        self._values.update(status="running", paused_for="")
-        self._write(event, at, "resumed")
-
-    def _finished(self, event: ev.RunFinished, at: float | None) -> None:
-        self._values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
-        self._write(event, at, f"run {event.reason} at step {event.step}")
-
-    def _failed(self, event: ev.RunFailed, at: float | None) -> None:
-        self._values.update(status="failed", asked="", failure=event)
-        self._write(event, at, f"{event.error}: {event.message}", "error")
-
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
 
-    def _write(
-        self, event: Any, at: float | None, text: str, severity: ev.Severity = "info"
-    ) -> None:
-        self._log.append(LogLine(at=at, step=event.step, severity=severity, text=text))
-
-
-_HANDLERS: Mapping[type, Any] = {
-    ev.RunStarted: RunState._run_started,
-    ev.ModelLoaded: RunState._model_loaded,
-    ev.PhaseStarted: RunState._phase_started,
-    ev.GroupScored: RunState._group_scored,
-    ev.PassFinished: RunState._pass_finished,
-    ev.StepFinished: RunState._step_finished,
-    ev.StepSkipped: RunState._step_skipped,
-    ev.AlertRaised: RunState._alert_raised,
-    ev.EvaluationFinished: RunState._evaluation_finished,
-    ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.NoteWritten: RunState._note_written,
-    ev.RunPaused: RunState._paused,
-    ev.RunResumed: RunState._resumed,
-    ev.RunFinished: RunState._finished,
-    ev.RunFailed: RunState._failed,
-}
-
 
 def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
     inner = config.get(section)
     return inner.get(name) if isinstance(inner, Mapping) else None
-
-
-def _device(name: str) -> str:
-    """A device in words; MLX calls one `Device(cpu, 0)`."""
-    device = name.removeprefix("Device(").partition(",")[0]
-    return f"the {device.upper()}" if device in ("cpu", "gpu") else name
 
 
 def _passes(config: Mapping[str, Any]) -> int:

@@ -3,20 +3,24 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
+from grpo_tui.app.feed.feed import Feed, TimedEvent, drained, head_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot, Status
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.values import BoardView, RunSummary
+from grpo_tui.experiments.values import BoardView
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.store import ExperimentStore
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
 PAGE, MOST_AT_ONCE = 500, 1500
@@ -35,44 +39,29 @@ def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     return replace(state.snapshot(), status="running", step=step, series={})
 
 
-class StoreFeed:
-    """Reads one run on its own thread; every method returns at once."""
-
-    mark = ""
-    restarts = 0
+class StoreFeed(Feed):
+    """Reads one run on a thread of its own."""
 
     def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
-        self.run = 0
+        super().__init__(Head(name=ref))
         self.may_control = may_control
         self._path, self._ref = path, ref
-        self._head = Head(name=ref)
         self._facts: SimpleQueue[TimedEvent] = SimpleQueue()
         self._asks: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._board: BoardView | None = None
         self._status: Status | None = None
-        self._muted = NOTHING_MUTED
         self._stop = threading.Event()
         self.caught_up = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="store feed", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name="store feed", daemon=True).start()
 
     @property
     def catching_up(self) -> bool:
         """Return whether the history is still being read, or waits to be taken."""
         return not self.caught_up.is_set() or not self._facts.empty()
 
-    def head(self) -> Head:
-        return self._head
-
     def facts(self) -> list[TimedEvent]:
         """Return what was read since the last call, in slices if there is a long history."""
-        events: list[TimedEvent] = []
-        while len(events) < MOST_AT_ONCE:
-            try:
-                events.append(self._facts.get_nowait())
-            except Empty:
-                break
-        return events
+        return list(islice(drained(self._facts), MOST_AT_ONCE))
 
     def board(self) -> BoardView | None:
         """Return the board as the run's process last wrote it."""
@@ -82,16 +71,12 @@ class StoreFeed:
         """Return `lost` or `aborted` if the run's process is gone without a word."""
         return self._status
 
-    def muted(self) -> frozenset[str]:
-        return self._muted
-
     def ask(self, verb: Asked) -> None:
         """Store a request for the run's process, which polls for them."""
         if verb:
             self._asks.put((verb, ""))
 
     def pin(self, example_key: str) -> None:
-        """Store a request to follow one more prompt."""
         self._asks.put(("pin", example_key))
 
     def close(self) -> None:
@@ -107,12 +92,9 @@ class StoreFeed:
     def _work(self) -> None:
         try:
             reader = self._open()
-            if reader is None:
-                return
-            try:
-                self._follow(reader)
-            finally:
-                reader.close()
+            if reader is not None:
+                with closing(reader):
+                    self._follow(reader)
         except (StoreError, InterruptedError, OSError) as error:
             self._note(str(error), "error")
         finally:
@@ -132,10 +114,9 @@ class StoreFeed:
 
     def _follow(self, reader: "StoreReader") -> None:
         summary = reader.resolve(self._ref)
-        self.run = summary.key
-        self._read_head(reader, summary)
+        self.run, groups_from = summary.key, summary.step
+        self._head = head_of(reader, summary)
         self._read_muted(reader)
-        groups_from = summary.step
         last = 0
         leased = checked = 0.0
         warned: set[str] = set()
@@ -159,16 +140,10 @@ class StoreFeed:
                 summary = reader.resolve(summary.uid)
                 self._status = GONE.get(summary.status)
                 self._read_muted(reader)
-            self._pass_on_asks(writer, reader)
+            for verb, argument in drained(self._asks):
+                writer.request(verb, argument)
+            writer.report(reader)
             self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
-
-    def _read_head(self, reader: "StoreReader", summary: RunSummary) -> None:
-        config = reader.run(summary.key).config
-        self._head = Head(
-            id=summary.id, name=summary.name, model=summary.model, task=summary.task,
-            recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
-            config=config,
-        )  # fmt: skip
 
     def _read_muted(self, reader: "StoreReader") -> None:
         muted = reader.muted_alerts(self.run)
@@ -190,42 +165,31 @@ class StoreFeed:
                 break
         return last
 
-    def _pass_on_asks(self, writer: "_Writer", reader: "StoreReader") -> None:
-        while True:
-            try:
-                verb, argument = self._asks.get_nowait()
-            except Empty:
-                break
-            writer.request(verb, argument)
-        writer.report(reader)
-
 
 class _Writer:
     """A viewer's writes: its lease and its requests."""
 
     def __init__(self, path: Path, run: int, note: Callable[[str], None]) -> None:
         self._path, self._run, self._note = path, run, note
-        self._store: object | None = None
         self.waiting: dict[int, float] = {}
 
-    def _open(self) -> "object":
-        if self._store is None:
-            from grpo_tui.experiments.store import ExperimentStore
+    @cached_property
+    def _store(self) -> "ExperimentStore":
+        from grpo_tui.experiments.store import ExperimentStore
 
-            self._store = ExperimentStore(self._path)
-        return self._store
+        return ExperimentStore(self._path)
 
     def hold_lease(self) -> None:
         """Ask the run's process to write its board for a while."""
         try:
-            self._open().hold_lease(self._run, LEASE_S)  # type: ignore[attr-defined]
+            self._store.hold_lease(self._run, LEASE_S)
         except (StoreError, OSError) as error:
             self._note(f"progress is not shown: {error}")
 
     def request(self, verb: str, argument: str) -> None:
         """Store a request."""
         try:
-            key = self._open().request(self._run, verb, argument=argument)  # type: ignore[attr-defined]
+            key = self._store.request(self._run, verb, argument=argument)
         except (StoreError, OSError) as error:
             self._note(str(error))
         else:

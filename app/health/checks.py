@@ -1,7 +1,7 @@
 """A check of the machine: its result, how severe that is, and the remedy."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -14,22 +14,20 @@ class Level(StrEnum):
     STOPS = "stops a run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """A line of the report: what was checked, the result, and the remedy."""
+    """A line of the report: what was checked, the result, and the remedy if it is a problem."""
 
-    area: str
     name: str
     result: str
-    level: Level = Level.FINE
     remedy: str = ""
-    numbers: Mapping[str, float | str | None] = field(default_factory=dict)
+    stops: bool = False  # a run, that is
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     """The measured numbers, for programs."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values for `--json`, where the result has been `found` from the start."""
-        values = asdict(self)
-        return {"found" if name == "result" else name: value for name, value in values.items()}
+    @property
+    def level(self) -> Level:
+        return Level.STOPS if self.stops else Level.WARNING if self.remedy else Level.FINE
 
 
 def gib(size: float) -> str:

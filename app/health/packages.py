@@ -22,10 +22,10 @@ def checks() -> list[Check]:
 
 
 def check(package: str, extra: str, purpose: str) -> Check:
-    """Report the version, or the purpose and the install command; a missing one is no problem."""
+    """The version, or the purpose and the install command; a missing one is no problem."""
     try:
-        result: str | None = version(package)
+        result = version(package)
     except PackageNotFoundError:
-        result = None
-    text = result or f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'"
-    return Check(area="Optional", name=package, result=text, numbers={"version": result})
+        text = f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'"
+        return Check(package, text, numbers={"version": None})
+    return Check(package, result, numbers={"version": result})

@@ -11,7 +11,7 @@ import time
 import tty
 from typing import Final
 
-from grpo_tui.app.health.checks import Check, Level
+from grpo_tui.app.health.checks import Check
 
 ASK_CLIPBOARD: Final = b"\x1bP+q4d73\x1b\\\x1b[c"
 """Asks for the capability `Ms`, then for the device attributes, which every terminal sends."""
@@ -20,82 +20,59 @@ SMALLEST: Final = (80, 24)
 
 
 def checks() -> list[Check]:
-    """Report size, colours, Unicode and clipboard; less if no terminal is attached."""
+    """Size, colours, Unicode and clipboard; less if no terminal is attached."""
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         text = "none attached; the workbench needs one, all other verbs do not"
-        return [Check(area="Terminal", name="terminal", result=text), unicode()]
+        return [Check("terminal", text), unicode()]
     return [size(), colours(), unicode(), clipboard()]
 
 
 def size() -> Check:
     """Columns and rows."""
     columns, rows = shutil.get_terminal_size()
-    small = columns < SMALLEST[0] or rows < SMALLEST[1]
-    return Check(
-        area="Terminal",
-        name="size",
-        result=f"{columns} columns, {rows} rows",
-        level=Level.WARNING if small else Level.FINE,
-        remedy="The workbench needs at least 80x24: enlarge the window." * small,
-        numbers={"columns": columns, "rows": rows},
-    )
+    is_small = columns < SMALLEST[0] or rows < SMALLEST[1]
+    remedy = "The workbench needs at least 80x24: enlarge the window." * is_small
+    numbers = {"columns": columns, "rows": rows}
+    return Check("size", f"{columns} columns, {rows} rows", remedy, numbers=numbers)
 
 
 def colours() -> Check:
-    """Report the number of colours that the environment declares."""
-    term = os.environ.get("TERM", "")
+    """The number of colours that the environment declares."""
+    term, remedy = os.environ.get("TERM", ""), ""
     if os.environ.get("NO_COLOR"):
-        text, count, remedy = "off (NO_COLOR is set)", 0, ""
+        text, count = "off (NO_COLOR is set)", 0
     elif os.environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}:
-        text, count, remedy = "16 million", 1 << 24, ""
+        text, count = "16 million", 1 << 24
     elif "256" in term or term.endswith("-direct") or "kitty" in term or "ghostty" in term:
-        text, count, remedy = "256 and more", 256, ""
+        text, count = "256 and more", 256
     else:
         text, count = f"16 (TERM={term or 'unset'})", 16
         remedy = "If the terminal supports more: export COLORTERM=truecolor."
-    level = Level.WARNING if remedy else Level.FINE
-    return Check(
-        area="Terminal",
-        name="colours",
-        result=text,
-        level=level,
-        remedy=remedy,
-        numbers={"colours": count, "term": term},
-    )
+    return Check("colours", text, remedy, numbers={"colours": count, "term": term})
 
 
 def unicode() -> Check:
-    """Report whether block and Braille characters can be written."""
+    """Whether block and Braille characters can be written."""
     encoding = (getattr(sys.stdout, "encoding", None) or locale.getpreferredencoding(False)).lower()
-    able = encoding.replace("-", "").replace("_", "") == "utf8"
-    return Check(
-        area="Terminal",
-        name="Unicode",
-        result=f"yes ({encoding})" if able else f"no, the encoding is {encoding}",
-        level=Level.FINE if able else Level.WARNING,
-        remedy="" if able else "Charts will be drawn in ASCII: export LANG=C.UTF-8.",
-        numbers={"encoding": encoding},
-    )
+    numbers = {"encoding": encoding}
+    if encoding.replace("-", "").replace("_", "") == "utf8":
+        return Check("Unicode", f"yes ({encoding})", numbers=numbers)
+    remedy = "Charts will be drawn in ASCII: export LANG=C.UTF-8."
+    return Check("Unicode", f"no, the encoding is {encoding}", remedy, numbers=numbers)
 
 
 def clipboard() -> Check:
-    """Report whether the terminal declares OSC 52 clipboard access."""
-    answer = ask(ASK_CLIPBOARD)
-    able = supports_clipboard(answer)
+    """Whether the terminal declares OSC 52 clipboard access."""
+    able = supports_clipboard(ask(ASK_CLIPBOARD))
     if able is None:
         text = "the terminal did not answer; copying may work all the same"
     elif able:
         text = "yes, copying works over SSH as well"
+    elif os.environ.get("TMUX"):
+        text = "not offered; in tmux: set -s set-clipboard on"
     else:
-        text = "the terminal does not offer it"
-    remedy = ""
-    if able is False:
-        remedy = "Copy with the terminal's own selection (hold Shift), or allow OSC 52 in it."
-        if os.environ.get("TMUX"):
-            remedy = "In tmux: set -s set-clipboard on."
-    return Check(
-        area="Terminal", name="OSC 52", result=text, remedy=remedy, numbers={"clipboard": able}
-    )
+        text = "not offered; copy with the terminal's own selection (hold Shift), or allow OSC 52"
+    return Check("OSC 52", text, numbers={"clipboard": able})
 
 
 def supports_clipboard(answer: bytes) -> bool | None:

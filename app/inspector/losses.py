@@ -3,9 +3,10 @@
 MLX is imported in the thread that calls first; callers must use one thread.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
@@ -14,18 +15,18 @@ from grpo_tui.experiments.values import TokenRow, TokenView
 
 if TYPE_CHECKING:
     import mlx.core as mx
+    import numpy as np
 
     from grpo_engine.maths.loss import Loss
     from grpo_engine.maths.weight import Totals
 
 T = TypeVar("T")
 Side = Literal["free", "low", "high", "ceiling"]
-SIDES: dict[int, Side] = {-1: "low", 0: "free", 1: "high", 2: "ceiling"}
+SIDES: tuple[Side, ...] = ("free", "high", "ceiling", "low")  # -1 is low
 LAST_PASS = 1_000_000  # each answer's last one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLoss:
+class TokenLoss(NamedTuple):
     """One token in the loss of one pass; `contribution` is what it adds to the objective.
 
     `push` and `pull` are the objective's gradient in the token's log-probability: that of the
@@ -43,15 +44,15 @@ class TokenLoss:
     on_policy: bool
     objective: float
     anchor: float
-    teacher_part: float = 0.0  # the teacher's part of the advantage
-    kl: float | None = None
-    entropy: float | None = None
     value_loss: float
     bonus: float
-    weight: float = 0.0
     contribution: float
     push: float
     pull: float
+    weight: float = 0.0
+    teacher_part: float = 0.0  # the teacher's part of the advantage
+    kl: float | None = None
+    entropy: float | None = None
 
     @property
     def reward_part(self) -> float:
@@ -63,6 +64,31 @@ class TokenLoss:
     def gradient(self) -> float:
         """Which way the loss moves the token's log-probability, and how strongly."""
         return self.push + self.pull
+
+
+class TokenLosses(Sequence[TokenLoss]):
+    """An answer's tokens in the loss, made when one is read: a long answer has thousands."""
+
+    def __init__(self, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
+        self._columns = columns
+
+    @cached_property
+    def _tokens(self) -> tuple[TokenLoss, ...]:
+        count, defaults = len(self), TokenLoss._field_defaults
+        lists = (
+            self._columns[name].tolist() if name in self._columns else [defaults[name]] * count
+            for name in TokenLoss._fields
+        )
+        return tuple(map(TokenLoss._make, zip(*lists, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self._columns["ratio"])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tokens[index]
+
+    def __iter__(self) -> Iterator[TokenLoss]:
+        return iter(self._tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -198,11 +224,13 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
 
 def token_losses(
     tokens: TokenView, recipe: Recipe, *, at: int, max_length: int, step: int = 0
-) -> tuple[tuple[TokenLoss, ...], ...]:
+) -> tuple[Sequence[TokenLoss], ...]:
     """Each token of a group in pass `at` (0-based), or in an answer's last one before it.
 
     Every row must have `updates`.
     """
+    import numpy as np
+
     rows = tokens.rows
     if not any(row.ids for row in rows):
         return ((),) * len(rows)
@@ -219,19 +247,11 @@ def token_losses(
     if "teacher" in numbers.arrays:
         gap = numbers.arrays["teacher"] - numbers.arrays["old"]
         arrays["teacher_part"] = recipe.teacher_weight * terms.mask * gap
-    arrays |= {
-        field.name: getattr(terms, field.name)
-        for field in fields(TokenLoss)
-        if field.name not in (*arrays, "teacher_part")
-    }
-    lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
-
-    def token(row: int, column: int) -> TokenLoss:
-        values = {name: rows[row][column] for name, rows in lists.items()}
-        return TokenLoss(**values | {"side": SIDES[values["side"]]})
-
+    columns = {name: getattr(terms, name, None) for name in TokenLoss._fields} | arrays
+    values = {name: np.array(array) for name, array in columns.items() if array is not None}
+    values["side"] = np.array(SIDES)[values["side"].astype(int)]
     return tuple(
-        tuple(token(index, column) for column in range(len(row.ids)))
+        TokenLosses({name: column[index, : len(row.ids)] for name, column in values.items()})
         for index, row in enumerate(rows)
     )
 

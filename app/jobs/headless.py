@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +26,6 @@ from grpo_tui.app.jobs.run_log import RunLog, fault_log
 from grpo_tui.app.jobs.start import Job
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
-NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # except as JSON
 PATIENCE = 8.0  # seconds until an immediate stop ends the process by force
 GRACE = 2.0  # seconds for the engine to notice a lost rank by itself
 TICK = 0.1
@@ -55,9 +53,7 @@ class Watcher:
         self._job = job
         self._as_json, self._on_end, self._ready = as_json, on_end, ready
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._printer: Printer = (
-            Silent() if job.follows else printer(job.evaluations, as_json=as_json)
-        )
+        self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
         self._interrupts = self._step = 0
         self._deadline = float("inf")
@@ -65,7 +61,7 @@ class Watcher:
         self._blocked = ""
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._committed = job.handle.facts if job.handle else None
-        self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
+        self._train_ended = False
 
     def watch(self, engine: EngineThread) -> int:
         """Start the engine, show events until it ends, close everything."""
@@ -75,9 +71,9 @@ class Watcher:
         engine.finish()
         if not engine.is_alive():
             engine.start()
-        while (event := self._next()) is not None:
-            self._announce(event)
-            self._show(event)
+        while not (self._train_ended and (self._ended or self._is_recorded())):
+            self._read()
+        self._show_facts()
         if self._rank_lost_at is None:
             engine.join(PATIENCE)
         self._close()
@@ -89,22 +85,36 @@ class Watcher:
     def _train(self) -> None:
         """Train, on the engine's thread."""
         try:
-            self._job.train(self._queue.put)
+            self._job.train(self._put)
         finally:
             self._queue.put(None)
 
-    def _next(self) -> ev.Event | None:
-        while True:
-            try:
-                event = self._queue.get(timeout=TICK)
-            except Empty:
-                self._leave_if_stuck()
-                self._report_trouble()
-                self._end_without_rank()
-                continue
-            if event is not None and self._waits_for_commit(event):
-                self._await_commit(event)
-            return event
+    def _put(self, event: ev.Event) -> None:
+        """Pass on what the recorder does not: progress, and all of a run that is not stored."""
+        if self._job.handle is None or isinstance(event, PROGRESS):
+            self._queue.put(event)
+
+    def _read(self) -> None:
+        """Show what has come: facts in the order of their commits, then progress."""
+        try:
+            event = self._queue.get(timeout=TICK)
+            self._train_ended = event is None
+        except Empty:
+            event = None
+            self._leave_if_stuck()
+            self._report_trouble()
+            self._end_without_rank()
+        self._show_facts()
+        if event is not None:
+            self._show(event)
+
+    def _show_facts(self) -> None:
+        while self._committed is not None and not self._committed.empty():
+            if (fact := self._committed.get()) is not None:
+                self._show(fact)
+
+    def _is_recorded(self) -> bool:
+        return self._job.handle is None or self._job.handle.flush(PATIENCE)
 
     def _report_trouble(self) -> None:
         """Say what the recorder waits for: its own notes cannot be recorded then."""
@@ -123,37 +133,15 @@ class Watcher:
             error = errors.RankLostError(self._job.control.rank_failure)
             failed = ev.RunFailed(step=self._step, error=type(error).__name__, message=str(error))
             self._job.record(failed)
-            self._queue.put(failed)
+            self._put(failed)
             self._queue.put(None)
             self._rank_lost_at = float("inf")
 
-    def _waits_for_commit(self, event: ev.Event) -> bool:
-        """Return whether an event is shown only after it is in the store."""
-        if self._committed is None or isinstance(event, PROGRESS):
-            return False
-        return self._as_json or not isinstance(event, NOT_PRINTED)
-
-    def _await_commit(self, event: ev.Event) -> None:
-        """Wait until the recorder has stored this fact."""
-        assert self._committed is not None
-        while True:
-            try:
-                stored = self._committed.get(timeout=TICK)
-            except Empty:
-                self._leave_if_stuck()
-                self._report_trouble()
-                continue
-            if stored is None or stored == event:
-                return
-            if isinstance(stored, ev.NoteWritten) and stored not in self._noted:
-                self._show(stored)  # a note by the store itself
-
     def _show(self, event: ev.Event) -> None:
+        self._announce(event)
         self._step = max(self._step, event.step)
         if isinstance(event, ev.RunFinished | ev.RunFailed):
             self._ended = event
-        if isinstance(event, ev.NoteWritten):
-            self._noted.append(event)
         self._log.write(event)
         try:
             self._printer.show(event)
@@ -168,7 +156,7 @@ class Watcher:
 
     def _go_dark(self) -> None:
         """Stop printing when the output has no reader; the run, its log and its record continue."""
-        self._printer = Silent()
+        self._printer = Printer()
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -242,8 +230,7 @@ class Watcher:
     def _status(self) -> int:
         match self._ended:
             case ev.RunFailed():
-                error_class = getattr(errors, self._ended.error, RuntimeError)
-                return exit_codes.exit_code(error_class(self._ended.message))
+                return exit_codes.of_failure(self._ended.error)
             case ev.RunFinished(reason="aborted"):
                 return exit_codes.INTERRUPTED
             case ev.RunFinished(reason="stopped") if self._interrupts > 1:
@@ -266,19 +253,6 @@ class Watcher:
         done = subprocess.run(command, shell=True, env=environment, check=False)
         if done.returncode:
             self._write(f"--on-end command exited with status {done.returncode}: {command}")
-
-
-class Silent:
-    """A printer that prints nothing."""
-
-    def show(self, event: ev.Event) -> None:
-        """Do nothing."""
-
-    def write(self, text: str) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def ring() -> None:

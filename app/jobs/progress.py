@@ -6,7 +6,6 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -14,9 +13,14 @@ from rich.text import Text
 
 from grpo_engine import events as ev
 from grpo_tui.app.jobs.report_table import before_and_after
+from grpo_tui.app.text.event_text import sentence, severity
+from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.experiments.db.texts import visible
 
 
-class Printer(Protocol):
+class Printer:
+    """Shows the events of a run; this one prints nothing."""
+
     def show(self, event: ev.Event) -> None: ...
 
     def write(self, text: str) -> None: ...
@@ -92,69 +96,41 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def sentence(event: ev.Event, progress: RunProgress) -> str:
+def line_of(event: ev.Event, progress: RunProgress) -> str:
     """Return the line for an event; empty for progress events."""
     match event:
-        case ev.RunStarted():
-            start = "resumes after" if event.resumed else "starts at"
-            return f"run {start} step {event.step} of {event.total_steps}, recipe {event.recipe}"
-        case ev.ModelLoaded():
-            return (
-                f"model {event.path}: {event.parameters:,} parameters, {event.trainable:,} "
-                f"trained, {event.dtype}, {event.seconds:.1f} s"
-            )
         case ev.StepFinished():
             return f"step {event.step}/{progress.total}  {progress.numbers()}"
-        case ev.StepSkipped():
-            return f"step {event.step}: no update, {event.reason}"
         case ev.AlertRaised():
-            return f"{event.severity}: {event.explanation} {event.remedy}"
-        case ev.EvaluationFinished():
-            accuracy = event.metrics.get("eval/accuracy")
-            accuracy_text = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
-            reward = event.metrics.get("eval/reward", float("nan"))
-            return (
-                f"evaluation {event.moment} step {event.step}, {event.mode}, {event.problems} "
-                f"problems{accuracy_text}  reward {reward:.3f}  {event.seconds:.1f} s"
-            )
-        case ev.CheckpointSaved():
-            return f"checkpoint {event.path}{' (best)' if event.best else ''}"
-        case ev.NoteWritten():
-            return f"{'' if event.severity == 'info' else event.severity + ': '}{event.text}"
-        case ev.RunPaused():
-            reason = f": {event.reason}" if event.reason else ""
-            return f"paused after step {event.step}{reason}"
-        case ev.RunResumed():
-            return "resumed"
-        case ev.RunFinished():
-            return f"{event.reason} at step {event.step}"
-        case ev.RunFailed():
-            return f"failed at step {event.step}: {event.message}"
-    return ""
+            text = f"{event.explanation} {event.remedy}"
+        case _:
+            text = sentence(event)
+    level = severity(event)
+    return text if level == "info" or not text else f"{level}: {text}"
 
 
-class LinePrinter:
+class LinePrinter(Printer):
     """Prints plain lines to stderr, and the table of results to stdout at the end."""
 
-    def __init__(
-        self, narration: IO[str] | None = None, data: IO[str] | None = None,
-        evaluations: Sequence[ev.EvaluationFinished] = (),
-    ) -> None:  # fmt: skip
-        self._narration = narration or sys.stderr
-        self._data = data or sys.stdout
-        self._run = RunProgress(evaluations)
+    def __init__(self, evaluations: Sequence[ev.EvaluationFinished]) -> None:
+        self.run = RunProgress(evaluations)
 
     def show(self, event: ev.Event) -> None:
-        self._run.add(event)
-        if text := sentence(event, self._run):
+        self.run.add(event)
+        if text := line_of(event, self.run):
             self.write(text)
 
     def write(self, text: str) -> None:
-        self._narration.write(visible(text) + "\n")
-        self._narration.flush()
+        print_stderr(text)
+        sys.stderr.flush()
 
     def close(self) -> None:
-        write_results(self._run, self._data)
+        """Print the table of the first and last evaluation, and the adapter's path."""
+        if table := before_and_after(self.run.evaluations):
+            print(table)
+        if self.run.adapter:
+            print(f"adapter: {self.run.adapter}")
+        sys.stdout.flush()
 
 
 class Bar(Progress):
@@ -173,14 +149,14 @@ class Bar(Progress):
             yield Text(self.numbers[:width], no_wrap=True)
 
 
-class BarPrinter:
+class BarPrinter(LinePrinter):
     """Shows a bar with phase and steps, numbers below it; facts scroll by above."""
 
     # a pipe gets a line per step; a terminal has the bar
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
 
-    def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
-        self._run = RunProgress(evaluations)
+    def __init__(self, evaluations: Sequence[ev.EvaluationFinished]) -> None:
+        super().__init__(evaluations)
         self._console = Console(stderr=True, highlight=False)
         self._progress = Bar(
             TextColumn("{task.fields[phase]:<18}", markup=False),
@@ -193,15 +169,16 @@ class BarPrinter:
         self._progress.start()
 
     def show(self, event: ev.Event) -> None:
-        self._run.add(event)
-        if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._run)):
-            self.write(text)
-        self._progress.numbers = self._run.numbers()
+        if isinstance(event, self._IN_THE_BAR):
+            self.run.add(event)
+        else:
+            super().show(event)
+        self._progress.numbers = self.run.numbers()
         self._progress.update(
             self._task,
-            completed=self._run.step,
-            total=self._run.total or None,
-            phase=self._run.phase + self._run.share,
+            completed=self.run.step,
+            total=self.run.total or None,
+            phase=self.run.phase + self.run.share,
         )
 
     def write(self, text: str) -> None:
@@ -209,10 +186,10 @@ class BarPrinter:
 
     def close(self) -> None:
         self._progress.stop()
-        write_results(self._run, sys.stdout)
+        super().close()
 
 
-class JsonPrinter:
+class JsonPrinter(Printer):
     """Prints every event as one line of JSON, and nothing else, to stdout."""
 
     def show(self, event: ev.Event) -> None:
@@ -226,24 +203,10 @@ class JsonPrinter:
         sys.stdout.flush()
 
 
-def write_results(progress: RunProgress, data: IO[str]) -> None:
-    """Print the table of the first and last evaluation, and the adapter's path."""
-    if table := before_and_after(progress.evaluations):
-        data.write(table + "\n")
-    if progress.adapter:
-        data.write(f"adapter: {progress.adapter}\n")
-    data.flush()
-
-
-def visible(text: str) -> str:
-    """Escape control characters of untrusted text."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def printer(evaluations: Sequence[ev.EvaluationFinished] = (), *, as_json: bool) -> Printer:
     """Choose the printer by the kind of output; `evaluations` are those of earlier attempts."""
     if as_json:
         return JsonPrinter()
     if sys.stdout.isatty() and sys.stderr.isatty():
         return BarPrinter(evaluations)
-    return LinePrinter(evaluations=evaluations)
+    return LinePrinter(evaluations)

@@ -21,7 +21,7 @@ RENEW_S = 15.0
 CONFIG = "config.yaml"
 
 
-def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool = False) -> int:
+def work(queue: "RunQueue", sweep: int | None = None) -> int:
     """Train queued runs until none is left; return how many did not complete."""
     failed = 0
     while (item := queue.take(sweep)) is not None:
@@ -42,8 +42,6 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
         queue.finish(item.id, state, note=note)
         print_stderr(f"{item.name}: {state}" + (f", {note}" if note else ""))
         failed += state != "done"
-        if failed and stop_at_failure:
-            break
     return failed
 
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grpo_engine.events import Event, RunFailed
-from grpo_tui.app.jobs.progress import RunProgress, sentence, visible
+from grpo_tui.app.jobs.progress import RunProgress, line_of
 from grpo_tui.experiments.db.paths import fault_file, log_file
+from grpo_tui.experiments.db.texts import visible
 
 
 class RunLog:
@@ -21,7 +22,7 @@ class RunLog:
     def write(self, event: Event) -> None:
         """Write a line for the event with its time; a failure with its traceback."""
         self._progress.add(event)
-        text = sentence(event, self._progress)
+        text = line_of(event, self._progress)
         if not text:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")

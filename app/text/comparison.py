@@ -28,7 +28,7 @@ MAIN_METRICS = (
 )  # fmt: skip
 
 
-def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[str, Any]:
+def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
     """Return the comparison as JSON, keyed by run id."""
     ids = [run.id for run in result.runs]
     return {
@@ -67,7 +67,7 @@ def _test_json(test: "PairedTest") -> dict[str, Any]:
     return tree
 
 
-def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str, Any]]:
+def flat_rows(result: "Comparison", all_settings: bool) -> list[dict[str, Any]]:
     """Return the comparison as rows: kind, key, field, and a column per run."""
     ids = [run.id for run in result.runs]
     rows: list[dict[str, Any]] = [
@@ -134,12 +134,16 @@ def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison
     if match is None or match.test is None or row.test is None:
         return ""
     test, mode = match.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
-    up = row.test.difference >= 0  # the setting that was named first
-    ends = (test.low, test.high) if up else (-test.high, -test.low)
     sure = "" if test.p_value < ALPHA else "not significant, "
-    size = points(test.difference if up else -test.difference)
-    return (f"{mode} answers: {size} points (95%: {points(ends[0])} to {points(ends[1])}), "
-            f"{sure}{probability(test.p_value)}.")  # fmt: skip
+    size = _size(test, up=row.test.difference >= 0)  # of the setting that was named first
+    return f"{mode} answers: {size}, {sure}{probability(test.p_value)}."
+
+
+def _size(test: "PairedTest", *, up: bool = True) -> str:
+    """A difference with its interval; the other way round if not `up`."""
+    values = (test.difference, test.low, test.high)
+    middle, low, high = values if up else (-values[0], -values[2], -values[1])
+    return f"{points(middle)} points (95%: {points(low)} to {points(high)})"
 
 
 def needed(row: "RankedSetting", ranking: "Ranking") -> str:
@@ -239,12 +243,7 @@ def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
         share = f"{percent(test.own.share)}%"
         return f"{' and '.join(names)} get as many right, {share}, {evaluation}; {method}."
     better, worse = names if up else names[::-1]
-    ends = (test.low, test.high) if up else (-test.high, -test.low)
-    shares = sorted((test.own.share, test.other.share), reverse=True)
-    size = (
-        f"{points(abs(test.difference))} points (95%: {points(ends[0])} to {points(ends[1])}), "
-        f"{percent(shares[0])} and {percent(shares[1])}%,"
-    )
+    size = f"{_size(test, up=up)}, {' and '.join(percent(side.share) for side in sides)}%,"
     if test.p_value < ALPHA:
         return f"{better} is better than {worse}: {size} {evaluation}; {method}."
     return f"No significant difference: {size} for {better} over {worse} {evaluation}; {method}."
@@ -258,8 +257,7 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
         change = change if test.p_value < ALPHA else "did not change significantly"
         sentences.append(
             f"Held-out accuracy {change}: from {percent(test.other.share)} to "
-            f"{percent(test.own.share)}%, {points(test.difference)} points "
-            f"(95%: {points(test.low)} to {points(test.high)}), on "
+            f"{percent(test.own.share)}%, {_size(test)}, on "
             f"{evaluation_name(test, (test.other, test.own))}; {probability(test.p_value)}, "
             f"{test.method}."
         )

@@ -1,12 +1,11 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import unified_diff
 from itertools import chain
 from math import inf, isfinite
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -16,7 +15,6 @@ from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
     Evaluated,
-    GridView,
     MetricCell,
     MetricComparison,
     PairedTest,
@@ -499,38 +497,3 @@ def side_by_side(
         example_key=example_key, prompt_text=first.prompt_text, target=first.target,
         groups=tuple(groups),
     )  # fmt: skip
-
-
-def grid(
-    reader: "StoreReader", runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str
-) -> GridView:
-    """Tabulate a metric over two settings; runs with the same two values are averaged."""
-    cells = defaultdict[tuple[str, str], list[float]](list)
-    headings: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    for run in reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key]):
-        settings = reader.settings(run.key, in_force=True)
-        values = [settings.get(path) for path in (rows_path, columns_path)]
-        texts = [json.dumps(value) for value in values]
-        for heading, text, value in zip(headings, texts, values, strict=True):
-            heading[text] = value
-        if key in run.metrics and (best := run.metrics[key].best) is not None:
-            cells[texts[0], texts[1]].append(best)
-    left, top = map(_ordered, headings)
-    table = [[cells[row, column] for column in top] for row in left]
-    return GridView(
-        key=key, rows_path=rows_path, columns_path=columns_path,
-        rows=tuple(headings[0][text] for text in left),
-        columns=tuple(headings[1][text] for text in top),
-        cells=tuple(tuple(fmean(cell) if cell else None for cell in line) for line in table),
-        counts=tuple(tuple(map(len, line)) for line in table),
-    )  # fmt: skip
-
-
-def _ordered(values: Mapping[str, Any]) -> list[str]:
-    """The keys, those of numbers first and by size."""
-
-    def order(text: str) -> tuple[bool, float, str]:
-        value = values[text]
-        return (False, value, text) if isinstance(value, int | float) else (True, 0.0, text)
-
-    return sorted(values, key=order)

@@ -164,19 +164,6 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridView:
-    """A metric over two settings, averaged over seeds; an empty cell is None."""
-
-    key: str
-    rows_path: str
-    columns_path: str
-    rows: tuple[Any, ...]
-    columns: tuple[Any, ...]
-    cells: tuple[tuple[float | None, ...], ...]
-    counts: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
     """The completions of one example in several runs; None for a run that has none."""
 

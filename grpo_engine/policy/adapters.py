@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +139,17 @@ def _resolve_keys(model: nn.Module, requested: tuple[str, ...]) -> list[str]:
 
 def _weights_read(model: nn.Module) -> set[str]:
     """Paths within a layer of modules whose weights the model's code reads, so none may be LoRA."""
-    sources = {kind: inspect.getsource(kind) for kind in {type(each) for each in model.modules()}}
     return {
         f"{path}.{name}".lstrip(".")
         for layer in model.layers
         for path, module in layer.named_modules()
-        for name in re.findall(r"self\.(\w+)\.weight\b", sources[type(module)])
+        for name in _weights_read_by(type(module))  # type: ignore[arg-type]
     }
+
+
+@cache
+def _weights_read_by(kind: type) -> list[str]:
+    return re.findall(r"self\.(\w+)\.weight\b", inspect.getsource(kind))
 
 
 def _initialise(model: nn.Module, seed: int) -> None:

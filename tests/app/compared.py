@@ -1,11 +1,14 @@
 """Stores with runs to compare, and helpers for the Compare screen."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 import pytest
 from textual.pilot import Pilot
@@ -21,6 +24,22 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
+
+
+def made_once(make: Callable[..., Path]) -> Callable[..., Path]:
+    """Make a store once in a process for the same arguments, and copy it from then on."""
+
+    @cache
+    def made(**changes: Any) -> tuple[TemporaryDirectory[str], Path]:
+        folder = TemporaryDirectory()  # is removed with the cache
+        return folder, make(Path(folder.name), **changes)
+
+    def copied(folder: Path, **changes: Any) -> Path:
+        _, path = made(**changes)
+        shutil.copytree(path.parent, folder, dirs_exist_ok=True)
+        return folder / path.name
+
+    return copied
 
 
 def two_runs(folder: Path) -> Path:
@@ -46,6 +65,7 @@ def grid_of_runs(folder: Path) -> Path:
     return path
 
 
+@made_once
 def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 0.4),
                       seeds: int = 3, steps: int = 6) -> Path:  # fmt: skip
     """Runs of several betas and seeds, with greedy and sampled evaluations that favour the last."""
@@ -65,6 +85,7 @@ def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 
     return path
 
 
+@made_once
 def sweep_of_rates(folder: Path) -> Path:
     """A sweep of two learning rates and three seeds, another sweep of its name, and a lone run."""
     path = folder / "runs.db"

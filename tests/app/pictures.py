@@ -36,7 +36,6 @@ class Picture:
     dots: dict[int | None, set[Dot]] = field(default_factory=lambda: defaultdict(set))
     cells: dict[Dot, tuple[str, int | None]] = field(default_factory=dict)
     labels: dict[int, float] = field(default_factory=dict)
-    inset: tuple[float, float] = (0.0, 0.0)  # dots between the edges and the ends of both axes
 
     @property
     def wide(self) -> int:
@@ -53,8 +52,7 @@ class Picture:
             assert abs(value - known) <= 5e-2 * abs(known) + 1e-30, (value, known)
             return next(y for _, y in sorted(self.all_dots()) if y // 4 == row)
         low, high = self.labels[self.height - 1], self.labels[0]
-        inset = self.inset[1]
-        return inset + (high - value) * (self.tall - 1 - 2 * inset) / (high - low)
+        return (high - value) * (self.tall - 1) / (high - low)
 
     def all_dots(self) -> set[Dot]:
         return set().union(*self.dots.values())

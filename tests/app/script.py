@@ -11,10 +11,11 @@ import random
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
-from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.app.feed.feed import Feed, TimedEvent
+from grpo_tui.app.feed.snapshot import Asked, Head
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.values import BoardView
 
@@ -53,6 +54,9 @@ class Script:
 
     def events(self) -> Iterator[ev.Event]:
         """The whole run; steps are counted from 1."""
+        return iter(_made_once(self))
+
+    def made(self) -> Iterator[ev.Event]:
         rng = random.Random(self.seed)
         yield started(self.total_steps)
         yield ev.ModelLoaded(step=0, path="starter", parameters=1_853_440, trainable=147_456,
@@ -75,6 +79,11 @@ class Script:
         yield prompts_started(step, problems, self.group)
         answers = [[answer(rng, p, skill_at(step)) for _ in range(self.group)] for p in problems]
         yield from progress(step, answers, share)
+
+
+@cache
+def _made_once(script: Script) -> tuple[ev.Event, ...]:
+    return tuple(script.made())
 
 
 def started(total_steps: int = 500, resumed_from: int = 0) -> ev.RunStarted:
@@ -309,31 +318,24 @@ def hostile_group(step: int) -> ev.GroupScored:
 SCRIPT_SECONDS = {"generate": 1.2, "score": 0.1, "logprobs": 0.2, "update": 0.6}
 
 
-class ScriptFeed:
+class ScriptFeed(Feed):
     """A list of events played at once or in slices."""
 
-    mark = ""
-    catching_up = False
-    restarts = 0
     run = 1
 
     def __init__(
         self, events: Iterable[ev.Event], *, name: str = "calm-otter", at: float | None = None,
         slice_size: int = 0, may_control: bool = True,
     ) -> None:  # fmt: skip
+        super().__init__(Head(id="k3f9", name=name))
         self._events = iter(events)
         self._board = Board()
         self._view: BoardView | None = None
         self._at = at
         self._slice = slice_size
-        self._name = name
         self.may_control = may_control
         self.asked: list[Asked] = []
         self.pinned: list[str] = []
-
-    def head(self) -> Head:
-        """The names of the scripted run."""
-        return Head(id="k3f9", name=self._name)
 
     def facts(self) -> list[TimedEvent]:
         """The next slice of the list."""
@@ -353,14 +355,6 @@ class ScriptFeed:
             self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
         return self._view
 
-    def status(self) -> Status | None:
-        """A script says all of it in events."""
-        return None
-
-    def muted(self) -> frozenset[str]:
-        """A script mutes nothing."""
-        return NOTHING_MUTED
-
     def ask(self, verb: Asked) -> None:
         """Remember what was asked."""
         self.asked.append(verb)
@@ -368,6 +362,3 @@ class ScriptFeed:
     def pin(self, example_key: str) -> None:
         """Remember what was asked."""
         self.pinned.append(example_key)
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -132,7 +132,6 @@ VERBS = [
     ("compare", "one", "two", "--md"),
     ("compare", "one", "two", "--csv"), ("compare", "one", "two", "--json"),
     ("compare", "one", "two", "--example", "e0"), ("compare", "one", "two", "--metric", "reward"),
-    ("compare", "one", "two", "--grid", "seed", "--grid", "task.system_prompt"),
     ("rollouts", "one"), ("rollouts", "one", "--search", "answer"), ("rollouts", "one", "--csv"),
     ("rollouts", "one", "--json"), ("rollouts", "one", "--step", "999"),
     ("config", "diff", "one", "two"), ("config", "diff", "one", "--json"),

@@ -34,6 +34,7 @@ def test_a_run_is_scored_beside_its_base_model(world: Path, tmp_path: Path) -> N
     assert accuracy.count("[") == 2
 
 
+@pytest.mark.slow
 def test_an_adapter_alone_is_scored_as_the_run_was(world: Path, tmp_path: Path) -> None:
     saved = checkpoint.folder(world / "run", 2)
     adapter = tmp_path / "adapter"
@@ -52,15 +53,9 @@ def test_an_adapter_alone_is_scored_as_the_run_was(world: Path, tmp_path: Path) 
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_a_bare_model_has_one_column(world: Path, tmp_path: Path) -> None:
     done = grpo_tui(tmp_path, "eval", world / "model", "--config", world / "c.yaml")
     assert done.returncode == 0, done.stderr
     assert "as it is" in done.stdout
     assert "change" not in done.stdout
-
-
-def test_what_is_neither_run_nor_model_is_named(tmp_path: Path) -> None:
-    done = grpo_tui(tmp_path, "eval", "./nowhere/model")
-    assert done.returncode != 0
-    assert "there is no folder ./nowhere/model" in done.stderr
-    assert "Traceback" not in done.stderr

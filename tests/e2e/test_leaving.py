@@ -76,6 +76,7 @@ def test_an_error_of_the_workbench_is_its_last_words_and_status(tmp_path: Path) 
     assert b"to see it: grpo-tui --db " in told.replace(b"\r\n", b"")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_workbench_leaves_its_run_and_says_how_to_see_it(
     world: Path, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path
         assert max(point.step for point in reader.checkpoints(found.key)) == found.step
 
 
+@pytest.mark.slow
 def test_sigterm_is_checkpoint_and_stop(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     with training(store, world, 5000) as terminal:
@@ -127,6 +129,7 @@ def test_sigterm_is_checkpoint_and_stop(world: Path, tmp_path: Path) -> None:
     assert summary(store).status == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True], ids=["by SIGHUP", "by EIO"])
 def test_a_lost_terminal_takes_the_screen_and_not_the_run(
     world: Path, tmp_path: Path, deaf: bool
@@ -140,6 +143,7 @@ def test_a_lost_terminal_takes_the_screen_and_not_the_run(
     assert (found.status, found.step) == ("completed", 20)
 
 
+@pytest.mark.slow
 def test_a_native_crash_gives_the_terminal_back(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     with training(store, world, 5000) as terminal:
@@ -151,6 +155,7 @@ def test_a_native_crash_gives_the_terminal_back(world: Path, tmp_path: Path) -> 
     assert summary(store).step >= 2  # the screen shows the step in progress
 
 
+@pytest.mark.slow
 def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     with training(store, world, 2000) as terminal:
@@ -168,6 +173,7 @@ def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> 
     assert wait_for(store, "stopped").step > 3
 
 
+@pytest.mark.slow
 def test_watch_shows_a_run_again_whose_terminal_was_lost(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     first = training(store, world, 5000)

@@ -57,6 +57,9 @@ def imports(form: str) -> str:
     return f"import {', '.join(names)}\nassert {{{', '.join(f'{n}.MINE' for n in names)}}} == {{7}}"
 
 
+pytestmark = pytest.mark.slow  # each starts a program with the starter
+
+
 @pytest.fixture(params=[("files", ""), ("files", "."), ("folders", ".")], ids=":".join)
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, as the working folder; some users have it on the path as well."""

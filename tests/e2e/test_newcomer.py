@@ -140,6 +140,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_newcomer_finds_the_way_by_keys_alone(visit: Visit) -> None:
     start_the_starter(visit)

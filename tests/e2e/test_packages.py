@@ -105,12 +105,10 @@ def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) ->
     assert step["metrics"]["turns/max"] == 2
 
 
-@pytest.mark.parametrize("broken", ["lost", "leaves"])
 @pytest.mark.parametrize(
-    "setting",
-    ["task.name={}-sums", "rewards.functions={}-brief", "task.environment={}-twice",
-     "algorithm.recipe={}-grpo"],
-)  # fmt: skip
+    ("broken", "setting"),
+    [("lost", "rewards.functions={}-brief"), ("leaves", "algorithm.recipe={}-grpo")],
+)
 def test_a_broken_package_fails_only_who_uses_it_and_is_named(
     home: Path, broken: str, setting: str
 ) -> None:

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pty")
 
 def test_keys_are_acknowledged_before_the_run_can_obey(tmp_path: Path) -> None:
     world, gate = write_world(tmp_path / "world"), Gate(tmp_path / "gate")
-    run = [str(tmp_path / "grpo.db"), str(world), "5000", "calm-otter", json.dumps(gate.changes)]
+    # a checkpoint of the schedule, shown late, would answer the request for one
+    changes = json.dumps(gate.changes | {"checkpoint": {"every": 0}})
+    run = [str(tmp_path / "grpo.db"), str(world), "5000", "calm-otter", changes]
     with Terminal(["-c", LAUNCH, *run]) as terminal:
         terminal.until_step(3)
         gate.close()

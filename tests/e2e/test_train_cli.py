@@ -62,24 +62,6 @@ def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> No
     assert not (tmp_path / "store.db").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
-        (["--set", "rollout.prompt=3"], 2, "did you mean rollout.prompts"),
-        (["--preset", "startr"], 3, "did you mean starter"),
-        (["--set", "rollout.prompts=none"], 2, "rollout.prompts"),
-        (["--folder", "x"], 2, "--no-store"),
-    ],
-)
-def test_bad_input_is_one_line_with_the_remedy(
-    tmp_path: Path, words: list[str], status: int, message: str
-) -> None:
-    done = grpo_tui(tmp_path, "train", *words)
-    assert done.returncode == status
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate", first=2)
     config = write_config(
@@ -96,6 +78,7 @@ def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_pat
     assert checkpoint.steps(folder) == [3]
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate", first=2)
     config = write_config(
@@ -112,6 +95,7 @@ def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Pa
     assert checkpoint.steps(folder) == [2]
 
 
+@pytest.mark.slow
 def test_a_detached_run_prints_its_name_and_goes_on_alone(world: Path, tmp_path: Path) -> None:
     config = write_config(world, tmp_path / "c.yaml", steps=2)
     done = grpo_tui(tmp_path, "train", config, "--detach", "--name", "apart")
@@ -122,15 +106,7 @@ def test_a_detached_run_prints_its_name_and_goes_on_alone(world: Path, tmp_path:
     wait_for(tmp_path / "runs" / run.id / "log.txt", "completed at step 2")
 
 
-def test_a_detached_run_that_cannot_start_says_why(world: Path, tmp_path: Path) -> None:
-    config = write_config(
-        world, tmp_path / "c.yaml", rewards={"functions": [f"{world}/none.py:reward"]}
-    )
-    done = grpo_tui(tmp_path, "train", config, "--detach")
-    assert done.returncode != 0
-    assert "none.py" in done.stderr
-
-
+@pytest.mark.slow
 def test_events_of_a_failed_run_end_with_the_reason(world: Path, tmp_path: Path) -> None:
     # the check before the run tries it on two answers
     (world / "bad.py").write_text(
@@ -147,6 +123,7 @@ def test_events_of_a_failed_run_end_with_the_reason(world: Path, tmp_path: Path)
     assert f"{world}/bad.py:2" in last["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="MLX compiles with g++")
 def test_kernels_that_are_planted_or_cut_off_end_no_run(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import math
 import re
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +11,6 @@ from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.metrics import METRICS, is_metric, natural_range, spec
 from tests.engine.maths.helpers import loss_of, random_batch
-
-
-@pytest.mark.parametrize("name", [*METRICS, "rewards/accuracy/mean", "rewards/f/std", "eval/x"])
-def test_a_metric_is_explained_in_two_sentences(name: str) -> None:
-    sentences = re.findall(r"[^.]+(?:\.\d[^.]*)*\.(?= |$)", spec(name).help)
-    assert len(sentences) == 2, spec(name).help
 
 
 @given(st.sampled_from(list(RECIPES)), st.booleans())

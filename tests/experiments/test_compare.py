@@ -11,7 +11,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.experiments.compare import statistics
-from grpo_tui.experiments.compare.runs import compare, grid, side_by_side
+from grpo_tui.experiments.compare.runs import compare, side_by_side
 from grpo_tui.experiments.compare.values import MetricCell
 from grpo_tui.experiments.errors import CompareError
 from grpo_tui.experiments.reader import StoreReader
@@ -375,20 +375,6 @@ def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path
         names = [reader.resolve(row.own.runs[0]).name for row in found.settings]
     assert names == ["good", "base"]
     assert (found.comparisons, found.seeds) == (1, False)
-
-
-def test_a_grid_lays_a_metric_out_over_two_settings(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    for beta in (0.1, 0.02):
-        for seed in (0, 1):
-            run_of(path, f"{beta}-{seed}", (beta + seed,), seed=seed, beta=beta)
-    with closing(StoreReader(path)) as reader:
-        view = grid(reader, reader.runs(), "algorithm.beta", "seed", "reward")
-        mean = grid(reader, reader.runs(), "algorithm.beta", "task.name", "reward")
-    assert (view.rows, view.columns) == ((0.02, 0.1), (0, 1))
-    assert view.cells == ((0.02, 1.02), (0.1, 1.1))
-    assert [cell for (cell,) in mean.cells] == pytest.approx([0.52, 0.6])
-    assert mean.counts == ((2,), (2,))
 
 
 def test_the_answers_to_one_example_stand_side_by_side(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ SHARES = st.integers(0, 8).map(lambda right: right / 8)
 PAIRS = st.lists(st.tuples(SHARES, SHARES), min_size=2, max_size=60)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(pairs=PAIRS)
 def test_zero_is_outside_the_interval_exactly_when_p_is_below_5_percent(
     pairs: list[tuple[float, float]],
@@ -25,7 +25,7 @@ def test_zero_is_outside_the_interval_exactly_when_p_is_below_5_percent(
     assert found.mean <= found.high + 1e-9
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pairs=PAIRS)
 def test_the_other_way_round_everything_changes_its_sign(pairs: list[tuple[float, float]]) -> None:
     one = paired(tuple(left - right for left, right in pairs))

@@ -129,14 +129,14 @@ def spill(config: Any, events: list[Any]) -> None:
 
 def keep(place: Path, target: Path) -> None:
     """Copy the files that the tests need, without anything that identifies the machine."""
-    from grpo_tui.app.feed import demo
+    from tools.make_demo import pack
 
     target.mkdir(parents=True)
     shutil.copytree(place / "model", target / "model")
     for name in ("problems.jsonl", SPILL):
         shutil.copy(place / name, target)
-    demo.pack(place / STORE, target / PACKED)
-    demo.pack(place / COPY, target / SPILLED)
+    pack(place / STORE, target / PACKED)
+    pack(place / COPY, target / SPILLED)
     for kept in sorted(place.glob(f"runs/*/checkpoints/step-{CHECKED:06d}")):
         shutil.copytree(kept, target / kept.relative_to(place))
 

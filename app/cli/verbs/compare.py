@@ -65,12 +65,7 @@ def compare(
     at: At = "",
     reach: Reach = "",
     example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Given twice: tabulate the metric, a setting for rows and one for columns."
-        ),
-    ] = None,
+    grid: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Include every metric and equal settings.")
     ] = False,
@@ -93,16 +88,18 @@ def compare(
     """
     from grpo_tui.experiments.compare.runs import compare as compare_runs
 
-    _check_options(example, grid, as_csv, not_of_grids=bool(as_md or at or reach))
+    if grid:
+        raise typer.BadParameter(
+            "--grid is gone: compare ranks the settings of a sweep, and `grpo-tui runs --columns` "
+            f"'={grid[0]}' --csv has them as columns"
+        )
+    if example and (as_csv or as_md or at or reach):
+        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
     axis, value = _equal_work(at)
     with reading(db) as reader:
         selected, base = _resolved(reader, runs, baseline)
         if example:
             return _print_example(reader, selected, example, as_json=as_json)
-        if grid:
-            return _print_grid(
-                reader, selected, grid, metric, as_json=as_json, as_csv=as_csv, raw=raw
-            )
         result = compare_runs(
             reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
@@ -111,18 +108,13 @@ def compare(
             return print_page(result, all_settings, curves, metric or MAIN_METRICS)
     if as_json:
         return print_json(comparison_json(result, all_settings))
-    return _print_rows(flat_rows(result, all_settings), as_csv=as_csv, raw=raw)
+    rows = flat_rows(result, all_settings)
+    if as_csv:
+        return print_rows(rows, as_csv=True, raw=raw)
+    from grpo_tui.experiments.export.files import write_rows
 
-
-def _check_options(
-    example: str, grid: list[str] | None, as_csv: bool, *, not_of_grids: bool
-) -> None:
-    if example and (as_csv or grid or not_of_grids):
-        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
-    if grid and not_of_grids:
-        raise typer.BadParameter(
-            "--grid prints a table, JSON or CSV: leave --md, --at and --reach out"
-        )
+    write_rows(iter(rows), "md", sys.stdout)
+    return None
 
 
 def _resolved(
@@ -138,15 +130,6 @@ def _resolved(
     if len({run.key for run in selected}) < 2:
         raise CompareError("a comparison needs two different runs")
     return selected, base
-
-
-def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
-    if as_csv:
-        print_rows(rows, as_json=False, as_csv=True, raw=raw)
-        return
-    from grpo_tui.experiments.export.files import write_rows
-
-    write_rows(iter(rows), "md", sys.stdout)
 
 
 def _equal_work(at: str) -> tuple[str, float | None]:
@@ -168,10 +151,10 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
         return []
     from grpo_tui.app.cli.curves import metric_chart, terminal
 
-    names, lines = _names(runs), [""]
+    lines = [""]
     for key in keys[:2]:
-        read = [reader.metric_series(run.key, key) for run in runs]
-        lines += metric_chart(key, zip(names, read, strict=True), terminal(), height=10)
+        read = [(run_name(run, runs), reader.metric_series(run.key, key)) for run in runs]
+        lines += metric_chart(key, read, terminal(), height=10)
     return lines
 
 
@@ -275,10 +258,6 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def _names(runs: "tuple[RunSummary, ...] | list[RunSummary]") -> list[str]:
-    return [run_name(run, runs) for run in runs]
-
-
 def _print_example(
     reader: "StoreReader", runs: "list[RunSummary]", example: str, *, as_json: bool
 ) -> None:
@@ -294,23 +273,3 @@ def _print_example(
         print_text(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
         rollouts = group.rollouts if group else ()
         print_table([{"reward": item.reward, "completion": item.text} for item in rollouts])
-
-
-def _print_grid(
-    reader: "StoreReader", runs: "list[RunSummary]", paths: list[str], metric: list[str] | None,
-    *, as_json: bool, as_csv: bool, raw: bool,
-) -> None:  # fmt: skip
-    from grpo_tui.experiments.compare.runs import grid
-
-    if len(paths) != 2:
-        raise typer.BadParameter("--grid is given twice: a setting for rows, one for columns")
-    view = grid(reader, runs, paths[0], paths[1], (metric or ["reward"])[0])
-    if as_json:
-        print_json(dataclasses.asdict(view))
-        return
-    rows = [
-        {paths[0]: _value(row), **dict(zip(map(_value, view.columns), cells, strict=True))}
-        for row, cells in zip(view.rows, view.cells, strict=True)
-    ]
-    print_stderr(f"best {view.key}; rows: {paths[0]}, columns: {paths[1]}")
-    print_rows(rows, as_json=False, as_csv=as_csv, raw=raw)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Csv, Db, Json, Preset, Raw, Sets, complete_runs
 from grpo_tui.app.cli.store_access import reading
 
@@ -96,7 +97,7 @@ def check(
     from_recipe = config.algorithm.differences()
     if as_json:
         result = {"valid": True, "changed": changes, "differs_from_recipe": from_recipe}
-        typer.echo(json.dumps(result))
+        print_json(result)
         return
     name = config.algorithm.recipe
     typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
@@ -127,22 +128,16 @@ def diff(
 
     Example: grpo-tui config diff mine.yaml starter
     """
-    from grpo_tui.app.cli.output import print_rows
-
     left, right = settings_of(first, db), settings_of(second, db)
     paths = [*left, *(path for path in right if path not in left)]
-    changed = {
-        path: (left.get(path), right.get(path))
-        for path in paths
-        if left.get(path) != right.get(path)
-    }
+    pairs = {path: (left.get(path), right.get(path)) for path in paths}
+    changed = {path: (ours, theirs) for path, (ours, theirs) in pairs.items() if ours != theirs}
     if as_csv:
-        rows = [
-            {"setting": path, first: pair[0], second: pair[1]} for path, pair in changed.items()
-        ]
-        print_rows(rows, as_json=False, as_csv=True, header=["setting", first, second], raw=raw)
+        names = ["setting", first, second]
+        rows = [dict(zip(names, (path, *pair), strict=True)) for path, pair in changed.items()]
+        print_rows(rows, as_csv=True, header=names, raw=raw)
     elif as_json:
-        typer.echo(json.dumps({path: list(pair) for path, pair in changed.items()}, indent=1))
+        print_json(changed)
     else:
         for path, (ours, theirs) in changed.items():
             typer.echo(f"{path}: {json.dumps(ours)} -> {json.dumps(theirs)}")

@@ -1,20 +1,20 @@
 """`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
 
-import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import uses_colour
+from grpo_tui.app.cli.output import print_json, uses_colour, writes_unicode
 from grpo_tui.app.cli.params import Json
-from grpo_tui.app.health import Check, Level
+from grpo_tui.app.health.checks import Check, Level
 
-MARKS: Final = {Level.FINE: "✓", Level.WARNING: "!", Level.STOPS: "✗"}
-ASCII_MARKS: Final = {Level.FINE: " ", Level.WARNING: "!", Level.STOPS: "X"}
-COLOURS: Final = {Level.FINE: "32", Level.WARNING: "33", Level.STOPS: "31"}
+# with and without Unicode, and the colour
+MARKS: Final = {
+    Level.FINE: ("✓", " ", "32"), Level.WARNING: ("!", "!", "33"), Level.STOPS: ("✗", "X", "31"),
+}  # fmt: skip
 
 
 def doctor(
@@ -27,57 +27,60 @@ def doctor(
 
     Example: grpo-tui doctor --json
     """
-    checks = collect(db, narrate=None if as_json else narrate)
+    areas = collect(db, (lambda _: None) if as_json else narrate)
     if as_json:
-        typer.echo(json.dumps(report(checks), indent=2))
+        print_json(report(areas))
     else:
-        erase()
-        typer.echo(page(checks, colour=uses_colour(), ascii_only=not writes_unicode()))
-    if any(check.level is Level.STOPS for check in checks):
+        narrate("")
+        typer.echo(page(areas, colour=uses_colour(), ascii_only=not writes_unicode()))
+    if any(check.stops for checks in areas.values() for check in checks):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Check]:
-    """Run every check, in the order of the report."""
+def collect(db: str | None, narrate: Callable[[str], None]) -> dict[str, list[Check]]:
+    """Run every check, by area in the order of the report."""
     from grpo_tui.app.health import machine, mlx, packages, store, terminal
 
-    print_stderr = narrate or (lambda _: None)
-    result = machine.checks() + machine.environment()
-    print_stderr("measuring how fast matrix products are")
-    result += mlx.checks()
-    print_stderr("looking at the terminal and the store")
-    return result + terminal.checks() + store.checks(db) + packages.checks()
+    result = {"Machine": machine.checks()}
+    narrate("measuring how fast matrix products are")
+    result["MLX"] = mlx.checks()
+    narrate("looking at the terminal and the store")
+    return result | {"Terminal": terminal.checks(), "Store": store.checks(db),
+                     "Optional": packages.checks()}  # fmt: skip
 
 
-def report(checks: Sequence[Check]) -> dict[str, object]:
+def report(areas: Mapping[str, Sequence[Check]]) -> dict[str, Any]:
     """Return the checks for programs."""
+    rows = [(area, check) for area, checks in areas.items() for check in checks]
     return {
-        "ok": all(check.level is not Level.STOPS for check in checks),
-        "warnings": sum(check.level is Level.WARNING for check in checks),
-        "facts": [check.as_json() for check in checks],
-    }
+        "ok": not any(check.stops for _, check in rows),
+        "warnings": sum(check.level is Level.WARNING for _, check in rows),
+        "facts": [
+            {"area": area, "name": check.name, "found": check.result, "level": check.level,
+             "remedy": check.remedy, "numbers": check.numbers} for area, check in rows
+        ],
+    }  # fmt: skip
 
 
-def page(checks: Sequence[Check], *, colour: bool, ascii_only: bool) -> str:
+def page(areas: Mapping[str, Sequence[Check]], *, colour: bool, ascii_only: bool) -> str:
     """Format the checks for people: one line each under its area, each remedy below its line."""
-    marks = ASCII_MARKS if ascii_only else MARKS
-    width = max(len(check.name) for check in checks)
+    every = [check for checks in areas.values() for check in checks]
+    width = max(len(check.name) for check in every)
     lines: list[str] = []
-    area = ""
-    for check in checks:
-        if check.area != area:
-            area = check.area
-            lines += ["", paint(area, "1", colour)]
-        mark = paint(marks[check.level], COLOURS[check.level], colour)
-        lines.append(f"  {mark} {check.name.ljust(width)}  {check.result}")
-        if check.remedy:
-            lines.append(f"    {''.ljust(width)}  {'->' if ascii_only else '→'} {check.remedy}")
-    return "\n".join([*lines[1:], "", verdict(checks)])
+    for area, checks in areas.items():
+        lines += ["", paint(area, "1", colour)]
+        for check in checks:
+            sign, plain, code = MARKS[check.level]
+            mark = paint(plain if ascii_only else sign, code, colour)
+            lines.append(f"  {mark} {check.name.ljust(width)}  {check.result}")
+            if check.remedy:
+                lines.append(f"    {' ' * width}  {'->' if ascii_only else '→'} {check.remedy}")
+    return "\n".join([*lines[1:], "", verdict(every)])
 
 
 def verdict(checks: Sequence[Check]) -> str:
     """Return the last line: whether a run can start here."""
-    stops = [check.name for check in checks if check.level is Level.STOPS]
+    stops = [check.name for check in checks if check.stops]
     warnings = sum(check.level is Level.WARNING for check in checks)
     if stops:
         return f"A run cannot start here: {', '.join(stops)}."
@@ -90,20 +93,8 @@ def paint(text: str, code: str, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
-def writes_unicode() -> bool:
-    """Return whether stdout can encode the marks."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
 def narrate(line: str) -> None:
-    """Print on a terminal what is being measured, in a line that the next one overwrites."""
+    """Print on a terminal what is being measured, over the line before; `""` erases that."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line} …")
-        sys.stderr.flush()
-
-
-def erase() -> None:
-    """Erase the narrated line."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+        sys.stderr.write(f"\r\x1b[K{line}{' …' * bool(line)}")
         sys.stderr.flush()

@@ -11,34 +11,23 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_engine.paths import irregular_file
+from grpo_tui.app.cli.output import print_json, print_rows, print_table
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.text.stderr import print_stderr
 
-app = typer.Typer(
-    invoke_without_command=True,
-    help="List models; show, import or export one.",
-)
+app = typer.Typer(help="List models; show, import or export one. Example: grpo-tui models")
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
-@app.callback()
-def models(context: typer.Context, as_json: Json = False) -> None:
-    """List the models on this machine: embedded, imported, and in the Hugging Face cache.
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the models on this machine: built-in, imported, and in the Hugging Face cache.
 
     Example: grpo-tui models
     """
-    if context.invoked_subcommand is not None:
-        return
-    rows = list(local_models())
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    width = max((len(row["path"]) for row in rows), default=0)
-    for row in rows:
-        typer.echo(
-            f"{row['path']:{width}}  {row['type']:10} {row['size_mb']:9.1f} MB  {row['from']}"
-        )
+    print_rows(list(local_models()), as_json=as_json)
 
 
 @app.command()
@@ -52,11 +41,8 @@ def show(
     """
     details = describe(path)
     if as_json:
-        typer.echo(json.dumps(details, indent=2, ensure_ascii=False))
-        return
-    width = max(map(len, details))
-    for name, value in details.items():
-        typer.echo(f"{name:{width}}  {value if value is not None else '-'}")
+        return print_json(details)
+    return print_table([{"field": name, "value": value} for name, value in details.items()])
 
 
 @app.command("import")
@@ -75,14 +61,16 @@ def import_(
     folder = out or imported_folder() / file.stem
     result = import_gguf(file, folder, dtype=dtype)
     if as_json:
-        details = dataclasses.asdict(result) | {"folder": str(result.folder)}
-        typer.echo(json.dumps(details, indent=2))
-        return
+        return _print_result(result)
     typer.echo(str(result.folder))
-    typer.echo(
+    return print_stderr(
         f"{result.parameters / 1e6:.1f} M parameters ({result.architecture}, "
-        f"{', '.join(result.formats)}) as {dtype}, {result.bytes / 1e6:.0f} MB", err=True,
-    )  # fmt: skip
+        f"{', '.join(result.formats)}) as {dtype}, {result.bytes / 1e6:.0f} MB"
+    )
+
+
+def _print_result(result: Any) -> None:
+    print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
 
 
 @app.command("export")
@@ -105,30 +93,23 @@ def export_(
 
     Example: grpo-tui models export @best --to gguf --dtype q8_0
     """
+    from grpo_engine.evaluation.target import of_run
     from grpo_engine.models.export import export
-    from grpo_tui.app.cli.evaluating import find_target
     from grpo_tui.app.cli.model_card import card_of, held_out_table
 
     with reading(db) as reader:
         record = reader.resolve(run)
-        evaluations = reader.evaluations(record.key)
-    target = find_target(
-        record.id, file=None, preset=None, sets=(), changes={}, step=step,
-        db=Path(db) if db else None,
-    )  # fmt: skip
-    card = card_of(record.name, target, held_out_table(evaluations))
+        target = of_run(Path(reader.run(record.key).folder), {}, step)
+        card = card_of(record.name, target, held_out_table(reader.evaluations(record.key)))
     name = re.sub(r"[^\w.-]+", "-", record.name).lstrip(".")
     result = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
     if as_json:
-        typer.echo(
-            json.dumps(dataclasses.asdict(result) | {"folder": str(result.folder)}, indent=2)
-        )
-        return
+        return _print_result(result)
     typer.echo(str(result.folder))
-    typer.echo(
+    return print_stderr(
         f"step {target.step}, {result.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
-        f"differ by {result.difference:.1g} nats a token on average", err=True,
-    )  # fmt: skip
+        f"differ by {result.difference:.1g} nats a token on average"
+    )
 
 
 def imported_folder() -> Path:

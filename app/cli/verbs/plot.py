@@ -52,7 +52,7 @@ def plot(
         print_json(_json(series_list, read))
     elif as_csv:
         header = ["run", "name", "step", *keys]
-        print_rows(_rows(series_list, read), as_json=False, as_csv=True, header=header, raw=raw)
+        print_rows(_rows(series_list, read), as_csv=True, header=header, raw=raw)
     else:
         _draw(series_list, read, smooth)
 

@@ -1,38 +1,27 @@
 """`grpo-tui presets`: ready-made settings."""
 
-import json
 from typing import Annotated
 
 import typer
 
+from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Json, complete_presets
 
-app = typer.Typer(invoke_without_command=True, help="List the presets; show one.")
+app = typer.Typer(help="List the presets; show one. Example: grpo-tui presets show starter")
 
 
-@app.callback()
-def list_presets(
-    context: typer.Context,
-    as_json: Json = False,
-) -> None:
+@app.command("list")
+def list_(as_json: Json = False) -> None:
     """List the presets, the first one first.
 
     Example: grpo-tui presets
     """
-    if context.invoked_subcommand is not None:
-        return
     from grpo_engine.presets import names, preset
 
-    presets_ = [preset(name) for name in names()]
-    if as_json:
-        rows = [
-            {"name": item.name, "about": item.about, "settings": item.tree} for item in presets_
-        ]
-        typer.echo(json.dumps(rows, indent=1))
-        return
-    width = max(len(item.name) for item in presets_)
-    for item in presets_:
-        typer.echo(f"{item.name.ljust(width)}  {item.about}")
+    rows = [{"name": item.name, "about": item.about, "settings": item.tree}
+            for item in map(preset, names())]  # fmt: skip
+    table = [{"name": row["name"], "about": row["about"]} for row in rows]
+    print_rows(rows, as_json=as_json, table=table)
 
 
 @app.command("show")
@@ -52,11 +41,9 @@ def show(
     from grpo_engine.config.parse import write_yaml
     from grpo_engine.presets import preset
 
-    presets_ = preset(name)
+    item = preset(name)
     if as_json:
-        tree = presets_.config.model_dump(mode="json") if full else presets_.tree
-        typer.echo(json.dumps(tree, indent=1))
-    elif full:
-        typer.echo(write_yaml(presets_.config, only_changed=False), nl=False)
+        print_json(item.config.model_dump(mode="json") if full else item.tree)
     else:
-        typer.echo(presets_.text, nl=False)
+        text = write_yaml(item.config, only_changed=False) if full else item.text
+        typer.echo(text, nl=False)

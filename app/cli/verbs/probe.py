@@ -1,11 +1,11 @@
 """`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Json, Preset, Sets
 from grpo_tui.app.text.numbers import share
 
@@ -59,10 +59,9 @@ def probe(
     show.close()
     sizes = sizes_of(config, samples)
     reports = [report(result, sizes, config.rollout.prompts) for result in merged(results)]
-    typer.echo(
-        json.dumps([data for data, _ in reports], indent=2)
-        if as_json else "\n".join(text for _, text in reports)
-    )  # fmt: skip
+    if as_json:
+        return print_json([data for data, _ in reports])
+    return typer.echo("\n".join(text for _, text in reports))
 
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:

@@ -1,27 +1,17 @@
 """`grpo-tui recipes`: list the algorithms, or describe one."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
 from grpo_engine.config.recipes import Recipe, available, path_of, recipe, settings_read
+from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.text.recipe_text import answers, around, formula, sentence
+from grpo_tui.app.text.recipe_text import ASKS, answers, around, formula, sentence
 from grpo_tui.app.text.stderr import print_stderr
 
-app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
-
-
-@app.callback()
-def default(context: typer.Context, as_json: Json = False) -> None:
-    """List the algorithms; show one.
-
-    Example: grpo-tui recipes show grpo
-    """
-    if context.invoked_subcommand is None:
-        list_(as_json)
+app = typer.Typer(help="List the algorithms; show one. Example: grpo-tui recipes show grpo")
 
 
 @app.command("list")
@@ -34,20 +24,19 @@ def list_(as_json: Json = False) -> None:
     for complaint in complaints:
         print_stderr(complaint)
     if as_json:
-        typer.echo(json.dumps([as_row(recipe_) for recipe_ in recipes_.values()], indent=2))
-        return
+        return print_json([as_row(recipe_) for recipe_ in recipes_.values()])
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("recipe", "signal", "ratio", "trust", "anchor", "weight", "reuse"):
-        table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
+    table = Table("recipe", *ASKS, box=None, header_style="bold", pad_edge=False)
+    table.columns[0].no_wrap = True
     for recipe_ in recipes_.values():
-        table.add_row(
-            recipe_.name, *(answer.choice.replace("_", " ") for answer in answers(recipe_))
-        )
+        choices = (answer.choice.replace("_", " ") for answer in answers(recipe_))
+        table.add_row(recipe_.name, *choices)
     Console().print(table)
-    typer.echo("\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at")
+    return typer.echo(
+        "\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at"
+    )
 
 
 @app.command("show")
@@ -62,7 +51,7 @@ def show(
     Example: grpo-tui recipes show dapo
     """
     recipe_ = recipe(name)
-    typer.echo(json.dumps(as_page(recipe_), indent=2) if as_json else "\n".join(page(recipe_)))
+    print_json(as_page(recipe_)) if as_json else typer.echo("\n".join(page(recipe_)))
 
 
 def as_row(recipe_: Recipe) -> dict[str, Any]:

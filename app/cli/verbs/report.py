@@ -2,17 +2,19 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_tui.app.cli.output import format_value, print_json
+from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
 from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.table import format_value
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -50,12 +52,10 @@ def report(
         if as_html:
             from grpo_tui.app.cli.report_html import html_page
 
-            text = html_page(reader, target, content)
-            out = (
-                file
-                or out
-                or Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '-', target.name) or target.id}.html")
-            )
+            heading = f"{target.id} · {summary_of(content['run'])}"
+            text = html_page(reader, target, content, heading, tables(content))
+            name = re.sub(r"[^A-Za-z0-9_-]+", "-", target.name) or target.id
+            out = file or out or Path(f"{name}.html")
         elif not as_json:
             text = page(content, plots(reader, target))
     if as_json:
@@ -142,51 +142,49 @@ def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     return lines
 
 
+def summary_of(run: Mapping[str, Any]) -> str:
+    """Status, settings and cost of a run in one line."""
+    parts = [run["status"], run["model"], run["task"], run["recipe"], f"seed {run['seed']}",
+             f"step {run['step']} of {run['total_steps']}", f"{run['tokens']:,} tokens",
+             f"{run['elapsed']:.0f} s", run["device"]]  # fmt: skip
+    return " · ".join(parts)
+
+
+def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The tables of a report, by title."""
+    settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
+    return {
+        f"Differences from the recipe {content['run']['recipe']}": content["recipe"],
+        "Phase times": content["phases"],
+        "Held-out": content["evaluations"],
+        "Alerts": content["alerts"],
+        "Metrics": content["metrics"],
+        "Settings that are not the defaults": settings,
+    }
+
+
 def page(content: dict[str, Any], curves: list[str]) -> str:
     """Format the page as Markdown."""
-    from grpo_tui.experiments.export.markdown import md_cell
+    from grpo_tui.experiments.export.csv import header_of
+    from grpo_tui.experiments.export.markdown import md_cell, table
 
     run = content["run"]
-    lines = [
-        f"# {md_cell(run['name'])}", "",
-        f"`{run['id']}` · {run['status']} · {md_cell(run['model'])} · {md_cell(run['task'])} · "
-        f"{md_cell(run['recipe'])} · seed {run['seed']} · step {run['step']} of "
-        f"{run['total_steps']} · {run['tokens']:,} tokens · {run['elapsed']:.0f} s · "
-        f"{md_cell(run['device'])}", "",
-    ]  # fmt: skip
-    lines += [f"**{md_cell(content['verdict'])}**", ""]
+    lines = [f"# {md_cell(run['name'])}", "", f"`{run['id']}` · {md_cell(summary_of(run))}", "",
+             f"**{md_cell(content['verdict'])}**", ""]  # fmt: skip
     if run["error"]:
         lines += [f"**Ended with** {md_cell(run['error'])}", ""]
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
     lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
-    lines += _table("Phase times", content["phases"])
-    lines += _table("Held-out", content["evaluations"])
-    lines += _table("Metrics", content["metrics"])
-    lines += _table(f"Differences from the recipe {md_cell(run['recipe'])}", content["recipe"])
-    lines += _table(
-        "Settings that are not the defaults",
-        [{"setting": path, "value": value} for path, value in content["settings"].items()],
-    )
-    lines += _table("Alerts", content["alerts"])
-    lines += _table(
-        "Pinned prompts, mean reward by step",
-        [
-            {
-                "prompt": item["prompt"], "target": item["target"],
-                "mean reward": ", ".join(
-                    f"{step}: {format_value(mean)}"
-                    for step, mean in zip(item["steps"], item["reward_means"], strict=True)
-                ),
-            }
-            for item in content["pinned"]
-        ],
-    )  # fmt: skip
+    pinned = [
+        {"prompt": item["prompt"], "target": item["target"],
+         "mean reward": ", ".join(
+             f"{step}: {format_value(mean)}"
+             for step, mean in zip(item["steps"], item["reward_means"], strict=True)
+         )}
+        for item in content["pinned"]
+    ]  # fmt: skip
+    for title, rows in {**tables(content), "Pinned prompts, mean reward by step": pinned}.items():
+        if rows:
+            lines += [f"## {md_cell(title)}", "", *table(header_of(rows), rows, digits=4), ""]
     return "\n".join(lines) + "\n"
-
-
-def _table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    from grpo_tui.experiments.export.csv import header_of
-    from grpo_tui.experiments.export.markdown import table
-
-    return [f"## {title}", "", *table(header_of(rows), rows, digits=4), ""] if rows else []

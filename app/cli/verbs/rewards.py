@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json, print_rows, print_table
 from grpo_tui.app.cli.params import Json
+from grpo_tui.app.text.safe_text import clip, safe
 
 if TYPE_CHECKING:
     from grpo_engine.rewards.outcome import Outcome
 
-app = typer.Typer(help="List the reward functions; show one.", invoke_without_command=True)
-
-
-@app.callback()
-def default(context: typer.Context, as_json: Json = False) -> None:
-    """List the reward functions; show one; try one.
-
-    Example: grpo-tui rewards test numeric_answer --completion "so 7" --column answer=7
-    """
-    if context.invoked_subcommand is None:
-        list_(as_json)
+app = typer.Typer(
+    help="List the reward functions; show or try one. "
+    "Example: grpo-tui rewards test numeric_answer --completion 'so 7' --column answer=7"
+)
 
 
 @app.command("list")
@@ -34,7 +29,6 @@ def list_(as_json: Json = False) -> None:
     """
     from grpo_engine import names
     from grpo_engine.rewards.builtins import BUILT_IN
-    from grpo_tui.app.cli.output import print_rows
 
     rows = [
         {"reward": name, "scores": row.scores, "what": row.summary}
@@ -43,7 +37,7 @@ def list_(as_json: Json = False) -> None:
     rows += [
         {"reward": name, "scores": "", "what": what} for name, what in names.summaries("rewards")
     ]
-    print_rows(rows, as_json=as_json, as_csv=False)
+    print_rows(rows, as_json=as_json)
     if not as_json:
         typer.echo(
             "\nYour own: file.py:function, module:function, http://host/path, model:folder.\n"
@@ -77,7 +71,7 @@ def show(
     if as_json:
         summary = {"name": loaded.name, "help": text, "needs": needs, "file": loaded.file}
         options = {key: value if _is_json(value) else str(value) for key, value in options.items()}
-        typer.echo(json.dumps({**summary, "options": options}, indent=2))
+        print_json({**summary, "options": options})
         return
     typer.echo(f"{loaded.name}\n\n{text}\n")
     typer.echo(f"needs    {', '.join(needs) or 'no column or option'}")
@@ -239,11 +233,8 @@ def report(
         ]
         summary = {"function": title, "scores": rows, "problems": problems}
         logged = {"extras": outcome.extras, "metrics": metrics, "printed": printed}
-        typer.echo(json.dumps({**summary, **logged}, indent=2, ensure_ascii=False))
+        print_json({**summary, **logged})
         return
-    from grpo_tui.app.cli.output import print_table
-    from grpo_tui.app.text.safe_text import clip, safe
-
     table = [
         {"score": "None" if reward.value is None else f"{reward.value:g}",
          "completion": clip(text, 40), "reason": clip(reward.reason, 60)}

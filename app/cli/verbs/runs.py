@@ -15,8 +15,9 @@ from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import AlertView, RunSummary
 
 ALERT_FIELDS = (
@@ -205,11 +206,20 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
 
     Example: grpo-tui runs rename calm-otter baseline
     """
+    names = _change([run], db, lambda store, key: store.rename(key, name))
+    print_stderr(f"renamed {names} to {name}")
+
+
+def _change(
+    runs: "Sequence[str]", db: str | None, change: "Callable[[ExperimentStore, int], object]"
+) -> str:
+    """Change these runs in the store; return their names."""
     with reading(db) as reader:
-        selected = reader.resolve(run)
+        selected = resolve_all(reader, runs)
     with writing(db) as store:
-        store.rename(selected.key, name)
-    print_stderr(f"renamed {selected.id} to {name}")
+        for run in selected:
+            change(store, run.key)
+    return ", ".join(run.name for run in selected)
 
 
 @app.command("tag")
@@ -227,12 +237,8 @@ def tag(
     """
     if not add and not remove:
         raise typer.BadParameter("give --add TAG or --remove TAG")
-    with reading(db) as reader:
-        selected = resolve_all(reader, runs)
-    with writing(db) as store:
-        for run in selected:
-            store.tag(run.key, add or (), remove or ())
-    print_stderr(f"tagged {', '.join(run.name for run in selected)}")
+    names = _change(runs, db, lambda store, key: store.tag(key, add or (), remove or ()))
+    print_stderr(f"tagged {names}")
 
 
 @app.command("note")
@@ -241,11 +247,8 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
 
     Example: grpo-tui runs note @last "beta too high"
     """
-    with reading(db) as reader:
-        selected = reader.resolve(run)
-    with writing(db) as store:
-        store.change(selected.key, note=text)
-    print_stderr(f"updated the note of {selected.name}")
+    names = _change([run], db, lambda store, key: store.change(key, note=text))
+    print_stderr(f"updated the note of {names}")
 
 
 @app.command("archive")
@@ -258,14 +261,8 @@ def archive(
 
     Example: grpo-tui runs archive old-run
     """
-    with reading(db) as reader:
-        selected = resolve_all(reader, runs)
-    with writing(db) as store:
-        for run in selected:
-            store.change(run.key, archived=not undo)
-    print_stderr(
-        f"{'shown again' if undo else 'archived'}: {', '.join(run.name for run in selected)}"
-    )
+    names = _change(runs, db, lambda store, key: store.change(key, archived=not undo))
+    print_stderr(f"{'shown again' if undo else 'archived'}: {names}")
 
 
 @app.command("delete")

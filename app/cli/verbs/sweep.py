@@ -1,5 +1,6 @@
 """`grpo-tui sweep`: a grid over settings and seeds, one run after another."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,9 @@ from grpo_tui.app.cli.store_access import writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from grpo_tui.experiments.queue import RunQueue
-    from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.values import SweepView
 
 
 def sweep(
@@ -130,64 +131,49 @@ def _report(
 ) -> list[dict[str, Any]]:
     from grpo_tui.experiments.reader import StoreReader
 
-    reader = StoreReader(path)
-    try:
+    with closing(StoreReader(path)) as reader:
         view = reader.sweep(key)
-        rows, shown = _rows(reader, view, metric)
-    finally:
-        reader.close()
+        runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
+    choices = [metric] if metric else ["eval/accuracy", "eval/greedy/accuracy", "reward"]
+    measured = {key for run in runs.values() for key in run.metrics}
+    shown = next((key for key in choices if key in measured), choices[-1])
+    rows = []
+    for item in view.items:
+        run = runs[item.run] if item.run else None
+        line = run.metrics.get(shown) if run else None
+        rows.append({
+            **item.settings, "state": item.state, "run": item.run, "step": run and run.step,
+            f"best {shown}": line and line.best, f"last {shown}": line and line.last,
+            "note": item.note,
+        })  # fmt: skip
+    points = _points(rows, [path for path in view.axes if path != "seed"], shown)
     if as_json:
-        print_json({"sweep": view.name, "metric": shown, "items": rows,
-                    "points": _points(rows, view, shown)})  # fmt: skip
-    elif as_csv:
-        print_rows(rows, as_json=False, as_csv=True, raw=raw)
+        print_json({"sweep": view.name, "metric": shown, "items": rows, "points": points})
     else:
-        print_table(rows)
-        if max(row["n"] for row in _points(rows, view, shown)) > 1:
+        print_rows(rows, as_csv=as_csv, raw=raw)
+        if not as_csv and max(point["n"] for point in points) > 1:
             print()
-            print_table(_points(rows, view, shown))
+            print_table(points)
     return rows
 
 
-def _rows(
-    reader: "StoreReader", view: "SweepView", metric: str
-) -> tuple[list[dict[str, Any]], str]:
-    runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
-    choices = [metric] if metric else ["eval/accuracy", "eval/greedy/accuracy", "reward"]
-    shown = next(
-        (key for key in choices if any(key in run.metrics for run in runs.values())), choices[-1]
-    )
-    rows = []
-    for item in view.items:
-        run = runs.get(item.run) if item.run else None
-        line = run.metrics.get(shown) if run else None
-        rows.append(
-            {
-                **item.settings, "state": item.state, "run": item.run,
-                "step": run.step if run else None, f"best {shown}": line.best if line else None,
-                f"last {shown}": line.last if line else None, "note": item.note,
-            }
-        )  # fmt: skip
-    return rows, shown
-
-
-def _points(rows: list[dict[str, Any]], view: "SweepView", metric: str) -> list[dict[str, Any]]:
+def _points(
+    rows: "Sequence[Mapping[str, Any]]", axes: "Sequence[str]", metric: str
+) -> list[dict[str, Any]]:
     """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
     from grpo_engine.metrics import natural_range
     from grpo_tui.experiments.compare.statistics import mean_and_std, mean_interval
 
-    axes = [path for path in view.axes if path != "seed"]
     points: dict[str, tuple[dict[str, Any], list[float]]] = {}
     for row in rows:
-        place = {path: row.get(path) for path in axes}
-        found = points.setdefault(repr(place), (place, []))[1]
-        best = next((row[name] for name in row if name.startswith("best ")), None)
-        if best is not None:
-            found.append(best)
+        point = {path: row.get(path) for path in axes}
+        _, values = points.setdefault(repr(point), (point, []))
+        if row[f"best {metric}"] is not None:
+            values.append(row[f"best {metric}"])
     table = []
-    for place, values in points.values():
+    for point, values in points.values():
         mean, std = mean_and_std(values) if values else (None, None)
         low, high = mean_interval(values, limits=natural_range(metric)) if values else (None, None)
-        table.append({**place, "n": len(values), "mean": mean, "std": std, "low": low,
-                      "high": high})  # fmt: skip
+        statistics = {"n": len(values), "mean": mean, "std": std, "low": low, "high": high}
+        table.append(point | statistics)
     return table

@@ -1,24 +1,15 @@
 """`grpo-tui tasks`: list the tasks, or show examples exactly as the model sees them."""
 
-import json
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from grpo_tui.app.cli.output import dim, print_json, print_rows
 from grpo_tui.app.cli.params import Json, Sets
+from grpo_tui.app.text.safe_text import safe
 
-app = typer.Typer(help="List the tasks; show one.", invoke_without_command=True)
-
-
-@app.callback()
-def default(context: typer.Context, as_json: Json = False) -> None:
-    """List the tasks; show one.
-
-    Example: grpo-tui tasks show countdown
-    """
-    if context.invoked_subcommand is None:
-        list_(as_json=as_json)
+app = typer.Typer(help="List the tasks; show or play one. Example: grpo-tui tasks show countdown")
 
 
 @app.command("list")
@@ -32,7 +23,6 @@ def list_(
     """
     from grpo_engine import names
     from grpo_engine.tasks.base import BUILT_IN
-    from grpo_tui.app.cli.output import print_rows
 
     if gym:
         from grpo_engine.tasks import gym as generators
@@ -41,7 +31,7 @@ def list_(
     else:
         rows = [{"task": name, "what": what} for name, (_, what) in BUILT_IN.items()]
         rows += [{"task": name, "what": what} for name, what in names.summaries("tasks")]
-    print_rows(rows, as_json=as_json, as_csv=False)
+    print_rows(rows, as_json=as_json)
     if not (as_json or gym):
         typer.echo(
             "\nA data file, a folder, a hub id or file.py:function is a task as well.\n"
@@ -83,9 +73,8 @@ def show(
     examples = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
     rendered = [(example, render(example)) for example in examples]
     if as_json:
-        typer.echo(json.dumps(as_page(task, rendered), indent=2, ensure_ascii=False))
-        return
-    typer.echo("\n".join(page(task, rendered)))
+        return print_json(as_page(task, rendered))
+    return typer.echo("\n".join(page(task, rendered)))
 
 
 @app.command("test")
@@ -104,8 +93,6 @@ def play(
 
     from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.platform.scratch import scratch
-    from grpo_tui.app.cli.output import dim
-    from grpo_tui.app.text.safe_text import safe
     from grpo_tui.app.trial.episode import Episode, Update
 
     def print_update(update: Update) -> Update:
@@ -172,9 +159,6 @@ def as_page(task: Any, rendered: Any) -> dict[str, Any]:
 
 def page(task: Any, rendered: Any) -> list[str]:
     """Format the task and its examples for people, with rules around what the model sees."""
-    from grpo_tui.app.cli.output import dim
-    from grpo_tui.app.text.safe_text import safe
-
     rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"
     size = f"{len(task.train)} for training, {len(task.held_out)} held out"
     if task.skipped:

@@ -1,10 +1,8 @@
 """`grpo-tui doctor`: facts, remedies and an exit status that says whether a run can start."""
 
 import json
-import re
 import sqlite3
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,11 @@ from grpo_engine.cpu import blas
 from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
-from grpo_tui.app.cli.verbs import doctor
-from grpo_tui.app.health import Check, Level, machine, mlx, packages, store, terminal
+from grpo_tui.app.health import machine, mlx, store, terminal
+from grpo_tui.app.health.checks import Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.tables import CURRENT
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_doctor_prints_json_with_the_rate_it_measured(
@@ -55,12 +51,6 @@ def made_store(path: Path, user_version: int) -> Path:
     return path
 
 
-def test_a_sound_database_says_its_version(tmp_path: Path) -> None:
-    result = store.database(made_store(tmp_path / "runs.db", CURRENT))
-    assert (result.level, result.numbers["version"]) == (Level.FINE, CURRENT)
-    assert "sound" in result.result
-
-
 def test_a_database_of_a_newer_program_stops_a_run(tmp_path: Path) -> None:
     result = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
     assert result.level is Level.STOPS
@@ -92,12 +82,6 @@ def test_a_folder_that_is_a_file_stops_a_run(tmp_path: Path) -> None:
     assert "--db" in result.remedy
 
 
-def test_the_runs_folders_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "a1").mkdir(parents=True)
-    (tmp_path / "runs" / "a1" / "log.txt").write_bytes(b"x" * 2048)
-    assert store.used(tmp_path / "grpo-tui.db").result == "2.0 KiB in 1 files"
-
-
 def test_little_memory_is_a_warning_and_hardly_any_stops_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,7 +109,7 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
-    (result,) = mlx.builds()
+    result = mlx.build()
     assert result.level is Level.WARNING
     assert "'grpo-tui[cuda13]'" in result.remedy
 
@@ -143,7 +127,7 @@ def test_the_number_format_of_weights_is_told(
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
-    assert mlx.builds()[0].level is Level.WARNING
+    assert mlx.build().level is Level.WARNING
 
 
 def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,49 +164,6 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
 )
 def test_the_terminals_answer_says_whether_it_takes_text(answer: bytes, able: bool | None) -> None:
     assert terminal.supports_clipboard(answer) is able
-
-
-def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "COLORTERM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert terminal.colours().numbers["colours"] == 16
-    assert "COLORTERM" in terminal.colours().remedy
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert terminal.colours().numbers["colours"] == 256
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    assert terminal.colours().numbers["colours"] == 1 << 24
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert terminal.colours().numbers["colours"] == 0
-
-
-def test_a_missing_optional_package_is_no_problem_and_names_its_extra() -> None:
-    result = packages.check("no-such-package-here", "tasks", "puzzles")
-    assert result.level is Level.FINE
-    assert "pip install 'grpo-tui[tasks]'" in result.result
-
-
-def test_every_package_of_an_extra_is_named() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {
-        (re.split("[><=]", package)[0], extra)
-        for extra, listed in project["optional-dependencies"].items()
-        if extra not in ("cpu", "cuda12", "cuda13")
-        for package in listed
-    }
-    assert {(package, extra) for package, extra, _ in packages.OPTIONAL} == extras
-
-
-def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:
-    checks = [
-        Check(area="MLX", name="BLAS", result="none", level=Level.STOPS, remedy="Install one."),
-        Check(area="Store", name="folder", result="/data"),
-    ]
-    expected = (
-        "MLX\n  X BLAS    none\n            -> Install one.\n\n"
-        "Store\n    folder  /data\n\nA run cannot start here: BLAS."
-    )
-    assert doctor.page(checks, colour=False, ascii_only=True) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")

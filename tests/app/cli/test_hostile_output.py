@@ -74,36 +74,6 @@ def assert_harmless(text: str) -> None:
     assert bad <= {"\n"}, sorted(bad)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("runs",), ("runs", "--columns", "note, task, model"), ("runs", "--json"),
-        ("runs", "show", "@last"), ("runs", "show", "@last", "--json"),
-        ("compare", *RUNS), ("compare", *RUNS, "--json"), ("compare", *RUNS, "--md"),
-        ("compare", *RUNS, "--example", NAME), ("config", "diff", *RUNS),
-        ("rollouts", "@last"), ("rollouts", "@last", "--json"),
-        ("rollouts", "@last", "--search", "title"), ("rollouts", "@last", "--search", NAME),
-        ("report", "@last"), ("report", "@last", "--json"), ("logs", "@last"),
-        ("plot", *RUNS), ("plot", *RUNS, "--json"), ("plot", "@last", "--metric", NAME),
-        ("logs", "@last", "--json"), ("runs", "tag", "@last", "--add", NAME),
-        ("runs", "note", "@last", NAME), ("runs", "show", NAME), ("runs", "--filter", NAME),
-        ("runs", "--sort", NAME), ("compare", RUNS[0], NAME), ("stop", "@last"),
-        *(("export", "@last", "--what", what, "--format", format)
-          for what in WHAT for format in ("jsonl", "md")),
-    ],
-    ids=lambda words: "-".join(word for word in words if word.isascii() and len(word) < 20),
-)  # fmt: skip
-def test_nothing_that_is_printed_can_steer_a_terminal(cli: Cli, words: tuple[str, ...]) -> None:
-    done = cli(*words)
-    differing = words[:2] == ("config", "diff")
-    assert done.code in (exit_codes.OK, exit_codes.USAGE, exit_codes.NOT_FOUND) or differing
-    assert done.out or done.err
-    assert_harmless(done.out)
-    assert_harmless(done.err)
-    if "--json" in words:
-        json.loads(done.out)
-
-
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_export_holds_every_text_whole(

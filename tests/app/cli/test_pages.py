@@ -57,3 +57,6 @@ def test_a_moving_picture_draws_a_row_once_for_as_long_as_it_stays() -> None:
     assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-1", "f0-9", "f1-9"]
     assert text.count(">same<") == text.count(">two<") == 1
     assert "@keyframes f1-9{0%{visibility:hidden}11.111%{visibility:visible}}" in text
+    # it begins at second 3 of 9, in the last frame, which is also what shows without motion
+    assert ".f1-9{visibility:visible;animation:f1-9 9.00s step-end -3.00s infinite}" in text
+    assert ".f0-1{visibility:hidden;animation:f0-1 9.00s step-end -3.00s infinite}" in text

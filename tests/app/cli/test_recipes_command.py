@@ -1,39 +1,31 @@
 """`grpo-tui recipes`: lists every recipe and shows all its details."""
 
 import json
+from collections.abc import Callable
 
 import pytest
-from typer.testing import CliRunner
 
 from grpo_engine.config.recipes import RECIPES, path_of, settings_read
-from grpo_tui.app.cli.verbs.recipes import app
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.main import main
 from grpo_tui.app.text.recipe_cards import CARDS
 
-RUN = CliRunner()
+Printed = Callable[..., str]
 
 
-def printed(*args: str) -> str:
-    done = RUN.invoke(app, list(args), env={"COLUMNS": "100"})
-    assert done.exit_code == 0, done.output
-    return done.output
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """What `grpo-tui recipes` prints."""
+
+    def run(*args: str, columns: int = 100) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["recipes", *args]) == exit_codes.OK
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_every_recipe_is_listed_without_naming_a_verb() -> None:
-    names = [line.split()[0] for line in printed().splitlines() if line and line[0] != " "]
-    assert set(RECIPES) <= set(names)
-
-
-def test_the_list_is_the_default_verb() -> None:
-    assert printed() == printed("list")
-    assert printed("--json") == printed("list", "--json")
-
-
-def test_the_list_fits_eighty_columns() -> None:
-    done = RUN.invoke(app, [], env={"COLUMNS": "80"})
-    assert max(map(len, done.output.splitlines())) <= 80
-
-
-def test_the_list_is_json_on_request() -> None:
+def test_the_list_is_json_on_request(printed: Printed) -> None:
     rows = json.loads(printed("list", "--json"))
     assert [row["name"] for row in rows] == list(RECIPES)
     grpo = next(row for row in rows if row["name"] == "grpo")
@@ -50,7 +42,9 @@ def test_the_list_is_json_on_request() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(name: str) -> None:
+def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(
+    name: str, printed: Printed
+) -> None:
     text, made = printed("show", name), RECIPES[name]
     card = CARDS[name]
     for part in (card.title, card.paper, card.good, card.bad, made.signal, made.weight, "L = −"):
@@ -60,14 +54,7 @@ def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(nam
             assert f"{path_of(setting)} " in text
 
 
-def test_grpo_is_shown_with_its_formula() -> None:
-    text = printed("show", "grpo")
-    assert "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)" in text
-    assert "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )" in text
-    assert "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( Jᵢₜ − 0.04·kᵢₜ )" in text
-
-
-def test_a_recipe_is_json_on_request() -> None:
+def test_a_recipe_is_json_on_request(printed: Printed) -> None:
     page = json.loads(printed("show", "dapo", "--json"))
     assert page["settings"]["clip_high"] == 0.28
     assert [answer["question"] for answer in page["answers"]] == [
@@ -80,7 +67,8 @@ def test_a_recipe_is_json_on_request() -> None:
     ]
 
 
-def test_an_unknown_recipe_is_refused_with_its_neighbour() -> None:
-    done = RUN.invoke(app, ["show", "dappo"])
-    assert done.exit_code != 0
-    assert "did you mean dapo" in str(done.exception)
+def test_an_unknown_recipe_is_refused_with_its_neighbour(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["recipes", "show", "dappo"]) != exit_codes.OK
+    assert "did you mean dapo" in capsys.readouterr().err

@@ -108,8 +108,9 @@ def test_the_page_has_verdict_curves_differences_times_and_answers_then_and_now(
     record(path, run_events(steps=6), name="calm-otter",
            algorithm={"recipe": "grpo", "beta": 0.3})  # fmt: skip
     page = page_of(path, tmp_path / "page.html")
-    order = ["Held-out accuracy", "Curves", "Differences from the recipe grpo", "algorithm.beta",
-             "Phase times", "generate", "Answers before and after", "Held-out"]  # fmt: skip
+    order = ["Held-out accuracy", "Curves", "Answers before and after",
+             "Differences from the recipe grpo", "algorithm.beta", "Phase times", "generate",
+             "Held-out"]  # fmt: skip
     places = [page.seen.index(part) for part in order]
     assert places[:-1] == sorted(places[:-1])
     assert page.tags.count("path") >= 6
@@ -128,6 +129,12 @@ def test_the_page_has_verdict_curves_differences_times_and_answers_then_and_now(
 def test_a_curve_is_drawn_where_its_values_are() -> None:
     # from the lower left, 46 and 150 px, to the upper right, 552 and 8 px
     assert 'd="M46.0 150.0 L552.0 8.0"' in chart("eval/accuracy", (0, 10), (0.0, 1.0))
+
+
+def test_a_gap_parts_a_curve() -> None:
+    steps, values = range(4), (0.0, 1.0, float("nan"), 1.0)
+    raw = chart("eval/accuracy", tuple(steps), values).partition('class="raw" d="')[2]
+    assert re.findall("[ML]", raw.partition('"')[0]) == ["M", "L", "M"]
 
 
 def test_a_report_says_first_whether_the_run_has_learned(

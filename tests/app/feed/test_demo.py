@@ -20,6 +20,7 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record
 from tests.patience import PATIENCE
+from tools.make_demo import pack
 
 PLAY = """
 import sys
@@ -70,7 +71,7 @@ def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
     store = tmp_path / "here" / "grpo-tui.db"
     record(store)
 
-    demo.pack(store, tmp_path / "packed.tar.xz")
+    pack(store, tmp_path / "packed.tar.xz")
     with tarfile.open(tmp_path / "packed.tar.xz") as archive:
         names = archive.getnames()
         demo.extract(archive, tmp_path / "out")

@@ -1,6 +1,5 @@
 """Events folded into snapshots, without Textual."""
 
-import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ def test_the_log_names_the_device_in_words() -> None:
                           ("rank 0 of 2", "rank 0 of 2")):  # fmt: skip
         state = RunState(Head(name="x"))
         state.apply(replace(started(), device=device))
-        assert state.snapshot().log[-1].text == f"started at step 0 on {words}"
+        assert f" on {words}, recipe" in state.snapshot().log[-1].text
 
 
 def test_the_same_snapshot_is_given_until_something_happens() -> None:
@@ -253,23 +252,6 @@ def test_memory_grows_little_from_step_1000_to_100000() -> None:
     assert float(done.stdout) < 60
 
 
-def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
-    snapshot = folded()
-    groups = [group for group in snapshot.groups if isinstance(group, ev.Group)]
-    assert len(groups) == 8
-    for place, group in enumerate(groups):
-        sentence = narrate(snapshot, place)[0]
-        assert group.prompt_text in sentence
-        better = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
-        if group.no_signal:
-            assert group.no_signal in sentence
-        else:
-            assert f"{better} of 8 did better" in sentence
-    dead = sum(bool(group.no_signal) for group in groups)
-    if dead > 2:
-        assert f"{dead} of 8 prompts give no learning signal" in " ".join(narrate(snapshot, 0))
-
-
 def told(cut: Sequence[float] = (0.125,) * 10, **changes: float) -> list[str]:
     """What is said of the last steps of the scripted run with other metrics."""
     snapshot = folded()
@@ -299,47 +281,6 @@ def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
     assert why.split()[1] == short(snapshot.series["loss"].value)
     # and so is the speed, once the step's sampling is over
     assert snapshot.tokens_per_second == snapshot.series["tokens_per_second"].value
-
-
-def test_a_failure_is_a_sentence_before_those_on_the_last_step() -> None:
-    for message in ("no memory", "no memory."):
-        failure = ev.RunFailed(step=25, error="E", message=message, traceback="")
-        said = narrate(replace(folded(), status="failed", failure=failure))
-        assert said[:2] == ("The run failed at step 25: no memory.",
-                            "Last 10 steps: 12% of answers cut at 64 tokens.")  # fmt: skip
-
-
-def test_the_narrator_says_whether_answers_are_cut() -> None:
-    assert "Last 10 steps: 12% of answers cut at 64 tokens." in told()
-    # one step without cuts does not hide those before, and one with cuts ten steps ago is over
-    assert "Last 10 steps: 11% of answers cut at 64 tokens." in told([0.125] * 12 + [0.0])
-    assert "Last 10 steps: no answer cut." in told([1.0] + [0.0] * 10)
-    assert "Last 2 steps: 50% of answers cut at 64 tokens." in told([1.0, math.nan, 0.0])
-    assert "Step 24: 25% of answers cut at 64 tokens." in told([0.25])
-
-
-NEAR = " is near 0: pushes up and down cancel"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "share"),
-    [
-        ({"recipe": "grpo", "beta": 0.04}, " is mostly the KL penalty (.0028)"),
-        ({"recipe": "grpo"}, " is mostly the KL penalty (.0028)"),
-        ({"recipe": "grpo", "beta": 0.004}, f" (KL penalty 2.8e−4){NEAR}"),
-        ({"recipe": "dr-grpo", "beta": 0.4}, f" (KL penalty .028){NEAR}"),
-        ({"recipe": "grpo", "beta": 0.0}, NEAR),
-        ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, NEAR),  # kl is k3's mean
-        ({"recipe": "rloo"}, NEAR),  # its KL is in the reward
-        ({"recipe": "of a later version"}, NEAR),
-        ({}, NEAR),
-    ],
-)
-def test_what_kl_adds_to_a_loss_near_0_is_named(algorithm: dict[str, Any], share: str) -> None:
-    one = replace(folded(), head=Head(config={"algorithm": algorithm}))
-    one = replace(one, series={"kl": curve_of("kl", [0.07]), "loss": curve_of("loss", [0.0035])})
-    (said,) = (sentence for sentence in narrate(one) if sentence.startswith("Loss"))
-    assert said == f"Loss .0035{share}."
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
@@ -407,11 +348,6 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
         ),
     ):
         assert rewarded(right=up, form=up, alerts=(raised,)) == said
-
-
-def test_cuts_and_loss_fit_into_one_line_of_a_terminal_of_120_cells() -> None:
-    cut, loss = (one for one in told(loss=-0.0023) if one.startswith(("Last", "Loss")))
-    assert len(f"▲ {cut} {loss}".replace("24", "1234").replace("64", "1024")) <= 116
 
 
 def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:

@@ -14,7 +14,6 @@ from grpo_tui.app.inspector.groups import (
     furthest,
     is_greedy,
     largest_by_reward,
-    letter,
     measure_of,
     ordered,
     verdicts,
@@ -61,10 +60,6 @@ def test_balance_counts_pushes() -> None:
     pushed = group(0, rollout(0), rollout(1, advantage=-1.0), rollout(2, advantage=0.0))
     assert balance(pushed) == "1 pushed up, 1 pushed down"
     assert "no push" in balance(group(0, rollout(0, advantage=0.0)))
-
-
-def test_letters_go_on_after_z() -> None:
-    assert [letter(i) for i in (0, 25, 26, 51)] == ["a", "z", "a1", "z1"]
 
 
 def test_a_changed_word_is_gone_and_new() -> None:
@@ -116,45 +111,6 @@ def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_b
     )
     sorts: tuple[Order, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
     assert [furthest(three, key) for key in sorts] == [0, 0, 1, 1, 2, 0]
-
-
-def test_verdicts_say_whether_they_are_good() -> None:
-    def of(one: RolloutView, *others: RolloutView) -> list[tuple[str, bool | None]]:
-        return [(chip.text, chip.good) for chip in verdicts(one, group(0, one, *others))]
-
-    none = RewardValue(name="math", value=None, weight=1.0, reason="")
-    zero = RewardValue(name="form", value=0.0, weight=1.0, reason="")
-    plain = rollout(0, text="x", rewards=(none, zero))
-    assert of(plain, rollout(1)) == [
-        ("finished", True), ("math does not apply", None), ("no duplicate", True),
-    ]  # fmt: skip
-    cut = rollout(1, text="x", finish="length")
-    assert of(cut, plain, rollout(2, text="x")) == [
-        ("cut at the limit", False), ("same as a, c", None),
-    ]  # fmt: skip
-
-
-def test_balance_says_why_there_is_no_push() -> None:
-    flat = group(0, rollout(0, advantage=None), rollout(1, advantage=0.0))
-    assert balance(flat) == "no push: all answers scored the same"
-    assert balance(replace(flat, origin="eval")) == "not trained on"
-    assert balance(replace(flat, no_signal="all right")) == "all right"
-    one_up = group(0, rollout(0, advantage=0.1), rollout(1, advantage=None))
-    assert balance(one_up) == "1 pushed up, 0 pushed down"
-    one_down = group(0, rollout(0, advantage=-0.1), rollout(1, advantage=0.0))
-    assert balance(replace(one_down, no_signal="x")) == "0 pushed up, 1 pushed down"
-
-
-def test_all_wrong_says_what_each_scored_where_another_reward_paid() -> None:
-    flat = replace(group(0, rollout(0, advantage=0.0)), reward_std=0.0)
-    wrong = replace(flat, no_signal="all wrong", reward_mean=1.0)
-    assert balance(wrong) == "all wrong, and each scored 1"
-    assert balance(replace(wrong, reward_mean=0.0)) == "all wrong"
-    right = replace(flat, no_signal="all right", reward_mean=1.5)
-    assert balance(right) == "all right, and each scored 1.5"
-    assert balance(replace(right, reward_mean=1.0)) == "all right"
-    assert balance(replace(right, reward_std=0.1)) == "all right"
-    assert balance(replace(right, no_signal="all scored 1.5")) == "all scored 1.5"
 
 
 def test_a_prompts_visits_are_those_that_were_sampled_alike() -> None:

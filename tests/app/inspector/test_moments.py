@@ -1,7 +1,6 @@
 """Moments: every clipped token in reading order, and the extreme token of each answer by value."""
 
 import math
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +33,7 @@ def row(index: int, *probabilities: float) -> TokenRow:
 
 
 def term(ratio: float = 1.0, side: Side = "free", **more: float) -> TokenLoss:
-    return replace(TERM, ratio=ratio, side=side, **more)  # type: ignore[arg-type]
+    return TERM._replace(ratio=ratio, side=side, **more)  # type: ignore[arg-type]
 
 
 ROWS = (row(0, 0.5, 0.1), row(1, 0.9, 0.7))

@@ -157,44 +157,6 @@ def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() ->
     assert written(chart_lines(chart, long, 60, 4, DARK, chosen=False)[0]).endswith(" .03 ▲.020")
 
 
-def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
-    shown = snapshot(clip_ratio__low_mean=view(0.01), clip_ratio__high_mean=view(0.02))
-    (chart,) = charts_of(shown)
-    title = chart_lines(chart, shown, 60, 4, DARK, chosen=False)[0]
-    assert written(title).split() == [
-        "clipped", "alert", "at", "30%", "low", "1.0%", "high", "2.0%"
-    ]  # fmt: skip
-    assert written(title).endswith("low 1.0%  high 2.0%")
-    assert colour_of(title, "2.0") == DARK.of_series("clip")
-    narrow = chart_lines(chart, shown, 24, 4, DARK, chosen=False)[0]
-    assert written(narrow) == " clipped      low 1.0% …"
-    exact, less = (written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
-                   for width in (28, 26))  # fmt: skip
-    assert exact == " clipped low 1.0%  high 2.0%"
-    assert less.split() == ["clipped", "low", "1.0%", "…"]
-    reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
-    (chart,) = charts_of(reward)
-    title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]
-    assert written(title).endswith("1  a_very_long_name .5")
-    assert colour_of(title, ".5") == DARK.cycle[3]
-    # 7 cells of the title, 2 of the value, 16 of the name, 3 of its value, 2 between; then 14 and 9
-    # cells are left of the name
-    for cells, name in ((30, "a_very_long_name"), (29, "a_very…ng_name"), (27, "a_ve…name")):
-        short = written(chart_lines(chart, reward, cells, 4, DARK, chosen=False)[0])
-        assert short.endswith(f"1  {name} .5"), cells
-        assert len(short) == cells
-    rising = view(*[0.1] * 10, *[0.3] * 10)
-    both = snapshot(step=20, total=20, reward=rising, rewards__f__mean=rising)
-    (changed,) = charts_of(both)
-    line = written(chart_lines(changed, both, 60, 4, DARK, chosen=False)[0])
-    assert line.endswith(" .3 ▲.20  f .3")  # the change of the first alone
-    first, second = (look for text, look in title if text in ("1", ".5"))
-    assert isinstance(first, Style)
-    assert isinstance(second, Style)
-    assert not first.bold  # only where there is one curve
-    assert not second.bold
-
-
 def scored(*rewards: ev.RewardValue) -> ev.Group:
     answer = ev.Completion(index=0, ids=(1,), text="", finish="stop", reward=0.0, rewards=rewards,
                            advantage=0.0, sampler_logprobs=(0.0,))  # fmt: skip
@@ -227,29 +189,6 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
     assert written(alone).endswith("  .6 → .3")  # nothing to be compared with
     still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))
     assert not any("◂" in written(line) for line in function_lines(still, 34, DARK))
-
-
-def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None:
-    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
-    (chart,) = charts_of(shown)
-    for height, listed in ((6, True), (5, False)):
-        lines = [
-            written(line) for line in chart_lines(chart, shown, 34, height, DARK, chosen=False)
-        ]
-        assert len(lines) == height
-        assert any("exact_answer ×.5" in line for line in lines) is listed
-        assert lines[0].startswith(" reward  ◂ moved it most ") is listed
-        assert ("exac…swer .9" in lines[0]) is not listed
-        wide = written(chart_lines(chart, shown, 80, height, DARK, chosen=False)[0])
-        assert ("◂" in wide) is listed  # explained only where it is
-
-
-def test_a_narrow_title_names_the_function_that_moved_the_reward_most() -> None:
-    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
-    (chart,) = charts_of(shown)
-    for width, readouts in ((23, "form .3 …"), (40, "form .3  exact_answer .9")):
-        title = written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
-        assert title.endswith(f" {readouts}")
 
 
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
@@ -295,33 +234,6 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, DARK, chosen=False)))
 
 
-def test_words_of_a_guide_line_are_where_no_curve_passes() -> None:
-    shown = snapshot(step=40, total=40, kl=view(*[0.1, 0.1, 0.1, 0.1, 0.0, 0.2] * 6, *[0.1] * 4))
-    (chart,) = charts_of(shown)
-    lines = [written(line) for line in chart_lines(chart, shown, 60, 6, DARK, chosen=False)[1:]]
-    assert not any("limit" in line for line in lines)
-    # in 40 cells the words and their spaces are in cells 15 to 24, if nothing else is
-    for steps, place in ((14, "middle"), (15, "side"), (24, "side"), (26, "middle")):
-        shown = snapshot(step=40, total=40, kl=view(*[0.0] * steps, *[0.2] * (40 - steps)))
-        rows = chart_lines(chart, shown, LABELS + 40, 6, DARK, chosen=False)[1:]
-        (guide,) = [written(row)[LABELS:] for row in rows if "┈" in written(row)]
-        assert (guide[15:25] == " limit .1 ") == (place == "middle"), guide
-        assert " limit .1 " in guide
-
-
-def test_axis_labels_are_at_the_ends_and_in_the_middle_of_a_tall_chart() -> None:
-    shown = snapshot(reward=view(0.0, 0.5, 1.0))
-    (chart,) = charts_of(shown)
-    for height, expected in ((7, ["1", ".5", "0"]), (6, ["1", "0"]), (3, ["1", "0"])):
-        lines = chart_lines(chart, shown, 40, height, DARK, chosen=False)[1:]
-        assert len(lines) == height - 1
-        labels = [written(line)[:LABELS].strip() for line in lines]
-        assert [label for label in labels if label] == expected
-        assert (labels[0], labels[-1]) == ("1", "0")
-        assert colour_of(lines[0], "1") == DARK.label
-        assert {len(written(line)) for line in lines} == {40}
-
-
 def test_a_chart_without_room_is_only_its_title() -> None:
     shown = snapshot(reward=view(0.0, 0.5, 1.0))
     (chart,) = charts_of(shown)
@@ -329,32 +241,6 @@ def test_a_chart_without_room_is_only_its_title() -> None:
     assert len(chart_lines(chart, shown, 40, 2, DARK, chosen=False)) == 2
     assert len(chart_lines(chart, shown, LABELS + 2, 4, DARK, chosen=False)) == 1
     assert len(chart_lines(chart, shown, LABELS + 3, 4, DARK, chosen=False)) == 4
-
-
-def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
-    first, second = view(0.0, 1.0, 0.0, smoothing=0.9), view(0.4, 0.8, 0.0, smoothing=0.9)
-    both = snapshot(reward=first, rewards__f__mean=second)
-    (chart,) = charts_of(both)
-    assert chart.keys == ("reward", "rewards/f/mean")
-    looks = {look.color.triplet for line in chart_lines(chart, both, 60, 9, DARK, chosen=False)[1:]
-             for text, look in line if isinstance(look, Style) and look.color is not None
-             and any(0x2800 < ord(char) < 0x2900 for char in text)}  # fmt: skip
-    numbers = {number_of(*triplet) for triplet in looks if triplet is not None}
-    assert numbers == {DARK.of_series("reward"), DARK.cycle[3], DARK.raw}
-    alone = snapshot(rewards__f__mean=second)
-    chart = Chart("reward", ("reward", "rewards/f/mean"), ("", "f"), ("reward",))
-    text = chart_lines(chart, alone, 60, 9, DARK, chosen=False)
-    colours = {
-        number_of(*look.color.triplet)
-        for line in text[1:]
-        for part, look in line
-        if isinstance(look, Style)
-        and look.color is not None
-        and look.color.triplet is not None
-        and part.strip()
-        and ord(part.strip()[0]) > 0x2800
-    }
-    assert colours == {DARK.cycle[3]}
 
 
 def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:

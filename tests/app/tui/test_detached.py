@@ -70,7 +70,7 @@ async def test_a_refused_one_says_why_in_its_place(process: Process, tmp_path: P
         process.go.set()
         await until(app, lambda: app.session is not None and app.session.pull().status == "failed")
         app.frame_now()
-        await until(app, lambda: "not started: the disk is full" in frames.text(app))
+        await until(app, lambda: "failed at step 0: the disk is full" in frames.text(app))
 
 
 @pytest.mark.parametrize("view", ["watch", "frozen", "rollouts"])

@@ -113,16 +113,6 @@ def test_a_key_means_the_same_on_every_screen() -> None:
         assert binding.description.startswith(allowed), (name, key, binding.description)
 
 
-def test_no_two_keys_are_described_by_the_same_word() -> None:
-    """But for keys that end something, and those whose two directions share a word."""
-    shared = {"explain", "close", "cancel", "back", "hide", "mark", "page", "ten", "same prompt",
-              "copy", "stop"}  # fmt: skip
-    once: dict[str, str] = {}
-    for keys, meanings in MEANINGS.items():
-        for word in set(meanings) - shared:
-            assert once.setdefault(word, keys) == keys, (word, keys, once[word])
-
-
 def test_ids_of_earlier_keymaps_lead_to_bindings() -> None:
     ids = {binding.id for bindings in bindings_of_classes().values() for binding in bindings}
     ids |= {binding.id for binding in NAVIGATION}

@@ -17,7 +17,7 @@ from grpo_tui.app.tui.looks.colours import LIGHT, PALETTES
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import Chart
-from grpo_tui.app.tui.widgets.charts.plot import Canvas, Cell, Curve, plot
+from grpo_tui.app.tui.widgets.charts.plot import Cell, Curve, plot
 from tests.app.script import ScriptFeed
 from tests.app.stored import run_events
 
@@ -54,42 +54,6 @@ def drawn(
         for one, colour, ranged in curves
     ]
     return plot(traced, scale, width, height, DARK)
-
-
-def test_a_bar_is_cut_at_the_edges() -> None:
-    canvas = Canvas(2, 2)
-    canvas.bar(0, -3, 1, LINE)
-    canvas.bar(3, 6, 99, LINE)
-    canvas.bar(1, 5, 3, LINE)
-    assert dots(canvas.cells(), LINE) == {(0, 0), (0, 1), (3, 6), (3, 7)}
-    canvas.bar(2, 0, 7, LINE)
-    assert {(2, y) for y in range(8)} <= dots(canvas.cells(), LINE)
-
-
-def test_the_last_colour_takes_a_cell() -> None:
-    canvas = Canvas(2, 1)
-    canvas.bar(0, 0, 1, LINE)
-    canvas.bar(1, 2, 3, LINE)
-    assert dots(canvas.cells(), LINE) == {(0, 0), (0, 1), (1, 2), (1, 3)}
-    canvas.bar(1, 0, 0, RAW)
-    assert (dots(canvas.cells(), LINE), dots(canvas.cells(), RAW)) == (set(), {(1, 0)})
-    canvas.bar(2, 3, 3, LINE)
-    assert canvas.cells() == [[("\u2808", RAW, False), ("\u2840", LINE, False)]]
-    assert Canvas(3, 2).cells() == [[(" ", None, False)] * 3] * 2
-
-
-def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
-    canvas = Canvas(4, 2)
-    canvas.line([(0, 0), (6, 3)], LINE)
-    # y = 3 i / 6: .5, 1, 1.5, 2, 2.5, 3; halves go to the even number
-    assert dots(canvas.cells(), LINE) == {(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3)}
-    canvas = Canvas(4, 2)
-    canvas.line([(1, 7), (3, 3)], LINE)
-    # x = 1 + 2 i / 4 downwards, y one up each time
-    assert dots(canvas.cells(), LINE) == {(1, 7), (1, 6), (2, 5), (2, 4), (3, 3)}
-    canvas = Canvas(1, 2)
-    canvas.line([(1, 6), (1, 2)], LINE)
-    assert dots(canvas.cells(), LINE) == {(1, y) for y in range(2, 7)}
 
 
 def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:
@@ -135,27 +99,6 @@ def test_a_line_has_the_dots_of_all_its_values(
         assert found == expected
     else:
         assert found >= expected  # a gap within a column of many values is not seen
-
-
-def test_a_column_shows_the_range_of_its_raw_values_behind_all_lines() -> None:
-    # 8 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
-    one = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
-    cells = drawn([(one, LINE, RAW)], Axis(0.0, 7.0), 7, 1, 2)
-    assert dots(cells, LINE) >= {(0, y) for y in range(3)} | {(1, y) for y in range(4, 8)}
-    # 7, 3.3, 4.7, 3.1 … on average: the line stays above the lowest row, the range does not
-    flat, wild = series_of([0.0] * 8), series_of([7.0, 0.0] * 4)
-    cells = drawn([(flat, 3, None), (wild, LINE, RAW)], Axis(0.0, 7.0), 7, 2, 4)
-    assert [cell[1] for cell in cells[3]] == [3, 3]
-    assert any(cell[1] == RAW for row in cells for cell in row)
-
-
-def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> None:
-    # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
-    for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
-        one = series_of([*map(float, first), *[3.0] * 6], smoothing=0.0)
-        cells = drawn([(one, LINE, None)], Axis(0.0, 7.0), 11, 1, 2)
-        rows = {y for x, y in dots(cells, LINE) if x == 0}
-        assert rows == set(range(7 - max(first), 7 - min(first) + 1))
 
 
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))

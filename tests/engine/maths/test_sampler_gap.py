@@ -109,7 +109,7 @@ def test_what_is_left_out_has_no_gradient_and_still_counts(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", SAMPLING)
+@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "vespo"])
 def test_some_of_those_batches_do_leave_tokens_out(name: str, mode: str) -> None:
     how = without_leash(name, importance_cap=1.3, importance_mode=mode, off_policy_mask=0.02)
     found = [loss_of(batch_for(name, seed), how).terms for seed in range(4)]

@@ -25,6 +25,8 @@ COMPUTES = [
     ),
 ]
 """The values of `model.compute` to test with."""
+CHOSEN_AND_GRAPH = ["auto", pytest.param("graph", marks=pytest.mark.slow)]
+"""The one that a run chooses, and among the slow tests the graph."""
 
 
 def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[TokenRow]:

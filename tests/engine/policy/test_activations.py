@@ -29,7 +29,11 @@ def in_turn() -> Iterator[None]:
     mx.set_memory_limit(limit)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "llama", "qwen2-4bit", "qwen3_5", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "qwen2-4bit"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "qwen3_5", "qwen3_moe")],
+)
 def test_a_plan_from_the_configuration_is_close_to_the_peak(name: str, tmp_path: Path) -> None:
     config = settings(write_random(name, tmp_path), "off")
     assert planned(config, LENGTHS) == pytest.approx(measured(config, LENGTHS), rel=0.15)

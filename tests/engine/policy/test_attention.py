@@ -76,7 +76,7 @@ def differentiate(
     return [outputs, *gradients]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     rows=st.integers(1, 3),
     kv_heads=st.integers(1, 2),

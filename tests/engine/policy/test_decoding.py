@@ -129,7 +129,7 @@ def some(seed: int, *shape: int) -> list[Any]:
     return ids
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9), same=st.booleans(),
     threads=st.integers(1, 3), seed=st.integers(0, 9),
@@ -212,7 +212,7 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
             assert all(map(np.array_equal, arrays, arrays_before))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=4),
     tokens=st.integers(3, 64),

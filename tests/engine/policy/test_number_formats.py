@@ -65,8 +65,10 @@ def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("dtype", "tuning"),
-    [("float32", "lora"), ("float32", "full"), ("bfloat16", "lora"), ("bfloat16", "dora"),
-     ("bfloat16", "full"), ("float16", "lora"), ("float16", "full")],
+    [("float32", "full"), ("bfloat16", "lora"), ("float16", "full")] + [
+        pytest.param(*names, marks=pytest.mark.slow)
+        for names in (("float32", "lora"), ("bfloat16", "dora"), ("bfloat16", "full"),
+                      ("float16", "lora"))],
 )  # fmt: skip
 def test_the_sampler_agrees_with_the_trainer_at_every_step(
     world: Path, tmp_path: Path, dtype: str, tuning: str

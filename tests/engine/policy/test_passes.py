@@ -51,7 +51,7 @@ def far(given: Any, expected: Any) -> float:
     return float(np.abs(given - expected).max(initial=0) / most)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     shape=st.lists(
         st.tuples(st.integers(1, 60), st.lists(st.integers(0, 40), min_size=1, max_size=4)),
@@ -105,7 +105,7 @@ def test_scores_without_a_gradient_and_of_the_reference_equal_those_of_mlx(polic
     assert far(own, reference) > 1e-3  # the adapter is not zero
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     count=st.integers(0, 150), parts=st.integers(1, 3), threads=st.integers(1, 3),
     temperature=st.sampled_from((0.3, 1.0, 2.0)), seed=st.integers(0, 9),

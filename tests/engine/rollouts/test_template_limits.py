@@ -14,7 +14,6 @@ from grpo_engine.tasks.base import Example, Prompt, Task, user_message
 from tests.engine.byte_tokenizer import CHATML, byte_tokenizer
 
 LONG = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-CALLS = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
 DOUBLED = (
     "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}"
     "{{ n.x }}"
@@ -34,11 +33,9 @@ def render(template: str, prompt: Prompt = ASKED, **settings: Any) -> str:
     ("template", "said"),
     [
         (LONG, "needs more than 2 s for one prompt"),
-        (CALLS, "needs more than 2 s for one prompt"),
         (DOUBLED, "needs more than"),  # memory, or time where pages are slow to get
         (WIDE, "makes 3.0 MB of text for one prompt"),
         (DEEP, "refuses these messages (maximum recursion depth"),
-        ("{% generation %}" + LONG + "{% endgeneration %}", "needs more than 2 s"),
         ("{% if not add_generation_prompt %}{{ 'x' * 3000000 }}{% endif %}", ""),
     ],
 )
@@ -62,8 +59,8 @@ def test_how_a_prefill_is_continued_is_tried_as_well() -> None:
 
 def test_the_file_that_holds_the_template_is_named(tmp_path: Path) -> None:
     file = tmp_path / "loops.jinja"
-    file.write_text(LONG)
-    with pytest.raises(ModelError, match=f"the chat template {file} needs more than 2 s"):
+    file.write_text(WIDE)
+    with pytest.raises(ModelError, match=rf"the chat template {file} makes 3\.0 MB"):
         render(CHATML, chat_template=str(file))
     byte_tokenizer(WIDE).save_pretrained(tmp_path / "model")
     from transformers import AutoTokenizer

@@ -86,7 +86,7 @@ PIECES = ["<think>", "</think>", "<answer>", "</answer>", "7", "72", " ", "\n", 
 @example("<think></think><answer>5</answer> and </answer>")
 @example("<think></think><answer><answer>7<answer>2</answer>")
 @example("<think></think><answer>7</answer></think><answer>8</answer>")
-@settings(max_examples=2000)
+@settings(max_examples=300)
 def test_the_number_is_the_one_that_the_rule_finds(text: str) -> None:
     found = RULE.match(text)
     assert tutorial_number(text) == (found[1] if found else None)

@@ -25,7 +25,7 @@ from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import load_tasks
 from tests.engine.maths.custom_choices import RECIPES, written
-from tests.engine.policy.helpers import COMPUTES
+from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
 from tests.engine.runs import events_of, settings, write_world
 
 ALGORITHM = {"grpo": {"passes": 2}, "dr-grpo": {}, "gspo": {"minibatches": 2}, "cispo": {}}
@@ -46,7 +46,7 @@ def losses(events: list[Event]) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_written_as_functions_train_alike(
     world: Path, tmp_path: Path, name: str, compute: str

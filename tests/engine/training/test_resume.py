@@ -3,7 +3,7 @@
 import itertools
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
-from tests.engine.policy.helpers import COMPUTES
+from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
@@ -43,6 +43,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bfloat16 full": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
     "float16 full": {"recipe": "grpo"},
 }
+QUICK = ("grpo", "dapo", "ppo", "bfloat16 lora")
+
+
+def some_slow(names: Iterable[str]) -> list[Any]:
+    """Leave some cases to the slow tests."""
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +90,15 @@ def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(apart)}
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
-@pytest.mark.parametrize("name", [name for name in CASES if " " not in name])
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
+@pytest.mark.parametrize("name", some_slow(name for name in CASES if " " not in name))
 def test_a_resumed_run_equals_the_unbroken_one(
     world: Path, tmp_path: Path, name: str, compute: str
 ) -> None:
     assert_resumes(config_of(world, name, compute), tmp_path, name)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if " " in name])
+@pytest.mark.parametrize("name", some_slow(name for name in CASES if " " in name))
 def test_a_resumed_run_in_16_bits_equals_the_unbroken_one(
     world: Path, tmp_path: Path, name: str
 ) -> None:

@@ -36,7 +36,7 @@ from grpo_engine.maths.trust import Targets
 from grpo_engine.training import update
 from grpo_engine.training.loss import step_targets
 from grpo_engine.training.samples import Experience, Samples
-from tests.engine.policy.helpers import COMPUTES
+from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 
@@ -65,7 +65,7 @@ def recipe_settings(world: Path, name: str) -> dict[str, object]:
     return changes
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_trains(world: Path, tmp_path: Path, name: str, compute: str) -> None:
     config = settings(world, model={"compute": compute}, **recipe_settings(world, name))

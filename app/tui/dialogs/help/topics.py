@@ -121,7 +121,8 @@ PANELS: Mapping[str, Part] = {
                   "“for the sampler” is the "
                   "weight that corrects for a sampler that rounds differently than the trainer."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment "
-                "recorded, reward. space opens all; page down and page up go through them."),
+                "recorded, reward. space opens all; page down and page up go through them. "
+                "Thinking of more than 512 tokens is folded, and its answer is what opens."),
     )),
     "why": Part("why this reward", (
         ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "

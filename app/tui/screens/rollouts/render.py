@@ -244,11 +244,12 @@ def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list
 def _with_bars(
     answer: Answer, shades: Values, head: Line, width: int, palette: Palette
 ) -> list[Line]:
-    """An answer's first line of tokens, and their bars below it."""
-    indent = cells(head)
-    first, *more = laid_out(answer.texts[:width], max(2, width - indent - 1))
+    """An answer's first line of tokens after long thinking, and their bars below it."""
+    indent, end = cells(head), answer.thinking + width
+    rows = token_rows(answer.texts, answer.thinking, end, max(2, width - indent - 1))
+    first, *more = (row.pieces for row in rows)
     line = [*head, *((piece.text, palette.text) for piece in first)]
-    line.append(("…" if more or len(answer.texts) > width else "", palette.text))
+    line.append(("…" if more or len(answer.texts) > end else "", palette.text))
     return [line, [(" " * indent, None), *bars(shades, first, palette)]]
 
 
@@ -292,7 +293,25 @@ def text_rows(view: View, width: int, palette: Palette) -> list[TextRow]:
     if view.loaded is not None and answer.row is None:  # without token numbers
         lines = paragraph(answer.rollout.text, width, 999, palette.text)
         return [TextRow(note=line) for line in lines]
-    return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
+    if not answer.thinking:
+        return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
+    is_open = view.unfolded or view.token < answer.thinking
+    keys = "page down goes to the answer"
+    if view.unfolded or not is_open:
+        keys = f"space {'folds' if is_open else 'unfolds'}"
+    head = f"{'▾' if is_open else '▸'} thinking, {answer.thinking} tokens   {keys}"
+    return [
+        TextRow(note=[(clip(head, width), palette.label)], is_head=True),
+        *token_rows(answer.texts, 0 if is_open else answer.thinking, None, width),
+    ]
+
+
+def token_rows(
+    texts: tuple[str, ...], start: int, stop: int | None, width: int
+) -> Iterator[TextRow]:
+    """The lines of some tokens of an answer."""
+    for row in laid_out(texts[start:stop], width):
+        yield TextRow(tuple(Piece(start + p.token, p.text, p.cells) for p in row))
 
 
 def visible_rows(
@@ -306,7 +325,7 @@ def visible_rows(
     last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
     sizes = [row_height if row.pieces else 1 for row in rows]
     if sum(sizes[first : last + 1]) > height:
-        first = last = at
+        first, last = max(first, at - 1), at
     return visible(sizes, height, first, last, top)
 
 
@@ -379,8 +398,7 @@ def _message_rows(
         lines = paragraph(message.text, width, 99, palette.text)
         yield from (TextRow(note=line, token=start) for line in lines)
     else:
-        for row in laid_out(texts[span.start : span.start + span.length], width):
-            yield TextRow(tuple(Piece(span.start + p.token, p.text, p.cells) for p in row))
+        yield from token_rows(texts, span.start, span.start + span.length, width)
 
 
 def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> list[Line]:

@@ -321,7 +321,8 @@ class RolloutsScreen(WorkbenchScreen):
                 show=False,
                 tooltip="Go ten steps back"),
         Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
-                tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
+                tooltip="Unfold every turn of a dialogue and long thinking, or only what is at the "
+                        "cursor"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
                 tooltip="Read the answer in your pager"),
         Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
@@ -464,7 +465,7 @@ class RolloutsScreen(WorkbenchScreen):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
                 detail = await self.workbench.reader.ask(read, "group")
-                self.view = replace(self.view, detail=detail)
+                self.view = self.view.with_detail(detail)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -498,7 +499,7 @@ class RolloutsScreen(WorkbenchScreen):
             self._move(self.view.move_group(by))
 
     def action_unfold(self) -> None:
-        """Unfold every turn, or fold all but the one at the cursor."""
+        """Unfold every turn and long thinking, or fold all but what is at the cursor."""
         self.view = replace(self.view, unfolded=not self.view.unfolded)
 
     def action_heat(self) -> None:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
@@ -41,6 +42,8 @@ ONCE = "This prompt was sampled at no other step"
 NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
 MAX_HITS = 50
+THINK_END = "</think>"
+LONG_THINKING = 512  # tokens; longer thinking is folded
 SLICE = 8  # pages of texts that a search reads at a time
 
 
@@ -86,7 +89,7 @@ class StepGroups:
         return self.steps[clamped(index + by, len(self.steps))] if self.steps else step
 
 
-Losses = tuple[tuple[TokenLoss, ...], ...]
+Losses = tuple[Sequence[TokenLoss], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +102,19 @@ class Answer:
     losses: Losses = ()  # of each pass
 
     @property
-    def last(self) -> tuple[TokenLoss, ...]:
+    def last(self) -> Sequence[TokenLoss]:
         """The losses of the last pass."""
         return self.losses[-1] if self.losses else ()
+
+    @property
+    def thinking(self) -> int:
+        """The tokens before the first of an answer that follows long thinking; else 0."""
+        thought, end, answer = self.rollout.text.partition(THINK_END)
+        if not answer.strip() or self.rollout.spans or len(self.texts) <= LONG_THINKING:
+            return 0
+        begins = len(thought) + len(end) + len(answer) - len(answer.lstrip())
+        count = bisect_right(list(accumulate(map(len, self.texts))), begins)
+        return count if count > LONG_THINKING else 0
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -323,7 +336,7 @@ class View:
     order: Order = "prompt"
     mode: HeatMode = "push"
     diff: bool = False
-    unfolded: bool = False  # every turn of a dialogue
+    unfolded: bool = False  # every turn of a dialogue, and long thinking
     search: Search | None = None
     hit: int = 0
     measure: Measure = "clipped"
@@ -446,15 +459,27 @@ class View:
                        highlights=None)  # fmt: skip
         return view.move_answer(0)  # a held-out problem may have one answer
 
+    def with_detail(self, detail: GroupDetail) -> "View":
+        """Take a group's numbers; an answer after long thinking is read from its first token."""
+        view = replace(self, detail=detail)
+        begins = self.loaded is None and self.token == 0 and self.highlight is None
+        return view.at_token(view.answer.thinking) if begins and view.answer else view
+
     def move_group(self, by: int) -> "View":
         """Go to another group."""
         position = clamped(self.group_at + by, len(self.groups))
         return replace(self, group_at=position, answer_at=0, token=0)
 
     def move_answer(self, by: int) -> "View":
-        """Go to another answer of the group, keeping the token if possible."""
+        """Go to another answer of the group, keeping the token if possible.
+
+        From the answer after long thinking it goes to where the other one begins after its own.
+        """
         count = len(self.group.rollouts) if self.group else 0
-        return replace(self, answer_at=clamped(self.answer_at + by, count)).at_token(self.token)
+        view = replace(self, answer_at=clamped(self.answer_at + by, count))
+        if by and self.answer and view.answer and 0 < self.answer.thinking <= self.token:
+            return view.at_token(view.answer.thinking)
+        return view.at_token(self.token)
 
     def move_token(self, by: int) -> "View":
         """Go to another token of the model."""
@@ -470,9 +495,11 @@ class View:
         return replace(self, token=token).move_token(0)
 
     def move_turn(self, by: int) -> "View":
-        """Go to the first token of another turn."""
+        """Go to the first token of another turn, or of an answer or the thinking before it."""
         spans = self.rollout.spans if self.rollout else ()
         starts = [span.start for span in spans if span.kind == "model" and span.length]
+        if self.answer and self.answer.thinking:
+            starts = [0, self.answer.thinking]
         return self._among(starts, by).move_token(0)
 
     def at_answer(self, group: int, answer: int) -> "View":

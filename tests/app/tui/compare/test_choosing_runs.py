@@ -15,13 +15,12 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.screens.compare import CompareScreen
-from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
+from grpo_tui.app.tui.screens.compare.panels import RunsPanel
 from grpo_tui.app.tui.screens.runs import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
-from tests.app.compared import opened, refs_of, settled, sweep_of_rates, two_runs, workbench
+from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench
 from tests.app.rest import until
-from tests.app.stored import record, run_events
 from tests.patience import PATIENCE
 
 SIZES = [(80, 24), (120, 40), (160, 48), (200, 60)]
@@ -60,12 +59,6 @@ def picker(app: Workbench) -> Picker:
 
 def listed(app: Workbench) -> list[str]:
     return [item.columns[0] for item in picker(app).items]
-
-
-def highlighted(app: Workbench) -> str:
-    item = picker(app).item
-    assert item is not None
-    return item.columns[0]
 
 
 # -- the open run -------------------------------------------------------------------------------
@@ -281,35 +274,7 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
         await until(app, lambda: set(names(screen)) == RATES)
 
 
-async def test_without_a_sweep_compare_says_so(tmp_path: Path) -> None:
-    record(tmp_path / "runs.db", run_events(steps=2), name="lone-wolf")
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "lone-wolf")
-        screen = await on_compare(app, pilot, "G")
-        await pilot.pause()
-        assert names(screen) == ["lone-wolf"]
-        assert app.said[-1].text == "No run is part of a sweep; + adds runs one by one."
-        # so none is offered
-        assert "+ adds runs to compare it with." in frames.text(app)
-        await pilot.press("plus")
-        await pilot.pause()
-        assert "space mark   ctrl+a all   ⏎ compare   esc cancel" in frames.text(app)
-
-
 # -- the list to pick from ----------------------------------------------------------------------
-
-
-async def test_the_list_of_runs_is_filtered_as_runs_is(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, refs_of(store)[:2])
-        await pilot.press("plus", *"seed:1 cfg.optimizer.learning_rate>0.00005")
-        await until(app, lambda: listed(app) == ["rates-5"])
-        await pilot.press("escape")
-        await until(app, lambda: len(listed(app)) == 9)
-        await pilot.press("escape")
-        assert isinstance(app.screen, CompareScreen)
 
 
 async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: Path) -> None:
@@ -339,18 +304,6 @@ async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> 
         await until(app, lambda: names(screen) == ["lone-wolf"])
 
 
-async def test_the_list_of_runs_says_how_their_settings_differ(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        await on_compare(app, pilot)
-        await pilot.press("plus")
-        await pilot.pause()
-        notes = {item.columns[0]: item.columns[1] for item in picker(app).items}
-        assert notes["rates-5"].startswith("learning_rate 0.0001 · completed")
-        assert notes["rates-3"].startswith("completed")  # nothing but the seed
-
-
 async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -367,64 +320,4 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
         assert app.screen.query_one(Input).value == "seed:10"
 
 
-async def test_a_wrong_filter_says_what_is_wrong(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, refs_of(store)[:2])
-        await pilot.press("plus", "slash", *"status:done")
-        await until(app, lambda: "there is no status 'done'" in frames.text(app))
-        frames.check(app)
-        assert not listed(app)
-        await pilot.press(*["backspace"] * 11)
-        await until(app, lambda: len(listed(app)) == 9)
-        assert len(picker(app).marks) == 2
-
-
-async def test_the_cursor_of_the_list_moves_by_lines_pages_and_to_both_ends(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, refs_of(store)[:2])
-        await pilot.press("plus")
-        assert isinstance(app.screen, Picker)
-        for key, place in (("home", 0), ("down", 1), ("end", 8), ("up", 7), ("pageup", 0),
-                           ("pagedown", 8), ("home", 0)):  # fmt: skip
-            await pilot.press(key)
-            assert highlighted(app) == listed(app)[place]
-
-
 # -- rooms --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES[1:])
-async def test_names_and_values_of_two_runs_are_not_cut(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    app = workbench(two_runs(tmp_path))
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
-        settings = screen.query_one(SettingsPanel)
-        shown = [strip.text for strip in settings._strips]
-        assert not any("…" in line for line in shown)
-        assert any("calm-otter" in line and "brave-fox" in line for line in shown)
-        # a row for each of two settings, none is left blank
-        assert settings.size.height == screen.query_one(RunsPanel).size.height == 2 + 1 + 2
-        screen.action_settings()
-        await settled(pilot, screen)
-        rows = size[1] // 5
-        assert settings.size.height == 2 + 1 + rows
-        assert [path for path, _, differs in screen.view.settings() if differs] == [
-            path for path, _, _ in screen.view.settings()[:2]
-        ]
-
-
-@pytest.mark.parametrize("size", SIZES[1:])
-async def test_columns_have_marks_alone_where_names_would_be_cut(
-    store: Path, size: tuple[int, int]
-) -> None:
-    app = workbench(store)
-    async with app.run_test(size=size) as pilot:
-        await opened(app, pilot)
-        shown = [strip.text for strip in app.screen.query_one(SettingsPanel)._strips]
-        assert "…" not in "".join(shown)
-        assert ("lone-wolf" in shown[1]) == ("rates-1" in shown[1])
-        frames.check(app)

@@ -13,7 +13,6 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
@@ -191,54 +190,6 @@ async def test_marked_runs_come_from_the_runs_screen(store: Path) -> None:
         assert app.screen is runs
 
 
-async def test_before_the_first_run_the_card_says_where_to_start_one(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5")
-        await until(app, lambda: "there are no runs yet: ⏎ there starts" in frames.text(app))
-        assert "no store" not in frames.text(app)
-        await until(app, lambda: frames.frame(app)[-1].split() == ["?", "explain"], app.frame_now)
-        frames.check(app)
-
-
-async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5")
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await settled(pilot, screen)
-        text = frames.text(app)
-        assert "No runs to compare yet" in text
-        assert "brave-fox and calm-otter" in text
-        await until(app, lambda: "⏎ compare the newest" in frames.frame(app)[-1], app.frame_now)
-        frames.check(app)
-        await pilot.press("plus")
-        await pilot.pause()
-        assert isinstance(app.screen, Picker)
-        frames.check(app)
-        await pilot.press(*"otter", "enter")
-        await settled(pilot, screen)
-        assert [run.name for run in screen.view.runs] == ["calm-otter"]
-        assert "Only calm-otter is compared. + adds runs" in frames.text(app)
-        frames.check(app)
-        await pilot.press("x")
-        await settled(pilot, screen)
-        assert "No runs to compare yet" in frames.text(app)
-        await pilot.press("enter")
-        await settled(pilot, screen)
-        assert [run.name for run in screen.view.runs] == ["calm-otter", "brave-fox"]
-
-
-async def test_a_store_without_runs_says_where_runs_come_from(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "none.db")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("5", "a", "enter", "plus", "x", "left")
-        await pilot.pause()
-        frames.check(app)
-        assert isinstance(app.screen, CompareScreen)
-
-
 async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
@@ -321,15 +272,6 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
         await settled(pilot, screen)
         assert [run.id for run in screen.view.runs] == [fox]
         assert screen.view.marker(fox, PALETTES["dark"]) == look
-
-
-def test_thirty_runs_are_told_apart_by_mark_and_colour_together() -> None:
-    view = View().with_refs([str(number) for number in range(30)])
-    for palette in PALETTES.values():
-        looks = {(one := view.marker(ref, palette)).mark + str(one.colour) for ref in view.refs}
-        assert len(looks) == 30
-        first = [view.marker(str(number), palette) for number in range(10)]
-        assert len({look.mark for look in first}) == 10
 
 
 def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_path: Path) -> None:

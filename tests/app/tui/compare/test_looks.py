@@ -9,21 +9,18 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
-from grpo_engine.metrics import spec
 from grpo_tui.app.text.comparison import ranking_of, standing
-from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import as_csv, as_json, as_markdown, curves_csv
-from grpo_tui.app.tui.screens.compare.state import MARKS, PAGES, View
+from grpo_tui.app.tui.screens.compare.state import MARKS
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
     choose,
     cli,
-    grid_of_runs,
     opened,
     refs_of,
     settled,
@@ -40,11 +37,6 @@ from tests.app.stored import record, with_ends
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return two_runs(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return grid_of_runs(tmp_path_factory.mktemp("sweep"))
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -177,38 +169,6 @@ async def test_searching_keeps_matching_settings_and_metrics(store: Path) -> Non
         assert "reward" in {row.key for row in screen.view.rows}
 
 
-async def test_the_keys_that_choose_the_runs_are_on_the_key_line_of_a_small_terminal(
-    store: Path,
-) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
-        # there is no sweep
-        await until(app, lambda: "[ ] page  + add runs  b baseline" in frames.frame(app)[-1])
-
-
-async def test_numbers_say_what_they_are_where_they_stand(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-
-        def heads() -> str:
-            return next(line for line in frames.frame(app) if "│     " in line and "step" in line)
-
-        # the chart of what the verdict is by comes first, and it is never smoothed
-        assert re.search(r" held-out accuracy.* verdict +step 6 +best ", heads())
-        choose(screen, "reward")
-        await until(app, lambda: re.search(r" raw reward +verdict +step 6 +Δ last ", heads()))
-        for said in ("last", "best of rewards and evaluations, else last", "at step 6"):
-            assert f"raw values, {said} (t) · Δ to calm-otter" in frames.text(app)
-            await pilot.press("t")
-        assert "smooth .9, numbers raw" in frames.text(app)
-        # no value of KL is the best one
-        await pilot.press("t")
-        choose(screen, "kl")
-        await until(app, lambda: re.search(r" raw KL .*verdict +step 6 +Δ last ", heads()))
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_only_the_verdict_marks_what_is_better(
     size: tuple[int, int], store: Path, tmp_path: Path
@@ -252,51 +212,6 @@ async def test_only_the_verdict_marks_what_is_better(
             assert all(f"same setting as {mark}" in line for line in rows[first + 1 : 6])
 
 
-async def test_what_is_read_is_said_where_the_results_will_be(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        shown = screen.view
-        refs = (shown.refs[1], shown.refs[0])
-        screen.view = View().with_refs(refs)  # as before the first answer of the store
-        for page in PAGES:
-            screen.turn_to(page)
-            await pilot.pause()
-            text = frames.text(app)
-            assert "▸ Reading the runs …" in text
-            assert len(re.findall(r"│reading +│", text)) == 4, text
-            assert "same" not in text
-            frames.check(app)
-        # the verdict on other runs leaves at once, and what is shown stays until there is more
-        screen.view = shown.with_refs(refs)
-        await pilot.pause()
-        assert "▸ Reading the runs …" in frames.text(app)
-        assert "No significant difference" not in frames.text(app)
-        screen.compare(refs)
-        await until(app, lambda: "▸ No significant difference" in frames.text(app))
-
-
 def test_no_mark_of_a_run_is_the_baseline_or_a_verdict() -> None:
     assert not set("◆▲▼") & set(MARKS)
     assert len(set(MARKS)) == len(MARKS)
-
-
-async def test_no_key_is_bound_twice(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        keys: dict[str, list[str]] = {}
-        for _, bindings in [(type(screen), screen._bindings)]:
-            for key, found in bindings.key_to_bindings.items():
-                keys.setdefault(key, []).extend(one.action for one in found)
-        assert {key: found for key, found in keys.items() if len(set(found)) > 1} == {}
-
-
-async def test_every_metric_in_the_table_has_a_readable_number(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
-        text = frames.text(app)
-        for row in screen.view.rows[:8]:
-            for cell in row.cells:
-                assert with_unit(cell.last, spec(row.key).unit) in text

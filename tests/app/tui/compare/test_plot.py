@@ -102,46 +102,6 @@ def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
     assert cell == ("●", view.marker("r0", DARK).colour, True)
 
 
-def test_a_sparse_curve_of_many_values_has_marks_like_a_dense_one(made: Made) -> None:
-    few = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(24)]], 100)
-    many = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(25)]], 100)
-    assert len(marks(drawn(few, 100), "●")) == 24
-    assert len(marks(drawn(many, 100), "●")) < 12
-
-
-def test_marks_of_dense_curves_are_staggered_and_at_their_ends(made: Made) -> None:
-    view = view_of(made, "reward", [rising(80), rising(80, 0.5)], 40, smooth=0)
-    cells = drawn(view)
-    # two curves: a mark each 16 cells, the second 8 later, both from cell 2 on, and at the end
-    assert sorted(x for x, _ in marks(cells, "■")) == [2, 18, 34, 39]
-    assert sorted(x for x, _ in marks(cells, "●")) == [10, 26, 39]
-    four = view_of(made, "reward", [rising(80, top) for top in (1, 2, 3, 4)], 40, smooth=0)
-    # four curves: a mark each 5 * 4 cells, 5 apart; the chosen run is in front and so the last
-    cells = drawn(four, 40, 12)
-    assert sorted(x for x, _ in marks(cells, "■")) == [2, 22, 39]
-    assert sorted(x for x, _ in marks(cells, "●")) == [17, 37, 39]
-
-
-def test_marks_do_not_cover_each_other(made: Made) -> None:
-    same = rising(80)
-    cells = drawn(view_of(made, "reward", [same, same], 40, smooth=0))
-    (end,) = (cell[0] for cell in cells[0][39:])
-    assert end in "●■"
-    assert len(marks(cells, "●")) + len(marks(cells, "■")) == 6
-
-
-def test_a_curve_that_begins_late_has_no_mark_at_its_first_cells(made: Made) -> None:
-    late = [(step, 1.0) for step in range(38, 81)]
-    cells = drawn(view_of(made, "reward", [rising(80), late], 40, smooth=0))
-    first = 18  # step 38 of 80 over 80 dots is dot 37.5, drawn as 38, in cell 19
-    assert all(x > first + 2 for x, _ in marks(cells, "■"))
-    # step 66 is in cell 32 and step 67 in 33; the next mark would be in cell 34
-    for start, expected in ((66, [34, 39]), (67, [39])):
-        runs = [rising(80), [(step, 0.5) for step in range(start, 81)]]
-        cells = drawn(view_of(made, "reward", runs, 40, smooth=0))
-        assert sorted(x for x, _ in marks(cells, "■")) == expected
-
-
 # -- what is drawn ------------------------------------------------------------------------------
 
 
@@ -217,44 +177,6 @@ def test_the_range_of_the_axis_is_of_what_is_drawn(made: Made) -> None:
     assert plot_of(chart_of(kl), kl, 40, 5, DARK)[1].high == 0.1
 
 
-def test_the_limit_of_the_only_run_is_named_on_its_line(made: Made) -> None:
-    several = view_of(made, "kl", [[(step, 0.2 * step / 40) for step in range(41)]], smooth=0)
-    alone = replace(several, guides={"kl": (0.1,)}, solo=True)
-    for view, named in ((several, False), (alone, True)):
-        rows = ["".join(char for char, _, _ in row) for row in drawn(view, 40, 5)]
-        assert sum("┈" in row for row in rows) == 1
-        assert any(" limit .1 " in row for row in rows) is named
-
-
-def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
-    view = view_of(made, "kl", [[(step, 0.2 * step / 20) for step in range(21)]], smooth=0)
-    cells = drawn(view, 40, 5)
-    # .1 of 0 to .2 is dot 9.5 of 20, in row 2
-    rows = {y for y, row in enumerate(cells) for cell in row if cell[0] == "┈"}
-    assert rows == {2}
-    assert all(cell[0] != " " for cell in cells[2])
-    assert ("┈", DARK.guide, False) in cells[2]
-    assert "limit" not in "".join(cell[0] for cell in cells[2])  # the curve is in its place
-    log = view_of(made, "kl", [[(step, 0.01 + 0.2 * step / 20) for step in range(21)]], smooth=0,
-                  log=True)  # fmt: skip
-    assert all(cell[0] != "┈" for row in drawn(log, 40, 5) for cell in row)
-    top = view_of(made, "kl", [[(0, 0.0), (1, 0.05), (2, 0.1)]], smooth=0)
-    assert any(cell[0] == "┈" for cell in drawn(top, 40, 5)[0])
-    above = view_of(made, "kl", [[(0, 0.5), (1, 0.6), (2, 0.7)]], smooth=0)
-    low = drawn(above, 40, 5)  # from .1 to .7: at the lowest value no line is needed
-    assert all(cell[0] != "┈" for row in low for cell in row)
-
-
-def test_a_smoothed_range_is_faint_and_below_the_line(made: Made) -> None:
-    wild = [(step, float(step % 2)) for step in range(80)]
-    cells = drawn(view_of(made, "reward", [wild], 20, smooth=3), 20, 4)
-    colours = {cell[1] for row in cells for cell in row if cell[0] not in " ●"}
-    assert colours == {DARK.raw, DARK.cycle[0]}
-    faint = [y for y, row in enumerate(cells) for cell in row if cell[1] == DARK.raw]
-    assert len(faint) > 30
-    assert set(faint) == {0, 3}  # the line is between them
-
-
 # -- crosshair ----------------------------------------------------------------------------------
 
 
@@ -291,15 +213,6 @@ def test_a_click_puts_the_crosshair_where_it_was_clicked(
     assert cross_column(x, span, width) == cell
     # between the two dots of cell c, 2 c and 2 c + 1, of dots 0 to 2 width - 1
     assert x * (2 * width - 1) / span == pytest.approx(2 * cell + 0.5)
-
-
-def test_marks_are_bold_and_curves_are_not(made: Made) -> None:
-    view = view_of(made, "reward", [rising(40)], smooth=0, at=0.0)
-    lines = lines_of(view, 40, 6)
-    for line in lines:
-        for text, look in line[1:]:
-            if isinstance(look, Style):
-                assert bool(look.bold) == ("●" in text), text
 
 
 # -- title and axis -----------------------------------------------------------------------------
@@ -346,16 +259,6 @@ def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> N
     assert narrow.startswith(" KL to reference ")  # neither direction is better
 
 
-def test_titles_are_cut_where_many_runs_do_not_fit(made: Made) -> None:
-    view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
-    wide = written(chart_title(chart_of(view), view, 80, DARK, chosen=False))
-    assert wide.endswith("● run-0 1  ■ run-1 1  ✚ run-2 1  ○ run-3 1")
-    # 12 cells for the name with its arrow and blanks, 4 for each run
-    narrow = written(chart_title(chart_of(view), view, 24, DARK, chosen=False))
-    assert narrow.rstrip().endswith("● 1 ■ 1 ✚ 1 …")
-    assert cell_len(narrow) <= 24
-
-
 def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     view = view_of(made, "reward", [rising(20), rising(20, 3.0)], bands=True, at=20.0, smooth=0)
     assert [text_of(one) for one in readouts(chart_of(view), view, DARK)] == ["● 2 seeds 2"]
@@ -367,52 +270,6 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     nothing = replace(view, bands=False, at=-1.0)
     unknown = [text_of(one, 9) for one in readouts(chart_of(view), nothing, DARK)]
     assert unknown == ["● –", "■ –"]
-
-
-def test_a_title_with_all_runs_hidden_is_the_metrics_name(made: Made) -> None:
-    view = view_of(made, "kl", [rising(20)], at=20.0)
-    hidden = replace(view, hidden=frozenset({"r0"}))
-    title = chart_title(chart_of(hidden), hidden, 60, DARK, chosen=False)
-    assert written(title) == " KL to reference".ljust(60)
-
-
-@pytest.mark.parametrize(
-    ("at", "expected"),
-    [
-        (0.0, "       ▴ step 0                              40"),
-        (20.0, "       0                   ▴ step 20       40"),
-        (40.0, "       0                              step 40 ▴"),
-    ],
-)
-def test_the_axis_has_both_ends_and_the_crosshair(made: Made, at: float, expected: str) -> None:
-    view = view_of(made, "reward", [rising(40)], at=at)
-    line = written(axis_line(view, LABELS + 40, DARK))
-    assert line.split() == expected.split()
-    assert line.rstrip()[-2:] == expected[-2:]
-    column = cross_column(at, 40.0, 40)
-    assert line.index("▴") - LABELS in (column, column - 1 + (at == 40.0))
-    assert cell_len(line) <= LABELS + 40
-
-
-def test_a_narrow_axis_leaves_out_its_end(made: Made) -> None:
-    view = view_of(made, "reward", [rising(40)], at=20.0)
-    assert written(axis_line(view, LABELS + 20, DARK)).split() == ["0", "▴", "step", "20"]
-    end = replace(view, at=40.0)
-    assert written(axis_line(end, LABELS + 8, DARK)) == " " * LABELS + "step 40 ▴"
-
-
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        # 12 cells for mark, name, arrow and spaces; 10 for each named readout and its gap
-        (41, "● run-0 1  ■ run-1 1  ✚ run-2 1"), (40, "● 1  ■ 1  ✚ 1"),
-    ],
-)  # fmt: skip
-def test_names_are_shown_where_they_fit(made: Made, width: int, expected: str) -> None:
-    view = view_of(made, "reward", [rising(20)] * 3, at=20.0, smooth=0)
-    assert written(chart_title(chart_of(view), view, width, DARK, chosen=False)).endswith(
-        f" {expected}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -445,15 +302,6 @@ def test_long_names_are_cut_so_that_every_value_is_in_the_title(made: Made) -> N
         title = written(chart_title(chart_of(view), view, width, DARK, chosen=False))
         assert cell_len(title) == width
         assert title.count("… 1") == 2
-
-
-def test_a_title_is_never_wider_than_its_chart(made: Made) -> None:
-    view = view_of(made, "eval/accuracy", [[(0, 0.36), (20, 0.86)]], at=20.0)
-    for width in range(8, 60):
-        title = written(chart_title(chart_of(view), view, width, DARK, chosen=True))
-        assert cell_len(title) <= width
-    narrow = written(chart_title(chart_of(view), view, 16, DARK, chosen=False))
-    assert narrow == " held-out acc…  "
 
 
 def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:

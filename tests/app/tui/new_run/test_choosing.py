@@ -9,14 +9,13 @@ from textual.widgets import OptionList
 
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
-from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
 from grpo_tui.app.tui.screens.new_run.render import meaning_of
 from grpo_tui.app.tui.screens.new_run.screen import SettingsPanel
 from grpo_tui.app.tui.screens.new_run.state import INFO, choices_of, next_number, preset_view
 from tests.app import frames
-from tests.app.new_run_kit import go_to, opened, turn_to, workbench, write
+from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 
@@ -70,17 +69,6 @@ async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
         await pilot.press("down", "enter")
         assert screen.view.form.fields["model.adapter"].text == str(folders[1])
         assert screen.view.form.fields["optimizer.start"].text == ""
-
-
-async def test_a_wide_screen_lists_recipes_with_their_whole_titles(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await opened(app, pilot)
-        await pilot.press("down", "down", "down", "enter")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        frames.check(app)
-        shown = frames.text(app)
-        assert [name for name in RECIPES if card_of(name).title not in shown] == []
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -164,18 +152,6 @@ async def test_a_files_functions_are_offered_while_typing_and_taken_with_an_arro
         assert screen.query_one(SettingsPanel).input.value == "mine.py:accuracy"
 
 
-async def test_left_and_right_step_a_number(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "rollout.group_size")
-        before = int(screen.view.form.fields["rollout.group_size"].text)
-        await pilot.press("right", "right", "left")
-        assert screen.view.form.fields["rollout.group_size"].text == str(before + 1)
-        await pilot.press("ctrl+z")
-        assert screen.view.form.fields["rollout.group_size"].text == str(before + 2)
-
-
 async def test_a_setting_with_values_opens_a_list_with_a_line_on_each(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -210,35 +186,6 @@ async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store:
         assert screen.view.form.fields["algorithm.recipe"].text == "dr-grpo"
         await pilot.press("enter", "escape")
         assert app.screen is screen
-
-
-async def test_an_empty_field_says_what_holds_and_the_key_line_how_to_end(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.beta")
-        await pilot.press("enter")
-        await until(app, lambda: "0.04  as grpo" in frames.text(app))
-        assert frames.frame(app)[-1].split()[:2] == ["⏎", "done"]
-        await pilot.press("escape", "slash")
-        await until(app, lambda: "⏎ keep the search" in frames.frame(app)[-1])
-
-
-async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.clip_high")
-        screen._set("algorithm.clip_high", "0.35")
-        await turn_to(pilot, screen, "diff")
-        frames.check(app)
-        rows = [row for row in frames.frame(app) if "clip_high" in row and "←" in row]
-        text = frames.text(app)
-        assert "2 settings differ from recipe grpo" in text
-        assert "1 setting differs from preset starter" in text
-        assert sum("0.35 ← " in row for row in rows) >= 2
-        own = RECIPES["grpo"].clip_high
-        assert any(f"0.35 ← {own:g}" in row for row in rows)
 
 
 async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Path) -> None:

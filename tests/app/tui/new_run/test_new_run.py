@@ -314,21 +314,6 @@ async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
         monkeypatch.undo()
 
 
-async def test_the_last_line_has_the_keys_of_the_page(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
-        assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
-        await turn_to(pilot, screen, "recipe")
-        assert frames.frame(app)[-1].startswith(" esc settings  ⏎ choose recipe…  L launch…")
-        await turn_to(pilot, screen, "cost")  # nothing to do there with ⏎
-        await pilot.pause()
-        assert frames.frame(app)[-1].startswith(" esc settings  L launch…")
-        await pilot.press("escape")
-        await pilot.pause()
-        assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
-
-
 async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -348,35 +333,3 @@ async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store:
         for page in PAGES[:-1]:
             await turn_to(pilot, screen, page)
             assert panel.copy_text()
-
-
-async def test_taking_a_change_back_ends_typing(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        screen.view = replace(screen.view, cursor="steps")
-        screen.change(screen.view.form)
-        screen.view = replace(screen.view, cursor="model.path")
-        await pilot.press("enter")
-        assert screen.view.editing
-        before = screen.view.form
-        for _ in range(2):
-            screen.action_undo()
-        assert screen.view.cursor == "steps"
-        await pilot.press("9")  # not typed into the number of steps
-        assert not screen.view.editing
-        assert screen.view.form == before
-
-
-async def test_typing_ends_when_the_setting_is_not_listed_any_more(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "rollout.top_k")
-        await pilot.press("enter")
-        screen.view = replace(screen.view, search="warm-up")
-        before = screen.view.form
-        await pilot.press("9")
-        await pilot.pause()
-        assert not screen.view.editing
-        assert screen.view.form is before

@@ -1,7 +1,6 @@
 """New run without MLX and with trials: prompts, memory, rewards, and texts of task files."""
 
 import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,11 +14,8 @@ from textual.message import Message
 from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.trial import TrialProcess
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
-from grpo_tui.app.tui.screens.new_run.render import cost_lines
-from grpo_tui.app.tui.widgets.panel import Line
 from tests.app import frames
 from tests.app.new_run_kit import opened, turn_to, workbench, write
 from tests.app.rest import until
@@ -36,17 +32,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     record(path, run_events(steps=2))
     return path
-
-
-async def test_the_page_for_answers_says_that_the_prompts_are_being_read(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
-        await turn_to(pilot, screen, "try")
-        for busy, words in (("reading the task…", "reading the task…"), ("", "no prompt yet")):
-            screen.view = replace(screen.view, examples={}, activity=busy)
-            await pilot.pause()
-            assert words in frames.text(app)
 
 
 async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
@@ -261,32 +246,6 @@ async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path
             await until(app, lambda: bool(told) and not app.bridge.running)
             assert "rewards.functions: unknown reward 'abc'" in told[0]
         assert not app.store.exists()
-
-
-async def test_held_out_answers_are_priced_by_the_problems_that_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
-    # 200 rows, 190 different prompts: 95 are held out, and the repeats of some of them left out
-    rows = [{"prompt": f"say {number % 190}", "answer": "1"} for number in range(200)]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    app = workbench(tmp_path / "grpo.db")
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
-        form = screen.view.form.type("task.name", f"{tmp_path}/d.jsonl")
-        form = form.type("evaluation.problems", "512")
-        screen.change(form.type("task.chat_template", "plain"))
-        await until(app, lambda: screen.view.examples.get("held_out") == 95)
-        costs = words_of(cost_lines(screen.view, 120, PALETTES["dark"]))
-        # greedy and sampled: 95 x 2 = 190
-        assert "190 answers to the 95 problems there are" in costs
-        await turn_to(pilot, screen, "prompts")
-        assert "95 of 200 rows are held out" in frames.text(app)
-        frames.check(app)
-
-
-def words_of(lines: list[Line]) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
 def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:

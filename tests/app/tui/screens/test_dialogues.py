@@ -9,10 +9,8 @@ from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES, style
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
-from grpo_tui.app.tui.screens.watch.render import lane_lines
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import FIRST_WALL_TIME
@@ -34,18 +32,6 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The board's clock stands seven seconds before the screen's."""
     monkeypatch.setattr("grpo_tui.experiments.board.time.time", lambda: FIRST_WALL_TIME - 7)
     return iter(())
-
-
-def test_replies_and_tool_calls_are_dim() -> None:
-    palette = PALETTES["dark"]
-    game, sums = dialogues.groups()
-    for group, reply in ((game, "‹lower›"), (sums, "⚙ calculator(17*23)")):
-        spans = [
-            span for line in lane_lines(group.rollouts[0], 80, 3, palette, group) for span in line
-        ]
-        assert {look for text, look in spans if reply in text} == {style(palette.label)}
-        own = {look for text, look in spans if text.strip() in ("62", "391")}
-        assert own == {style(palette.text)}
 
 
 async def at(app: Workbench, pilot: Pilot[int], group: int, answer: int) -> RolloutsScreen:
@@ -115,24 +101,6 @@ async def test_the_turn_at_the_cursor_is_open_with_reply_info_and_reward(store: 
         await pilot.press("space")
         assert frames.text(app).count("▾ turn") == 4
         assert "▸  " not in frames.text(app)
-
-
-async def test_numbers_of_a_token_that_do_not_fit_are_counted_and_zoom_shows_more(
-    store: Path,
-) -> None:
-    app = workbench(store)
-
-    def hidden() -> int:
-        found = re.search(r"… (\d+) more lines; z makes room", frames.text(app))
-        return int(found[1]) if found else 0
-
-    async with app.run_test(size=(80, 24)) as pilot:
-        await at(app, pilot, 0, 0)
-        before = hidden()
-        assert before >= 2  # the line that says so takes the place of one
-        await pilot.press("z")
-        await pilot.pause()
-        assert hidden() < before
 
 
 async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None:

@@ -11,12 +11,11 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
-from grpo_tui.app.tui.dialogs.help.screen import content_of, reference
+from grpo_tui.app.tui.dialogs.help.screen import reference
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
 from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.screens.watch.panels import Curves
-from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
@@ -54,14 +53,6 @@ def test_an_alert_has_the_numbers_of_the_charts(
     assert rows["raised"] == "3 times, first at step 4, last at step 9"
 
 
-async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = await helped(pilot, app)
-        await walk.press("end")
-        await walk.see(LAST)
-
-
 async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path) -> None:
     app = workbench(SHORT.events(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -89,17 +80,6 @@ def place_of(app: Workbench, words: str) -> tuple[int, int]:
         if words in row:
             return cell_len(row[: row.index(words)]), y
     raise AssertionError(frames.text(app))
-
-
-async def test_arrows_scroll_what_the_search_finds(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = await helped(pilot, app)
-        await walk.press("slash", *"algorithm", "down", "down", "pagedown")
-        assert app.screen.query_one(VerticalScroll).scroll_y == 12
-        await walk.press("up")
-        assert app.screen.query_one(VerticalScroll).scroll_y == 11
-        assert app.screen.query_one(Field).value == "algorithm"
 
 
 @pytest.mark.parametrize("theme", list(PALETTES))
@@ -143,20 +123,6 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.see("help", "reward")
 
 
-def test_what_a_word_says_stays_in_its_column() -> None:
-    part = Part("keys", (("esc", "Leave the field, close the search"), ("", "and go back"),
-                         ("z", "`Zoom`")))  # fmt: skip
-    # the longest word has 3 cells, so that the column begins at 3 + 2 and has 20 - 5 = 15 cells
-    assert content_of(part, 20).plain.splitlines() == [
-        "keys",
-        "esc  Leave the",
-        "     field, close",
-        "     the search",
-        "and go back",
-        "z    Zoom",
-    ]
-
-
 def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert reference(Snapshot(), 80, "beta1").plain.startswith("settings\n")
     assert reference(Snapshot(), 80).plain.startswith("all metrics\n")
@@ -165,21 +131,3 @@ def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert "lab: what if" in found.plain
     assert "v  what if\n" in found.plain
     assert "x" not in found.plain.partition("screens")[0].split()
-
-
-def test_an_alert_has_one_name_on_watch_and_in_help() -> None:
-    part = alert_part("format_hacking", Snapshot())
-    assert part.heading == "alert: reward hacking"
-    assert ("stored as", "format_hacking") in part.paragraphs
-    assert alert_part("no_signal", Snapshot()).heading == "alert: no signal"
-
-
-async def test_the_keys_of_a_screen_come_before_those_of_every_screen(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await helped(pilot, app)
-        assert isinstance(app.screen, HelpScreen)
-        own, common = app.screen._parts[-2:]
-        assert ("m", "Choose any metrics to draw") in own.paragraphs
-        assert ("z", "Zoom the panel, or unzoom it") in common.paragraphs
-        assert not set(own.paragraphs) & set(common.paragraphs)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.style import Style
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
@@ -17,19 +16,15 @@ from grpo_engine.config.recipes import Recipe, recipe
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.inspector.lab import VARIED, Effect, outcome_of, together
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.help import HelpScreen
-from grpo_tui.app.tui.looks.colours import PALETTES, Palette, style
+from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
     NO_TOKENS,
     answer_lines,
-    colour_of,
     notes,
-    table_lines,
     token_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
@@ -184,41 +179,6 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             assert words in frames.text(app)
             assert "had 0.2." in frames.text(app)
             await pilot.press("t")
-
-
-async def test_the_groups_of_a_step_have_their_prompts_where_there_is_room(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("t")
-        await computed(app, pilot)
-        asks = [asked(group.prompt_text)[:24] for group in lab.view.step.groups]
-        assert asks[0]
-        assert [ask for ask in asks if ask not in frames.text(app)] == []
-
-
-async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_tokens(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=2, prompts=16))
-    app = workbench(path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("t")
-        await computed(app, pilot)
-        lines = [line.split("││")[-1].strip("│ ") for line in frames.frame(app)]
-        shown = sum(line.split()[0].isdecimal() and "→" in line for line in lines if line)
-        assert shown < 16
-        assert f"… and {16 - shown} more groups (↑↓)" in lines
-        await pilot.resize_terminal(80, 20)
-        lab.query_one(EffectPanel).focus()
-        await pilot.press("down", "t", "down", "down", "down")
-        assert lab.view.group is lab.view.step.groups[1]
-        assert lab.view.answer_at == 3
-        text = frames.text(app)
-        assert "│ d " in text
-        assert "│was " in text
 
 
 async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
@@ -387,20 +347,6 @@ async def test_a_digit_or_a_dot_begins_the_value_of_the_row(store: Path) -> None
         assert lab.view.recipe == replace(BETA, clip_low=0.3)
 
 
-async def test_help_explains_the_choice_the_numbers_and_the_keys(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 60)) as pilot:
-        await opened(app, pilot)
-        await pilot.press("question_mark")
-        await until(app, lambda: isinstance(app.screen, HelpScreen))
-        text = frames.text(app)
-        for words in ("algorithm.beta", "mean push", "Put another variant beside this one"):
-            assert words in text
-        assert "There is no help on this" not in text
-        await pilot.press("escape")
-        await until(app, lambda: isinstance(app.screen, LabScreen))
-
-
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, dialogues.run_events())
@@ -417,30 +363,6 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
         assert lab.view.answer_at == 0
 
 
-@pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
-def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_info(reader, 1), None)
-    variants = tuple(recipe("grpo", beta=beta) for beta in (0.1, 0.2, 0.3, 0.4))
-    for chosen in range(4):
-        view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,),
-                       variant=chosen)  # fmt: skip
-        rows = table_lines(view, 120, palette)[2:]
-        looks = [row[0][1] for row in rows]
-        assert [isinstance(look, Style) and look.color for look in looks] == [
-            style(colour_of(place, palette)).color for place in range(1, 5)
-        ]
-
-
-def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_info(reader, 1), None)
-    variants = (replace(shown.run.recipe, clip_low=0.5),)
-    view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,))
-    row = "".join(text for text, _ in table_lines(view, 46, PALETTES["dark"])[2])
-    assert row.startswith("● clip_low 0.5 ")
-
-
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
     assert spread((1, 2, 3), 3) == (1, 2, 3)
     assert spread(tuple(range(1, 12)), 3) == (1, 6, 11)
@@ -448,16 +370,3 @@ def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
     many = spread(tuple(range(1000)), 100)
     assert (len(many), many[0], many[-1]) == (100, 0, 999)
     assert {b - a for a, b in itertools.pairwise(many)} == {10, 11}
-
-
-@pytest.mark.parametrize(
-    ("variant", "name"),
-    [
-        (recipe("grpo"), "unchanged"),
-        (recipe("grpo", beta=0.0), "beta 0"),
-        (recipe("dapo", clip_low=0.1), "dapo, clip_low 0.1"),
-        (recipe("grpo", anchor="k1"), "anchor k1"),
-    ],
-)
-def test_a_variant_is_named_by_what_is_different(variant: Recipe, name: str) -> None:
-    assert name_of(variant, recipe("grpo")) == name

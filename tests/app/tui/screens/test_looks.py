@@ -6,14 +6,13 @@ from collections.abc import Sequence
 import pytest
 from rich.color import Color
 from rich.segment import Segment
-from rich.style import Style
 from textual.color import Color as TextualColor
 
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, axis_end, cut
-from grpo_tui.app.text.numbers import change, seconds, share, short, signed, sparkline
-from grpo_tui.app.tui.looks.colours import PALETTES, contrast, hex_of, readable, rgb, style
-from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
+from grpo_tui.app.text.numbers import change, seconds, share, signed, sparkline
+from grpo_tui.app.tui.looks.colours import PALETTES, contrast, readable, rgb, style
+from grpo_tui.app.tui.looks.themes import ExactXterm
 from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
@@ -47,21 +46,6 @@ def test_exact_colours_survive_256_colours(name: str) -> None:
         assert segment.style.color == Color.from_ansi(number)
 
 
-def test_other_colours_are_left_alone() -> None:
-    look = Style(color=Color.from_rgb(1, 2, 3))
-    assert ExactXterm().apply([Segment("x", look)], TextualColor(0, 0, 0)) == [Segment("x", look)]
-
-
-def test_the_dark_palette_is_the_one_that_was_designed() -> None:
-    dark = PALETTES["dark"]
-    assert (hex_of(dark.paper), hex_of(dark.text), hex_of(dark.label)) == (
-        "#121212", "#c6c6c6", "#8a8a8a",
-    )  # fmt: skip
-    assert [hex_of(n) for n in dark.advantage] == [
-        "#ffd700", "#d78700", "#875f00", "#3a3a3a", "#005f87", "#00afff", "#5fd7ff",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", list(PALETTES))
 @pytest.mark.parametrize("vision", list(SIMULATIONS))
 def test_opposite_advantages_stay_apart_for_the_colour_blind(name: str, vision: str) -> None:
@@ -72,21 +56,6 @@ def test_opposite_advantages_stay_apart_for_the_colour_blind(name: str, vision: 
         one = seen(ramp[3 - step], SIMULATIONS[vision])
         other = seen(ramp[3 + step], SIMULATIONS[vision])
         assert math.dist(one, other) > 0.2
-
-
-def test_there_is_a_theme_for_every_palette() -> None:
-    assert [theme.name for theme in THEMES] == list(PALETTES)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.612, ".61"), (1.1, "1.1"), (1.0, "1"), (-0.69, "−.69"), (0.018, ".018"), (1e-5, "1e−5"),
-     (0.0012, ".0012"), (21.23, "21.2"), (420.0, "420"), (12_345.0, "12k"), (3.4e6, "3.4M"),
-     (0.0, "0"), (math.nan, "NaN"), (-math.inf, "−∞"), (None, "–"), (9.999, "10"),
-     (999.7, "1000"), (0.0999, ".1")],
-)  # fmt: skip
-def test_numbers_are_short(value: float | None, expected: str) -> None:
-    assert short(value) == expected
 
 
 def test_shares_signs_and_durations() -> None:
@@ -150,8 +119,3 @@ def test_contrast_is_that_of_wcag() -> None:
     # black on white is 21; #767676 is the lightest grey with 4.5 on white, and 243 is #767676
     assert contrast(16, 231) == pytest.approx(21)
     assert contrast(243, 231) == pytest.approx(4.54, abs=0.01)
-
-
-def test_guide_lines_stay_as_faint_as_they_are_meant() -> None:
-    dark = PALETTES["dark"]
-    assert readable(dark.guide, dark.cursor) == dark.guide

@@ -1,7 +1,6 @@
 """Muting a kind of alert: shown at once, stored, undone by the same key."""
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -13,21 +12,14 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_tui.app.feed.feed import LiveFeed
-from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.feed.snapshot import LogLine, Snapshot
-from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
-from grpo_tui.app.tui.screens.watch.render import alert_lines, dated
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import AlertView
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record
@@ -61,30 +53,6 @@ def store(tmp_path: Path) -> Path:
 def muted(store: Path) -> frozenset[str]:
     with closing(StoreReader(store)) as reader:
         return reader.muted_alerts(1)
-
-
-def test_a_log_of_another_day_says_which() -> None:
-    now = time.time()
-    today = LogLine(at=now, step=1, severity="info", text="now")
-    before = replace(today, at=now - 3 * 86_400)
-    day = time.strftime("%Y-%m-%d", time.localtime(now - 3 * 86_400))
-    assert dated(Snapshot(log=(before,))) == f" · {day}"
-    assert dated(Snapshot(log=(before, today))) == dated(Snapshot()) == ""
-
-
-@pytest.mark.parametrize(("width", "most", "count"), [(96, 3, 2), (80, 3, 3), (60, 2, 2)])
-def test_an_alert_uses_the_whole_width_and_ends_with_its_steps(
-    width: int, most: int, count: int
-) -> None:
-    alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
-                      explanation="word " * 12, remedy="word " * 12 + "end.")  # fmt: skip
-    lines = ["".join(text for text, _ in line)
-             for line in alert_lines(alert, PALETTES["dark"], False, width, most)]  # fmt: skip
-    assert len(lines) == count
-    assert width - 6 < cell_len(lines[0].rstrip())
-    assert lines[-1].endswith(" steps 4 to 9  ⏎")
-    assert max(map(cell_len, lines)) <= width
-    assert ("end." in "".join(lines)) == (width > 60)
 
 
 async def on_alerts(walk: Walk, words: str) -> AlertsLog:
@@ -142,17 +110,6 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         assert whole in " ".join(text for line in lines for text, _ in line)
 
 
-async def test_the_palette_offers_it(store: Path) -> None:
-    app = opened(store, "dark")
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        walk = Walk(app, pilot)
-        await on_alerts(walk, "2 open")
-        await walk.press("ctrl+p", *"mute")
-        await walk.see("Mute this kind of alert in this run")
-        await walk.press("enter")
-        await walk.see("1 open · 1 muted")
-
-
 async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
     app = opened(store, "dark")
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
@@ -161,18 +118,6 @@ async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
         with closing(ExperimentStore(store)) as writing:
             writing.mute(1, "format_hacking")
         await walk.see("1 open · 1 muted")
-
-
-async def test_a_view_that_may_only_look_mutes_nothing(store: Path) -> None:
-    feed = StoreFeed(store, "@last", may_control=False)
-    app = Workbench(store, feed=feed, mode="watch", read_only=True)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        walk = Walk(app, pilot)
-        await on_alerts(walk, "2 open")
-        await walk.press("x")
-        await walk.see("This view is read-only.", "2 open")
-        await pilot.pause()
-        assert muted(store) == frozenset()
 
 
 async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> None:
@@ -202,14 +147,3 @@ def test_a_muted_rule_stays_muted_when_it_holds_again_and_after_a_resume(tmp_pat
     assert [alert.rule for alert in snapshot.open_alerts] == ["most_truncated"]
     assert [alert.rule for alert in snapshot.muted_alerts] == ["format_hacking"]
     assert muted(recorder.path) == {"format_hacking"}
-
-
-def test_muting_makes_a_new_snapshot_once() -> None:
-    state = RunState()
-    state.apply(HACKED)
-    before = state.snapshot()
-    state.mute(frozenset({"format_hacking"}))
-    after = state.snapshot()
-    assert (len(before.open_alerts), len(after.open_alerts)) == (1, 0)
-    state.mute(frozenset({"format_hacking"}))
-    assert state.snapshot() is after

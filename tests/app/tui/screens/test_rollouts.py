@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-import random
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +15,9 @@ from grpo_engine import events as ev
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import measure_of
 from grpo_tui.app.inspector.measures import Measure
-from grpo_tui.app.text.numbers import BARS, short
+from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
@@ -30,12 +27,9 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     as_json,
     as_markdown,
     probability,
-    probability_line,
-    sibling_lines,
 )
-from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
+from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
-    Answer,
     Search,
     load_group,
     load_highlights,
@@ -44,16 +38,13 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
     without_losses,
 )
-from grpo_tui.app.tui.widgets.panel import visible
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import TokenRow
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
-from tests.app.inspector.test_groups import rollout
 from tests.app.rest import until
 from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.script import scored as group_scored
-from tests.app.stored import numbers, record, run_events, with_ends
+from tests.app.stored import record, run_events, with_ends
 
 
 @pytest.fixture(scope="module")
@@ -127,49 +118,6 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"new {probability(row.passes[1][2])}" in text
         ratio = math.exp(row.passes[1][2] - row.old[2])
         assert f"in each pass: 1, {short(ratio, 3)}" in text
-
-
-def test_no_probability_is_cut_where_the_panel_is_narrow() -> None:
-    rare = (math.log(3.61e-5),)
-    row = TokenRow(index=0, ids=(7,), sampler=rare, reference=rare, old=rare, passes=(rare,),
-                   after=rare)  # fmt: skip
-    answer = Answer(rollout=rollout(0), texts=("x",), row=row)
-    for width in (54, 58, 64, 100):
-        line = probability_line(answer, 0, width, PALETTES["dark"])
-        text = "".join(part for part, _ in line)
-        assert len(text) <= width
-        assert text.count("e−5") == 4
-
-
-async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
-        keys = frames.frame(app)[-1]
-        for hint in ("n p next prompt", "f next clipped", "v what if", "s sort", "t kind"):
-            assert hint in keys
-        screen.action_measure("probability")
-        await until(app, lambda: "f next prob." in frames.frame(app)[-1])
-        for hint in ("v what if", "s sort", "? explain"):
-            assert hint in frames.frame(app)[-1]
-
-
-async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale(
-    store: Path,
-) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
-        await settled(pilot, screen)
-        for width, height, barred in ((120, 60, True), (120, 20, False)):
-            lines = screen.query_one(AnswerPanel).paint(width, height)
-            texts = ["".join(text for text, _ in line) for line in lines]
-            below = texts[texts.index("all answers to this prompt") + 1 :]
-            assert any(set(line) & set(BARS) for line in below) is barred
-        assert screen.view.loaded is not None
-        answers = [screen.view.shades(place) for place in range(len(screen.view.loaded.answers))]
-        most = [max(abs(shade or 0.0) for shade in shades) for shades in answers if shades]
-        assert min(most) < max(most) == 1.0  # of the whole group, not of each answer
 
 
 async def test_a_clipped_token_says_on_which_side_and_why(store: Path) -> None:
@@ -257,19 +205,6 @@ async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> 
         assert screen.view.step is shown
 
 
-async def test_kinds_of_prompts_take_turns(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("t")
-        await settled(pilot, screen)
-        assert screen.view.step is not None
-        assert screen.view.step.origin == "pinned"
-        assert "no push: not trained on" in frames.text(app)
-        assert not set("▲▼") & set("".join(frames.frame(app)[2:]))  # nothing looks pushed
-        assert "advantage" not in frames.text(app)
-
-
 async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -346,15 +281,6 @@ async def test_a_part_of_a_word_is_found_and_shown_where_it_is(
         shown = await searched(pilot, screen, "car")
         assert "carry" in next(line for line in shown.splitlines() if "60 1a " in line)
         frames.check(app)
-
-
-async def test_a_limit_is_called_one(texts: Path) -> None:
-    app = workbench(texts)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=60, group=0, answer=0)
-        assert "1 of the first 50" in await searched(pilot, screen, "carry")
-        # 7+5, and 7+50 to 7+59
-        assert "1 of 11 " in await searched(pilot, screen, "7+5")
 
 
 async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
@@ -444,14 +370,6 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         assert "heat 1/6" not in frames.text(app)
         assert "sort prompt" not in frames.text(app)
         assert "token" not in frames.frame(app)[-1]
-
-
-async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "none.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("4")
-        await until(app, lambda: "No run is open" in frames.text(app))
-        assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
 
 
 def asking(
@@ -644,32 +562,6 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         assert f"{first} {second}" == screen.view.rollout.text
 
 
-async def test_a_long_prompt_is_whole_beside_an_answer_that_has_room_for_three_lines(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "long.db"
-    group = group_scored(1, 0, (17, 25), [("so 17 + 25 is 42, " * 30, True, False)] * 2).group
-    asks = "How much is 17 + 25, " + "or 25 + 17, " * 9 + "in the end?"
-    found = with_ends(replace(group, prompt_text=asks))
-    told = numbers(random.Random(1), found, 2)
-    events: list[ev.Event] = [
-        started(), ev.GroupScored(step=1, group=found),
-        ev.TokensScored(step=1, group=0, origin="train", numbers=told),
-    ]  # fmt: skip
-    record(path, iter(events))
-    app = workbench(path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
-        rows = frames.frame(app)
-        assert rows[1].endswith("answer a of 2")
-        assert [row.split("││")[0].count("17 + 25") > 0 for row in rows[6:11:2]] == [True] * 3
-        assert "more lines; z makes room" in frames.text(app)
-        await pilot.resize_terminal(120, 40)
-        await settled(pilot, screen)
-        side = " ".join(row.split("││")[-1].strip("│ ") for row in frames.frame(app))
-        assert asks in side
-
-
 @pytest.mark.parametrize(
     ("measure", "words"), [("kl", "highest KL"), ("probability", "lowest probability")]
 )
@@ -691,22 +583,6 @@ async def test_what_f_finds_is_chosen_and_its_value_shown(
         assert screen.view.highlight == moments[1]
         assert abs(moments[1].rank) <= abs(moments[0].rank) or measure == "probability"
         frames.check(app)
-
-
-async def test_a_list_of_groups_shows_what_it_is_sorted_by(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        for sort, heading in (("surprise", "surp"), ("reward", "std"), ("length", "len"),
-                              ("kl", "KL"), ("clip", "clip")):  # fmt: skip
-            await pilot.press("s", sort[0] if sort != "kl" else "k")
-            await settled(pilot, screen)
-            assert screen.view.order == sort
-            rows = frames.frame(app)
-            head = next(place for place, row in enumerate(rows) if f"mean {heading:>4}" in row)
-            if sort != "reward":
-                value = short(measure_of(screen.view.groups[0], screen.view.order))
-                assert value in rows[head + 1].split("││")[0]
 
 
 async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: Path) -> None:
@@ -823,16 +699,6 @@ def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_token
         load_highlights(closed, calm, "ratio")
 
 
-async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
-        lines = sibling_lines(screen.view, 60, 4, PALETTES["dark"])
-        assert "".join(text for text, _ in lines[0]) == "answers b to d of 4"
-        lines = sibling_lines(screen.view, 60, 9, PALETTES["dark"])
-        assert "".join(text for text, _ in lines[0]) == "all answers to this prompt"
-
-
 async def test_steps_add_up_while_one_is_still_being_read(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -940,75 +806,3 @@ async def test_the_arrows_act_in_the_panel_that_has_the_focus(store: Path) -> No
         await pilot.press("p", "tab", "end")
         await settled(pilot, screen)
         assert screen.view.cursor == (2, 0, screen.view.tokens[-1])
-
-
-async def test_angle_brackets_go_to_steps_and_curly_ones_ten_at_a_time(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=2)
-        for key, step in ((">", 3), ("<", 2), ("}", 6), ("{", 1)):
-            await pilot.press(_character_to_key(key))
-            await settled(pilot, screen)
-            assert screen.view.step is not None
-            assert screen.view.step.step == step
-
-
-def with_wide_rewards(path: Path) -> Path:
-    """Nine functions with long names, large scores and long reasons."""
-    made = group_scored(1, 0, (17, 25), [("so 17 + 25 is 42, " * 3, True, False)] * 4).group
-    rollouts = tuple(
-        replace(
-            one, reward=-12345.678 * 10.0 ** (2 - index), advantage=-0.0000123 * (index - 2),
-            rewards=tuple(
-                ev.RewardValue(
-                    name=f"a_reward_function_with_a_long_name_{n}", value=-123456.789 * n,
-                    weight=0.3, reason="much more than anybody wants to read, " * 5,
-                )
-                for n in range(9)
-            ),
-        )
-        for index, one in enumerate(made.rollouts)
-    )  # fmt: skip
-    group = with_ends(replace(made, rollouts=rollouts))
-    told = numbers(random.Random(1), group, 2)
-    events: list[ev.Event] = [
-        started(), ev.GroupScored(step=1, group=group),
-        ev.TokensScored(step=1, group=0, origin="train", numbers=told),
-    ]  # fmt: skip
-    record(path, iter(events))
-    return path
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_wide_rewards_leave_every_text_in_its_panel(
-    size: tuple[int, int], tmp_path: Path
-) -> None:
-    app = workbench(with_wide_rewards(tmp_path / "wide.db"))
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
-        frames.check(app)
-        side = [row.split("││")[-1] for row in frames.frame(app)[4:-2]]
-        assert "advantage" in side[1]  # before the functions, however many there are
-        assert re.search(r"↓ \d+ more lines", side[-1])
-        panel = screen.query_one(RewardPanel)
-        panel.focus()
-        await pilot.press("end")
-        assert "17 + 25 = ?" in frames.frame(app)[-3]
-        await pilot.press("home")
-        assert "advantage" in frames.frame(app)[5]
-        lines = sibling_lines(screen.view, 60, 6, PALETTES["dark"])[1:]
-        texts = ["".join(text for text, _ in line) for line in lines]
-        assert len({text.index("so 17") for text in texts}) == 1  # below each other
-
-
-def test_what_is_visible_contains_the_cursor_and_leaves_no_space_at_the_end() -> None:
-    ones = [1] * 10
-    assert visible(ones, 4, 0) == range(4)
-    assert visible(ones, 4, 8) == range(6, 10)
-    assert visible(ones, 4, 5, top=3) == range(3, 7)
-    assert visible(ones, 4, 2, top=3) == range(2, 6)
-    assert visible(ones, 20, 9) == range(10)
-    assert visible([2, 2, 2], 4, 2) == range(1, 3)
-    assert visible([2, 2, 2, 2], 6, 0, 2, top=2) == range(3)
-    assert visible([9], 4, 0) == range(1)
-    assert visible([], 4, 0) == range(0)

@@ -13,19 +13,13 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
-from grpo_engine.events import RewardValue
-from grpo_tui.app.feed.narrator import _group as sentence_on
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.inspector.groups import largest_by_reward, verdicts
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
-    function_lines,
     history_line,
     notable,
-    verdict_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
@@ -40,12 +34,12 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
-from tests.app.inspector.test_groups import group, rollout
+from tests.app.inspector.test_groups import rollout
 from tests.app.inspector.test_inspector import term
 from tests.app.rest import until
 from tests.app.script import CONFIG, answer, scored
 from tests.app.stored import STEPS, record, run_events, with_ends
-from tests.app.tui.screens.test_rollouts import opened, settled
+from tests.app.tui.screens.test_rollouts import opened
 
 PALETTE = next(iter(PALETTES.values()))
 HELD_OUT = (12, 30)
@@ -79,12 +73,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def workbench(store: Path) -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme="dark")
-    return Workbench(store, preferences=preferences)
-
-
 def said(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
 
@@ -115,37 +103,6 @@ def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
         "its share of the loss is not known: this run did not record which answers were in each "
         "minibatch"
     )
-
-
-def test_a_recipe_that_cannot_be_read_is_said_and_not_replaced(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-        facts = replace(
-            run_info(reader, 1), unreadable="this version cannot read the run's recipe: x"
-        )
-        step = load_step(reader, facts, 3)
-        detail = load_group(reader, step, step.groups[0])
-    assert detail.missing == facts.unreadable
-    assert all(one.losses == () for one in detail.answers)
-
-
-async def test_every_kind_of_prompt_is_counted_by_its_own_steps(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=STEPS, origin="eval", group=0, answer=0)
-        await settled(pilot, screen)
-        text = frames.text(app)
-        assert f"training at {STEPS} steps" in text
-        assert "pinned at 3 steps" in text
-
-
-async def test_held_out_answers_say_that_they_are_not_trained_on(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=STEPS, origin="eval", group=0, answer=0)
-        await settled(pilot, screen)
-        text = " ".join(frames.text(app).split())
-        assert "held-out answers are not trained on" in text
-        assert "the step ended before" not in text
 
 
 def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) -> None:
@@ -233,69 +190,6 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     assert "→" not in said(
         [history_line(history, history[0], 100, PALETTE, live=True)]
     )  # nothing before it
-
-
-def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
-    with_reader = StoreReader(store)
-    one = with_reader.groups(1, STEPS, "train")[0]
-    with_reader.close()
-    for live in (False, True):
-        shown = said([history_line([one], one, 100, PALETTE, live=live)])
-        assert shown.startswith(" this prompt was drawn once; @ goes to pinned prompts")
-        assert ("* pins it" in shown) == live
-
-
-def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
-    history = [replace(group(0), key=step, step=step, origin="pinned") for step in range(20)]
-    for step, before, after in ((0, False, True), (10, True, True), (19, True, False)):
-        strip = said([history_line(history, history[step], 80, PALETTE, live=True)])
-        assert len(strip) <= 80
-        assert strip.startswith(" pinned prompt by step …") is before
-        assert ("…  .5" in strip) is after
-
-
-def test_the_sentence_on_a_group_that_is_all_wrong_says_what_each_answer_scored() -> None:
-    made = scored(1, 0, HELD_OUT, [answer(random.Random(0), HELD_OUT, 0.0)] * 2).group
-    same = tuple(replace(one, advantage=0.0) for one in made.rollouts)
-    wrong = replace(made, rollouts=same, no_signal="all wrong", reward_mean=1.0)
-    for mean, words in ((1.0, "all wrong, and each scored 1, so"), (0.0, "all wrong, so")):
-        told = sentence_on(replace(wrong, reward_mean=mean))
-        assert f": {words} none is pushed." in told
-
-
-def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> None:
-    def scored_by(name: str, value: float | None) -> RewardValue:
-        return RewardValue(name=name, value=value, weight=1.0, reason="")
-
-    one = rollout(0, rewards=(scored_by("format_all", 0.5), scored_by("accuracy", 0.0)))
-    other = rollout(1, rewards=(scored_by("format_all", 0.25), scored_by("accuracy", 1.0)))
-    largest = largest_by_reward([group(0, one, other)])
-    assert largest == {"format_all": 0.5, "accuracy": 1.0}
-    bars = [
-        line
-        for line in said(function_lines(one, largest, 40, PALETTE)).splitlines()
-        if "░" in line or "█" in line
-    ]
-    assert "████████" in bars[0]
-    assert "░░░░░░░░" in bars[1]
-    half = said(function_lines(other, largest, 40, PALETTE))
-    assert "████░░░░" in half
-
-
-def test_the_name_of_a_reward_is_whole_before_its_bar_is_wide() -> None:
-    reward = RewardValue(name="numeric_answer", value=1.0, weight=1.0, reason="")
-    one = rollout(0, rewards=(reward,))
-    # 14 cells of name, 8 of bar and 7 for gap and value need 29
-    assert "numeric_answer ████████ " in said(function_lines(one, {}, 29, PALETTE))
-    assert "numeric_answer █████ " in said(function_lines(one, {}, 26, PALETTE))
-    assert "numeric_a… █████ " in said(function_lines(one, {}, 22, PALETTE))
-
-
-def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
-    one, twin = rollout(0, text="x"), rollout(1, text="x")
-    marks = said(verdict_lines(verdicts(one, group(0, one, twin)), PALETTE))
-    assert "· same as b" in marks
-    assert "✗" not in marks
 
 
 @pytest.mark.parametrize("width", [52, 60, 100])

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,20 +15,19 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen, state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
-from grpo_tui.app.tui.screens.runs.render import as_csv, fitting, preview_lines, records
+from grpo_tui.app.tui.screens.runs.render import fitting, records
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
-from grpo_tui.app.tui.screens.runs.state import View, load_preview
+from grpo_tui.app.tui.screens.runs.state import View
 from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import AlertView, MetricSeries, RunSummary
+from grpo_tui.experiments.values import RunSummary
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.frames import LOOKS, SIZES
@@ -78,34 +76,6 @@ async def test_frames_are_whole_at_every_size_and_theme(
         await ready(app, pilot)
         frames.check(app)
         assert "recipe grpo  (3)" in frames.text(app)
-
-
-async def test_the_preview_tells_what_is_not_the_default_in_whole_words(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await ready(app, pilot)
-        assert screen.view.preview
-        assert dict(screen.view.preview.changed)["rewards.functions"] == "accuracy, format"
-        lines = [line for line in frames.frame(app) if "rewards.functions" in line]
-        assert lines
-        assert "accuracy" in lines[0]
-
-
-async def test_the_preview_says_what_is_smoothed_and_the_whole_alert(store: Path) -> None:
-    said = "Reward rose while right answers did not. " * 4
-    alert = AlertView(step=4, rule="format_hacking", severity="warning", explanation=said,
-                      remedy="", first_step=4, count=1)  # fmt: skip
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        preview = (await ready(app, pilot)).view.preview
-        assert preview
-        steps = MetricSeries(run=1, key="reward", steps=(1, 2), values=(1.0, 2.0))
-        shown = preview_lines(
-            replace(preview, alert=alert, series=(steps,)), 42, 48, PALETTES["dark"]
-        )
-    lines = ["".join(text for text, _ in line) for line in shown]
-    assert "reward 1.53 smoothed" in lines  # the last value, in the table, is 2
-    assert "".join(lines).replace(" ", "").count("rightanswersdidnot.") == 4
 
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
@@ -202,25 +172,6 @@ async def test_escape_clears_the_marks_once_the_search_is_closed(store: Path) ->
         assert app.screen is screen
 
 
-async def test_a_marked_run_is_not_drawn_like_a_completed_one(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        name = screen.view.runs[0].name
-
-        def line() -> str:
-            return next(row for row in frames.frame(app) if name in row and row[0] == "│")
-
-        before = line()
-        await pilot.press("space", "up")
-        await ready(app, pilot)
-        assert line().count("✓") == before.count("✓")
-        assert line().count("*") == before.count("*") + 1
-        await pilot.press("b")
-        await ready(app, pilot)
-        assert "◆*" in line()
-
-
 async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> None:
     app = workbench(sweep_of_rates(tmp_path))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -236,16 +187,6 @@ async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> Non
         await pilot.press("up", "enter")
         await until(app, lambda: "rates-6" not in frames.text(app))
         assert "other-1" in frames.text(app)
-
-
-async def test_the_order_is_shown_on_one_column(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await ready(app, pilot)
-        for sort in ("-reward", "name"):
-            screen._relist(sort=sort)
-            await ready(app, pilot)
-            assert len(re.findall("[▾▴]", frames.frame(app)[2])) == 1
 
 
 async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
@@ -319,22 +260,6 @@ async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Pat
         await pilot.press("4")
         await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
         assert "answer a" not in frames.text(app)
-
-
-async def test_long_settings_of_runs_of_no_sweep_have_no_columns(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=1), name="otter")
-    record(
-        path,
-        run_events(steps=1),
-        name="heron",
-        seed=3,
-        rewards={"functions": ["format"], "weights": [1.0]},
-    )
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        assert screen.view.axes == ("seed",)
 
 
 async def test_nothing_is_removed_before_the_question_is_answered(tmp_path: Path) -> None:
@@ -510,15 +435,6 @@ def test_columns_fit_their_room(width: int) -> None:
     assert 2 + sum(column.width + 1 for column in columns) <= width
 
 
-def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=1), name="=1+1")
-    reader = StoreReader(path)
-    text = as_csv(View(runs=reader.runs()))
-    reader.close()
-    assert "'=1+1" in text
-
-
 async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -548,52 +464,6 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
     assert [words[1:] for words in started] == ([] if read_only else [wanted])
 
 
-async def test_the_queue_shows_the_whole_note_of_the_run_under_the_cursor(tmp_path: Path) -> None:
-    store = tmp_path / "runs.db"
-    long = (
-        "rewards.functions: there is no reward 'abc'; did you mean 'exact_answer'? Choose one " * 2
-    )
-    with closing(ExperimentStore(store)) as opened:
-        queue = RunQueue(opened)
-        for name, note in (("short", "it was stopped"), ("long", long + "THE END")):
-            queue.finish(queue.add(CONFIG, name=name), "failed", note=note)
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("Q")
-        await until(app, lambda: "THE END" in frames.text(app))
-        await pilot.press("j")
-        await until(app, lambda: "THE END" not in frames.text(app))
-        assert "it was stopped" in frames.text(app)
-
-
-async def test_an_empty_queue_offers_nothing_to_do_with_its_runs(tmp_path: Path) -> None:
-    store = tmp_path / "runs.db"  # which does not exist yet
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("Q")
-        await until(app, lambda: frames.frame(app)[-1].split() == ["esc", "close"])
-        with closing(ExperimentStore(store)) as opened:
-            RunQueue(opened).add(CONFIG, name="waits")
-        await until(app, lambda: "⏎ start a worker" in frames.frame(app)[-1])
-
-
-async def test_titles_of_columns_do_not_run_into_each_other(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await ready(app, pilot)
-        assert "seed  best reward  curve" in frames.text(app)
-
-
-async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await ready(app, pilot)
-        screen.query_one(PreviewPanel).focus()
-        await pilot.press("z")
-        await until(app, lambda: re.search(r"held-out, greedy {1,20}\d", frames.text(app)))
-        assert re.search(r"reward [.\d]+ smoothed", frames.text(app))
-
-
 async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:
     for read_only in (False, True):
         app = workbench(store, read_only=read_only)
@@ -603,19 +473,6 @@ async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:
             told = "This view is read-only." if read_only else "Write what is shown to"
             await until(app, partial(lambda app, told: told in frames.text(app), app, told))
             assert app.screen.is_modal is not read_only
-
-
-def test_the_last_alert_of_a_run_has_its_step(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path)
-    with closing(StoreReader(path)) as reader:
-        (run,) = reader.runs()
-        preview = load_preview(reader, run)
-    assert preview.alert is not None
-    lines = preview_lines(preview, 60, 60, PALETTES["dark"])
-    assert any(
-        text.startswith(f"▲ step {preview.alert.last_step}: ") for line in lines for text, _ in line
-    )
 
 
 async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store: Path) -> None:

@@ -190,23 +190,6 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         assert len(ends) == 1  # the texts begin below each other
 
 
-async def test_a_long_reason_of_an_answer_stays_in_its_column(store: Path) -> None:
-    app = opened(store, "dark")
-    async with app.run_test(size=(80, 24)) as pilot:
-        walk = Walk(app, pilot)
-        await walk.see("reward")
-        why = "this reason is longer than one line of the dialog, so it has to continue on the next"
-        names = ("checkpoint, stop and leave", "stay")
-        app.push_screen(Choice("leave", "How?", [(name, name[0], name, why) for name in names]))
-        await walk.see("checkpoint, stop and leave")
-        rows = [row for row in frames.frame(app) if "│" in row]
-        starts = [row.index("this reason") for row in rows if "this reason" in row]
-        assert len(starts) == len(names)
-        assert len(set(starts)) == 1
-        below = next(row for row in rows if "next" in row)
-        assert below.index(below.strip("│ ").split()[0]) >= starts[0]
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_an_engine_at_work_can_be_steered_from_a_whole_screen(
     size: tuple[int, int], tmp_path: Path

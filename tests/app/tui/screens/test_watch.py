@@ -1,6 +1,5 @@
 """Watch on the scripted run: its contents at every size and in every theme."""
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,31 +8,25 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.style import Style
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
-from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.text.prompt_text import asked, question
+from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.help.topics import alert_part
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
 from grpo_tui.app.tui.screens.watch.render import (
-    LEAD,
-    alert_lines,
-    lane_lines,
     phase_line,
     reason_line,
     signal_line,
 )
-from grpo_tui.app.tui.screens.watch.state import counted, spent_in
+from grpo_tui.app.tui.screens.watch.state import counted
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app import frames
@@ -144,15 +137,6 @@ async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Pat
         assert f"╭─ {title} " in frames.text(app)
 
 
-async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Path) -> None:
-    app = workbench([*SHORT.events(), *evaluated(24, 512)], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        (line,) = [line for line in frames.text(app).splitlines() if "513▸" in line]
-        # one right answer with its form: 1 + 0.1
-        assert line.rstrip(" │").endswith("1.1")
-
-
 @given(
     width=st.integers(16, 60),
     right=st.sampled_from(["all wrong", "all right"]),
@@ -208,27 +192,6 @@ def rows_of(app: Workbench, which: str) -> list[str]:
     return [line[region.x : region.right] for line in lines]
 
 
-@pytest.mark.parametrize("length", range(28, 36))
-def test_the_mark_of_an_answer_is_on_no_line_alone(length: int) -> None:
-    group = scored(1, 0, (17, 25), [("x" * length, True, True)] * 4).group
-    one = replace(group.rollouts[0], finish="stop")
-    lines = lane_lines(one, LEAD + 16, 4, PALETTES["dark"], group)
-    texts = ["".join(text for text, _ in line).strip() for line in lines]
-    assert "x▪" in "".join(texts)
-    assert "▪" not in texts
-
-
-async def test_the_mean_of_a_group_stays_beside_its_answers(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot, app)
-        app.screen.query_one(Groups).focus()
-        await pilot.press("z")
-        await settle(pilot, app)
-        head = next(row for row in frames.frame(app) if " a " in row and "mean" in row)
-        assert head.index("mean") - head.index(" h ") <= 10
-
-
 async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled(
     tmp_path: Path,
 ) -> None:
@@ -266,63 +229,6 @@ async def test_the_new_groups_show_as_soon_as_one_has_scores(tmp_path: Path) -> 
         assert "step 25" in rows[0]
         assert "▲ ▼ ▲ ▼ ▲ ▼ ▲ ▼" in rows[2]
         assert "·" in "".join(rows[3:])
-
-
-async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group(
-    tmp_path: Path,
-) -> None:
-    dead = [scored(25, i, (1, i), [(f"{i}", i % 2 == 0, False)] * 8) for i in range(8)]
-    app = workbench([*SHORT.events(), *dead], tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        rows = rows_of(app, "#groups")
-        assert "step 25 · 5 more" in rows[0]
-        assert "1▸ = all right" in rows[2]
-        assert " 2  = all wrong" in rows[3]
-        app.screen.query_one(Groups).focus()
-        await pilot.press("right")
-        await settle(pilot, app)
-        assert "1▸ = all right" in rows_of(app, "#groups")[2]  # it stays, with the cursor in it
-        line = app.screen.query_one(Groups).paint(30, 12)[1]
-        assert [text for text, look in line if isinstance(look, Style) and look.bgcolor] == ["al"]
-        frames.check(app)
-        app.screen.query_one(Groups).styles.height = 4
-        await settle(pilot, app)
-        assert ["1▸" in row for row in rows_of(app, "#groups")] == [False, True, False, False]
-
-
-async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_path: Path) -> None:
-    app = Workbench(tmp_path / "none.db", mode="watch")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
-        assert frames.text(app).count("No run is open") == 1
-
-
-async def test_a_run_that_is_being_read_says_so_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ScriptFeed, "catching_up", True)
-    app = workbench([], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        text = frames.text(app)
-        assert frames.frame(app)[0].rstrip().endswith("reading")
-        assert "●" not in frames.frame(app)[0]
-        assert "Reading what the run has recorded." in text
-        assert text.count("The run is being read.") == 2
-        assert "reading the run" in text
-        assert "pause run" not in text
-        assert "step 0/" not in text
-
-
-async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
-    app = workbench(SHORT.sampling(), tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        app.screen.action_freeze()  # type: ignore[attr-defined]
-        await settle(pilot, app)
-        assert "Only the view is frozen, in step 25. esc unfreezes it." in frames.text(app)
 
 
 async def test_a_run_that_has_ended_cannot_be_frozen(tmp_path: Path) -> None:
@@ -396,53 +302,10 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         assert "▲1 " in frames.frame(app)[0]
 
 
-def test_an_alert_and_its_help_name_the_steps_at_which_it_was_raised() -> None:
-    once = AlertView(step=24, rule="no_signal", severity="warning", first_step=24, count=1,
-                     explanation="72% of the prompts of the last 5 steps gave no signal: all same.",
-                     remedy="Use harder tasks.")  # fmt: skip
-    often = replace(once, step=58, first_step=28, count=4)
-
-    def told(alert: AlertView, width: int, most: int) -> list[str]:
-        lines = alert_lines(alert, PALETTES["dark"], False, width, most)
-        return ["".join(text for text, _ in line).rstrip() for line in lines]
-
-    assert told(once, 120, 3)[-1].endswith("Use harder tasks. at step 24  ⏎")
-    assert told(often, 120, 3)[-1].endswith("Use harder tasks. steps 28 to 58  ⏎")
-    # a single line is for what the alert says
-    (line,) = told(often, 78, 1)
-    assert line[12:].startswith("72% of the prompts of the last 5 steps gave no signal: all")
-    assert line.endswith("…  ⏎")
-    for alert, words in (
-        (once, "at step 24"),
-        (often, "4 times, first at step 28, last at step 58"),
-    ):
-        part = alert_part("no_signal", Snapshot(alerts=(alert,)))
-        assert ("raised", words) in part.paragraphs
-
-
-def test_the_phases_of_a_step_without_a_length_are_not_compared() -> None:
-    series = {name: Series.of(name, [1], [value])
-              for name, value in (("time/update", 0.5), ("time/score", math.nan))}  # fmt: skip
-    shown = Snapshot(series=series, status="running")
-    for seconds, expected in ((2.0, {"update": 0.5, "other": 1.5}), (0.0, {}), (None, {})):
-        timed = replace(shown, step_seconds=seconds)
-        assert spent_in(timed) == expected
-        assert phase_line(timed, 0.0, 120, PALETTES["dark"])
-        assert phase_line(replace(timed, status="completed"), 0.0, 24, PALETTES["dark"])
-
-
 def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
     board = BoardView(phase="update", done=3, total=4, phase_started=100.0)
     line = phase_line(Snapshot(status="running", board=board), 102.5, 80, PALETTES["dark"])
     assert "update ━━━━━━━━━─── 2.5s " in "".join(text for text, _ in line)
-
-
-def test_an_end_mark_has_the_last_words_beside_it() -> None:
-    group = scored(1, 0, (1, 1), [("x", True, False)]).group
-    one = replace(group.rollouts[0], text="ten and two")
-    room = len("ten and two")
-    rows = lane_lines(one, LEAD + room, 3, PALETTES["dark"], group)
-    assert ["".join(text for text, _ in row).strip() for row in rows][1:] == ["two▪", ""]
 
 
 async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:
@@ -458,20 +321,6 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
         await pilot.pause()
         assert app.screen.query_one(Answers).size.width < 80
         await until(app, lambda: "all panels" not in frames.frame(app)[-1])
-
-
-async def test_groups_alone_on_the_screen_show_their_prompts(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        groups = app.screen.query_one(Groups)
-        groups.focus()
-        asks = [asked(group.prompt_text) for group in groups.snapshot.groups]
-        assert not any(ask in "".join(rows_of(app, "#groups")) for ask in asks)
-        await pilot.press("z")
-        rows = rows_of(app, "#groups")
-        assert [sum(ask in row for row in rows) for ask in asks] == [1] * len(asks)
-        frames.check(app)
 
 
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
@@ -660,32 +509,3 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
         await until(app, lambda: rollouts_at(4))
         await pilot.press("3", "4")
         await until(app, lambda: rollouts_at(4))
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_wide_rewards_leave_the_text_of_the_answers_in_its_panel(
-    size: tuple[int, int], tmp_path: Path
-) -> None:
-    text = "the first words of an answer that is longer than one line, and its last words"
-    scores = [(-1234.5, -0.0000321), (0.0000022, 1.25), (12345.678, -99.75), (0.5, None)]
-    group = scored(1, 0, (17, 25), [(text, True, True)] * len(scores)).group
-    rollouts = tuple(
-        replace(rollout, text=text, finish="stop", reward=reward, advantage=advantage)
-        for rollout, (reward, advantage) in zip(group.rollouts, scores, strict=True)
-    )
-    event = ev.GroupScored(step=1, group=replace(group, rollouts=rollouts))
-    app = workbench([started(), event], tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot, app)
-        frames.check(app)
-        rows = rows_of(app, "#answers")
-        first = [row for row in rows if "the first" in row]
-        assert len(first) == len(scores)
-        assert len({row.index("the first") for row in first}) == 1  # below each other
-        assert all(row[-1] == "│" for row in first)
-        numbers = [row[4 : row.index("the first")].split() for row in first]
-        assert [row[-1] for row in numbers] == ["−1234", "2.2e−6", "12k", ".5"]
-        pushes = ["".join(row[:-1]) for row in numbers]
-        assert pushes == ["▼−3.2e−5", "▲+1.25", "▼−100", "·"]
-        if size[1] > 24:
-            assert sum("words▪" in row or "last words" in row for row in rows) == len(scores)

@@ -1,0 +1,63 @@
+"""Events in a sentence, for the log on Watch, the run's log file and the command line."""
+
+from grpo_engine import events as ev
+from grpo_tui.app.text.numbers import share, short
+
+
+def sentence(event: ev.Event) -> str:
+    """Say what happened; empty for progress, and for what a table or a panel shows."""
+    match event:
+        case ev.RunStarted():
+            begun = "resumed after" if event.resumed else "started at"
+            total = f"step {event.step} of {event.total_steps}"
+            return f"{begun} {total} on {_device(event.device)}, recipe {event.recipe}"
+        case ev.ModelLoaded():
+            return (
+                f"model {event.path} in memory after {event.seconds:.1f} s: {event.parameters:,} "
+                f"weights, {share(event.trainable / max(1, event.parameters))} of them trained, "
+                f"{event.dtype}"
+            )
+        case ev.PassFinished(stop_reason=reason) if reason:
+            return f"pass {event.index} was the last: {reason}"
+        case ev.StepSkipped():
+            return f"step {event.step} made no update: {event.reason}"
+        case ev.EvaluationFinished():
+            return f"{event.problems} held-out problems ({event.mode}){_results(event)}"
+        case ev.CheckpointSaved():
+            return f"checkpoint of step {event.step} saved{', the best so far' * event.best}"
+        case ev.NoteWritten():
+            return event.text
+        case ev.RunPaused():
+            return f"paused: {event.reason}" if event.reason else "paused"
+        case ev.RunResumed():
+            return "resumed"
+        case ev.RunFinished():
+            return f"run {event.reason} at step {event.step}"
+        case ev.RunFailed():
+            return f"failed at step {event.step}: {event.message}"
+    return ""
+
+
+def severity(event: ev.Event) -> ev.Severity:
+    """How a line about the event is marked."""
+    match event:
+        case ev.NoteWritten() | ev.AlertRaised():
+            return event.severity
+        case ev.StepSkipped():
+            return "warning"
+        case ev.RunFailed():
+            return "error"
+    return "info"
+
+
+def _results(event: ev.EvaluationFinished) -> str:
+    accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))  # of old runs
+    reward = event.metrics.get("eval/reward")
+    right = f", {share(accuracy)} right" if accuracy is not None else ""
+    return right + (f", reward {short(reward)}" if reward is not None else "")
+
+
+def _device(name: str) -> str:
+    """A device in words; MLX calls one `Device(cpu, 0)`."""
+    device = name.removeprefix("Device(").partition(",")[0]
+    return f"the {device.upper()}" if device in ("cpu", "gpu") else name

@@ -1,0 +1,103 @@
+"""Rollouts of long answers: thinking is folded, and the answer after it opens."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from grpo_engine import events as ev
+from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, Answer
+from tests.app import frames
+from tests.app.frames import SIZES
+from tests.app.inspector.test_groups import rollout
+from tests.app.stored import numbers, record, run_events
+from tests.app.tui.screens.test_rollouts import opened, workbench
+
+TOKENS = 8192
+END = ("</think>", "\n\n", "The ", "answer ", "is ", "42", ".")
+
+
+def words(rng: random.Random, thinking: int) -> tuple[str, ...]:
+    """An answer of so many tokens before `</think>`, and seven from there on."""
+    return ("<think>", *rng.choices(["so ", "the ", "sum ", "wait, "], k=thinking - 1), *END)
+
+
+def long_events() -> Iterator[ev.Event]:
+    """A run whose first group has answers of different lengths, the last one without thinking."""
+    rng = random.Random(1)
+    for event in run_events(steps=1, prompts=1):
+        if isinstance(event, ev.GroupScored) and event.group.origin == "train":
+            texts = [words(rng, TOKENS - 7), words(rng, 2000), words(rng, 600), END[2:]]
+            rollouts = (
+                replace(
+                    answer,
+                    text="".join(tokens),
+                    ids=tuple(range(len(tokens))),
+                    ends=tuple(accumulate(map(len, tokens))),
+                    sampler_logprobs=(-0.3,) * len(tokens),
+                )
+                for answer, tokens in zip(event.group.rollouts, texts, strict=True)
+            )
+            event = replace(event, group=replace(event.group, rollouts=tuple(rollouts)))
+            group = event.group
+        elif isinstance(event, ev.TokensScored) and event.origin == "train":
+            event = replace(event, numbers=numbers(rng, group, 2))
+        yield event
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, long_events())
+    return path
+
+
+def test_thinking_is_long_from_a_length_on_and_only_before_an_answer() -> None:
+    def thinking(*texts: str) -> int:
+        return Answer(rollout=rollout(0, text="".join(texts)), texts=texts).thinking
+
+    thought = ("a",) * LONG_THINKING
+    assert thinking(*thought, *END) == LONG_THINKING + 2  # up to the first word
+    assert thinking(*thought[2:], *END) == 0
+    assert thinking(*thought, "a", "b") == 0  # it never ends
+    assert thinking(*thought, "</think>", "\n") == 0  # nothing comes after it
+    assert thinking(*thought, "a</th", "ink>b", "c") == LONG_THINKING + 1  # that holds the b
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_an_answer_of_8192_tokens_opens_after_its_thinking(
+    size: tuple[int, int], store: Path
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        begins = TOKENS - len(END[2:])
+        assert screen.view.token == begins
+        text = frames.text(app)
+        assert f"▸ thinking, {begins} tokens   space unfolds" in text
+        assert "<think>" not in text
+        await pilot.press("pageup")
+        assert screen.view.token == 0
+        assert f"▾ thinking, {begins} tokens" in frames.text(app)
+        assert "<think>" in frames.text(app)
+        await pilot.press("pagedown", "space")
+        assert screen.view.token == begins
+        assert "▸ thinking" not in frames.text(app)
+        await pilot.press("space")
+        assert "space unfolds" in frames.text(app)
+
+
+async def test_the_next_answer_is_read_from_where_it_begins_too(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        await pilot.press("right", "down")
+        assert (screen.view.answer_at, screen.view.token) == (1, 2002)
+        await pilot.press("home", "down")  # in the thinking the token stays
+        assert (screen.view.answer_at, screen.view.token) == (2, 0)
+        await pilot.press("pagedown", "down")
+        assert (screen.view.answer_at, screen.view.token) == (3, 0)
+        assert "thinking" not in frames.text(app)
