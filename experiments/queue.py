@@ -15,10 +15,11 @@ from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
 from grpo_tui.experiments.db.names import new_uid
 from grpo_tui.experiments.db.tables import QUEUE_ITEM, RUN, SWEEP
 from grpo_tui.experiments.db.texts import now_iso
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.store import ExperimentStore
 
 LEASE_S = 60.0
+STATES = ("done", "failed", "skipped", "cancelled", "queued")
 ANYWAY = "trained though the same run exists"
 ITEM = QUEUE_ITEM.c
 
@@ -79,8 +80,7 @@ class RunQueue:
 
     def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
-        if state not in ("done", "failed", "skipped", "cancelled", "queued"):
-            raise QueryError(f"{state!r} is no state of a queued run")
+        check_choice("state of a queued run", state, STATES, QueryError)
         changes = {} if run is None else {"run_id": run}
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 

@@ -106,9 +106,6 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
 
 class StoreReader(Connection):
     """Reads the store at `path`, one thread at a time; never migrates and never writes.
@@ -449,8 +446,7 @@ class StoreReader(Connection):
         )
 
     def muted_alerts(self, run: int) -> frozenset[str]:
-        query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
-        return frozenset(self.column(query))
+        return frozenset(alert.rule for alert in self.alerts(run) if alert.muted)
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """Return the held-out evaluations of a run, oldest first."""
@@ -530,15 +526,15 @@ class StoreReader(Connection):
         query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
         return self._with_rollouts(query.order_by(GROUP.id))
 
-    def history(self, run: int, prompt_hash: str) -> tuple[v.GroupView, ...]:
-        """Return the groups of the same prompt over the steps, oldest first."""
-        query = self._groups_of(run).where(GROUP.prompt_hash == prompt_hash)
-        return self._with_rollouts(query.order_by(GROUP.step, GROUP.seq))
-
-    def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
-        """Return the groups of one example, oldest first, without rollouts."""
-        of_example = (*_of_run(ROLLOUT_GROUP, run), GROUP.example_key == example_key)
-        return self.views(v.GroupView, ROLLOUT_GROUP, *of_example, order=[GROUP.step, GROUP.seq])
+    def groups_with(
+        self, run: int, *, rollouts: bool = False, **columns: Any
+    ) -> tuple[v.GroupView, ...]:
+        """Return the groups with these values of their columns, oldest first."""
+        equal = (GROUP[name] == value for name, value in columns.items())
+        query = self._groups_of(run).where(*equal).order_by(GROUP.step, GROUP.idx, GROUP.seq)
+        if rollouts:
+            return self._with_rollouts(query)
+        return tuple(as_view(v.GroupView, row) for row in self.rows(query))
 
     def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
         """Return each function's scores of the newest answers to each training problem."""
@@ -568,20 +564,6 @@ class StoreReader(Connection):
             .order_by(first)
         )
         return {key: (prompt, target) for key, prompt, target, _ in rows}
-
-    def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
-        """Return the pinned prompts of a run, in the order they were pinned."""
-        where = (*_of_run(ROLLOUT_GROUP, run), GROUP.origin == "pinned")
-        groups = self.views(v.GroupView, ROLLOUT_GROUP, *where, order=[GROUP.step, GROUP.idx])
-        return tuple(
-            v.PinnedPrompt(
-                example_key=views[0].example_key, prompt_hash=key,
-                prompt_text=views[0].prompt_text, target=views[0].target,
-                steps=tuple(view.step for view in views),
-                reward_means=tuple(view.reward_mean for view in views),
-            )
-            for key, views in grouped((view.prompt_hash, view) for view in groups).items()
-        )  # fmt: skip
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""

@@ -27,10 +27,9 @@ from sqlalchemy import (
     union_all,
 )
 
-from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, RUN
 from grpo_tui.experiments.db.texts import escape
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.read.connection import among
 from grpo_tui.experiments.values import SearchHit
 
@@ -137,8 +136,7 @@ class Query:
 
 def make_query(typed: str, mode: str) -> Query:
     """Parse a typed search; a text without a word is searched as a substring."""
-    if mode not in MODES:
-        raise QueryError(f"there is no search mode {quoted(mode)}; choose from {', '.join(MODES)}")
+    check_choice("search mode", mode, MODES, QueryError)
     if not typed.strip():
         raise QueryError("the search text is empty; type a word or a phrase")
     words = tuple(re.findall(r"[^\W_]+", typed)) if mode != "substring" else ()
@@ -168,8 +166,7 @@ def searching(
     `origin` restrict the search; `limit` applies after them. None after each page lets a caller
     pause, and `reader.interrupt` from another thread stops the search with InterruptedError.
     """
-    if sort not in SORTS:
-        raise QueryError(f"cannot sort hits by {quoted(sort)}; choose from {', '.join(SORTS)}")
+    check_choice("order of hits", sort, SORTS, QueryError)
     if sort != "newest" and run is None:
         raise QueryError(f"hits are sorted by {sort} within one run: name the run")
     if step is not None and run is None:

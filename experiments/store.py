@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     Connection,
     Executable,
     NullPool,
@@ -59,6 +58,7 @@ from grpo_tui.experiments.errors import (
     StoreError,
     StoreReadOnlyError,
     StoreUnusableError,
+    check_choice,
 )
 from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
@@ -133,13 +133,12 @@ class ExperimentStore:
         tree = config_tree(config)
         uid = uid or new_uid()
         with self.transaction() as conn:
+            shorts, names = (
+                set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)
+            )
             values = {
-                "uid": uid,
-                "short": short_id(uid, lambda short: _exists(conn, RUN.c.short, short)),
-                "name": free_name(
-                    name or str(tree.get("name") or ""),
-                    lambda name: _exists(conn, RUN.c.name, name),
-                ),
+                "uid": uid, "short": short_id(uid, shorts),
+                "name": free_name(name or str(tree.get("name") or ""), names),
                 "status": status, "created_at": now_iso(), "code_version": code_version,
                 "parent_id": parent, "versions": {}, **_of_config(tree),
             }  # fmt: skip
@@ -282,8 +281,7 @@ class ExperimentStore:
 
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
-        if verb not in VERBS:
-            raise QueryError(f"unknown request {verb!r}; choose from {', '.join(VERBS)}")
+        check_choice("request", verb, VERBS, QueryError)
         with self.transaction() as conn:
             attempt = _last_attempt(conn, run)
             if not attempt:
@@ -336,10 +334,6 @@ def _expire_requests(conn: Connection, run: int) -> None:
     conn.execute(CONTROL.update().where(*waiting).values(outcome="expired"))
 
 
-def _exists(conn: Connection, column: Column[Any], value: str) -> bool:
-    return conn.scalar(select(column).where(column == value)) is not None
-
-
 def _set(conn: Connection, run: int, **values: Any) -> None:
     _run(conn, run)
     conn.execute(RUN.update().where(RUN.c.id == run).values(values))
@@ -367,8 +361,8 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
             .values(hidden=True)
         )
     later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
-    columns = ("attempt", "run_id", "key_id", "step", "value")
-    values = select(literal(number - 1), *(METRIC.c[name] for name in columns[1:])).where(*later)
+    columns = ("attempt", *METRIC.c.keys())
+    values = select(literal(number - 1), METRIC).where(*later)
     conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
     if conn.execute(METRIC.delete().where(*later)).rowcount:
         rebuild(conn, run)

@@ -26,7 +26,7 @@ from grpo_tui.experiments.compare.values import (
     SettingDifference,
     SideBySide,
 )
-from grpo_tui.experiments.errors import CompareError
+from grpo_tui.experiments.errors import CompareError, check_choice
 from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ def compare(
     `values_at` the metrics alone are compared at another place.
     """
     goal = threshold(reach)
-    if axis not in ("", *AXES):
-        raise CompareError(
-            f"runs cannot be compared at equal {quoted(axis)}; choose step, tokens, wall"
-        )
+    if axis:
+        check_choice("axis", axis, AXES, CompareError)
     functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
         [
@@ -488,7 +486,8 @@ def side_by_side(
     upto = inf if step is None else step
     groups: list[GroupView | None] = []
     for run in runs:
-        keys = [item.key for item in reader.of_example(run.key, example_key) if item.step <= upto]
+        items = reader.groups_with(run.key, example_key=example_key)
+        keys = [item.key for item in items if item.step <= upto]
         groups.append(reader.group(keys[-1]) if keys else None)
     first = next(filter(None, groups), None)
     if first is None:

@@ -16,7 +16,7 @@ from grpo_engine.config.conditions import (
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.errors import ExportError, check_choice
 from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
-    if table not in WHAT:
-        raise ExportError(f"{quoted(table)} cannot be exported; choose from {', '.join(WHAT)}")
+    check_choice("export of", table, WHAT, ExportError)
     return WHAT[table](reader, runs)
 
 
@@ -203,25 +202,20 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
         for row in view.rows if view else ():
             rollout, starts = rollouts.get(row.index), (0, *row.ends)
             text = rollout.text if rollout else ""
+            advantages = row.advantages or (rollout and [rollout.advantage] * len(row.ids))
+            columns = {
+                "sampler": row.sampler, "old": row.old, "reference": row.reference,
+                **({"teacher": row.teacher} if row.teacher else {}),
+                **{f"pass_{number}": values for number, values in enumerate(row.passes, start=1)},
+                "after": row.after, "entropy": row.entropy, "advantage": advantages,
+            }  # fmt: skip
             for position, token in enumerate(row.ids):
                 yield {
                     **_place(run, group), "index": row.index, "position": position, "id": token,
                     "text": text[starts[position] : row.ends[position]] if row.ends else None,
-                    "sampler": _at(row.sampler, position), "old": _at(row.old, position),
-                    "reference": _at(row.reference, position),
-                    **({"teacher": row.teacher[position]} if row.teacher else {}),
-                    **{
-                        f"pass_{number}": _at(values, position)
-                        for number, values in enumerate(row.passes, start=1)
-                    },
-                    "after": _at(row.after, position), "entropy": _at(row.entropy, position),
-                    "advantage": _at(row.advantages, position) if row.advantages
-                    else rollout and rollout.advantage,
+                    **{name: values[position] if values else None
+                       for name, values in columns.items()},
                 }  # fmt: skip
-
-
-def _at(values: Sequence[float], position: int) -> float | None:
-    return values[position] if values else None
 
 
 def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:

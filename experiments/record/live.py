@@ -98,7 +98,7 @@ class Requests:
 
     def __init__(self, writer: RunWriter, control: Control) -> None:
         self.writer, self.control = writer, control
-        self._accepted: list[tuple[int, str]] = []
+        self._accepted: dict[int, str] = {}  # until an event answers them
         self._done: list[int] = []
 
     def poll(self) -> None:
@@ -114,35 +114,36 @@ class Requests:
             late = time.time() - seconds(row.asked_at) > EXPIRE_S
             if late or row.attempt != self.writer.attempt:
                 self._set([row.id], outcome="expired")
-            else:
+            elif row.verb in ("pin", *_ANSWERS):
                 self._take(row.id, row.verb, row.argument)
+            else:
+                self._set([row.id], taken_at=now_iso(), outcome="refused")
 
     def _take(self, key: int, verb: str, argument: str) -> None:
-        paused = self.control.paused
+        """Pass a request on; what is so already is done."""
         self._set([key], taken_at=now_iso())
+        is_so = {"pause": self.control.paused, "continue": not self.control.paused}
         if verb == "pin":
             self.control.pin(argument)
-            self._done.append(key)
-        elif verb in _ANSWERS:
-            self.control.ask(verb)  # type: ignore[arg-type]
-            if (verb == "pause" and paused) or (verb == "continue" and not paused):
-                self._done.append(key)
-            else:
-                self._accepted.append((key, verb))
         else:
-            self._set([key], outcome="refused")
+            self.control.ask(verb)  # type: ignore[arg-type]
+        if verb == "pin" or is_so.get(verb):
+            self._done.append(key)
+        else:
+            self._accepted[key] = verb
 
     def saw(self, event: ev.Event) -> None:
         """Mark the requests that an event answers."""
-        answered = [key for key, verb in self._accepted if isinstance(event, _ANSWERS[verb])]
-        self._done += answered
-        self._accepted = [pair for pair in self._accepted if pair[0] not in answered]
+        for key, verb in [*self._accepted.items()]:
+            if isinstance(event, _ANSWERS[verb]):
+                self._done.append(key)
+                del self._accepted[key]
 
     def finish(self) -> None:
         """Write the remaining outcomes at the end; a request that stopped the run is done."""
-        stops = [key for key, verb in self._accepted if verb.startswith("stop")]
-        if self._done or stops:
-            self._set(self._done + stops, outcome="done")
+        done = [*self._done, *(key for key, verb in self._accepted.items() if "stop" in verb)]
+        if done:
+            self._set(done, outcome="done")
 
     def _set(self, keys: list[int], **values: str) -> None:
         begin(self.writer.file, limit=0.2)
