@@ -247,7 +247,8 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
         app.frame_now()
         await pilot.pause(0.01)
         head = feed._peek()
-        idle = idle + 1 if head is None or head.due > feed._now() else 0
+        comes = feed.catching_up if head is None else head.due <= feed._now()
+        idle = 0 if comes else idle + 1
 
 
 async def shoot(
@@ -318,7 +319,7 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
 
 def moments() -> list[float]:
     """Seconds of the run at which a frame is taken: the first steps slowly, the rest in leaps."""
-    return [*(0.5 * i for i in range(1, 11)), *(6.0 + 5.5 * i for i in range(24))]
+    return [*(0.5 * i for i in range(1, 8)), *(6.0 + 9.0 * i for i in range(15))]
 
 
 def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:

@@ -64,6 +64,7 @@ _HELD_OUT = re.compile(
 )
 
 
+_BY_JUDGE = re.compile(r"judge/(.+)/(calls|failures|cached|cost)")
 _BY_TASK = re.compile(
     r"task/(?P<task>.+?)/(?P<metric>reward|frac_reward_zero_std|groups|rewards/.+/mean)"
 )
@@ -71,7 +72,7 @@ _BY_TASK = re.compile(
 
 def is_metric(name: str) -> bool:
     """Whether a run may measure this: a described metric, or one named after what it measures."""
-    patterns = (_BY_FUNCTION, _HELD_OUT, _BY_TASK)
+    patterns = (_BY_FUNCTION, _HELD_OUT, _BY_TASK, _BY_JUDGE)
     return name in METRICS or any(pattern.fullmatch(name) for pattern in patterns)
 
 
@@ -93,6 +94,13 @@ def spec(name: str) -> MetricSpec:
                 leaf,
                 f"{leaf}, as the environments told it at the end of their episodes. It is the mean "
                 "over answers.",
+            )
+        case "judge":
+            return MetricSpec(
+                name,
+                leaf,
+                f"{leaf} of the judge: calls, failures, replies from the cache, or the cost. It is "
+                "the total since the run was started or resumed.",
             )
         case "rewards":
             return _reward_spec(name, leaf)

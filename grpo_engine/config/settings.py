@@ -284,8 +284,8 @@ class RewardsConfig(Section):
     """How an answer is scored."""
 
     functions: tuple[str, ...] = setting(
-        (), "Reward functions: built-in names, `file.py:function` or `module:function`; "
-        "empty for the task's own.",
+        (), "Reward functions: built-in names, `file.py:function`, `module:function` or "
+        "`judge:rubric.yaml`; empty for the task's own.",
     )  # fmt: skip
     weights: tuple[float, ...] = setting(
         (), "One weight per function; empty for the task's own.", example="1,2"

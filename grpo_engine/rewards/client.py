@@ -138,7 +138,7 @@ class RewardClient:
         batch = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         self._batch = {
             "columns": {key: list(values) for key, values in {**columns, **batch}.items()},
-            "state": dict(trainer_state),
+            "state": {**trainer_state, "time_limit": self.time_limit},
         }
         called, calls = self.functions[:count], {}
         for function in sorted(called, key=lambda function: not function.is_async):
@@ -226,7 +226,8 @@ class RewardClient:
         if first and fatal:
             more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
             raise RewardError(f"{fatal[0]}{more}\n{fatal[0].traceback}".strip())
-        has_failed = bool(problems) and all(value is None for value in outcome.values)
+        may_pass = all(problem.cause == "no_score" for problem in problems)
+        has_failed = not may_pass and all(value is None for value in outcome.values)
         function.failures = function.failures + 1 if has_failed else 0
         if function.failures >= PATIENCE:
             raise RewardError(

@@ -7,27 +7,22 @@ responds with `{"rewards": [0.5, null, …]}` or the bare list.
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 from grpo_engine.errors import RewardError
+from grpo_engine.rewards.http_client import HttpClient
 
-LARGEST_ANSWER = 64 << 20
 # A call that hangs is ended by the worker's time limit.
-SOCKET_TIMEOUT = 3600.0
+TIME_LIMIT = 3600.0
 
 
 class Endpoint:
-    """Calls the address for every batch; proxies of the environment are not used."""
+    """Calls the address for every batch."""
 
     def __init__(self, url: str) -> None:
+        self._client = HttpClient(url)
         parts = urlsplit(url)
-        if not parts.hostname:
-            raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
-        self.url = url
-        self.__name__ = parts.path.strip("/").rpartition("/")[2] or parts.hostname
-        self._open = build_opener(ProxyHandler({})).open
+        self.__name__ = parts.path.strip("/").rpartition("/")[2] or str(parts.hostname)
 
     def __call__(
         self,
@@ -47,25 +42,11 @@ class Endpoint:
             "columns": columns,
             "step": getattr(trainer_state, "global_step", 0),
         }
-        request = Request(self.url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        text = self._client.post(json.dumps(body).encode(), TIME_LIMIT)
         try:
-            with self._open(request, timeout=SOCKET_TIMEOUT) as reply:
-                data = reply.read(LARGEST_ANSWER)
-        except HTTPError as error:
-            with error:
-                text = error.read(500).decode("utf-8", "replace").strip()
-            raise RewardError(f"{self.url} answered {error.code} {error.reason}: {text}") from None
-        except OSError as error:
-            reason = getattr(error, "reason", error)
-            raise RewardError(f"{self.url} cannot be reached ({reason}); is it running?") from None
-        return self._scores(data)
-
-    def _scores(self, data: bytes) -> Any:
-        try:
-            answer = json.loads(data)
+            answer = json.loads(text)
             return answer["rewards"] if isinstance(answer, dict) else answer
         except (ValueError, KeyError):
-            text = data[:80].decode("utf-8", "replace")
             raise RewardError(
-                f'{self.url} answered {text!r}; it should answer {{"rewards": […]}}'
+                f'{self._client.url} answered {text[:80]!r}; it should answer {{"rewards": […]}}'
             ) from None

@@ -1,7 +1,8 @@
 """Loads a reward function by the name that the user writes.
 
 A name is a built-in one, that of an installed package, `path/to/file.py:function`,
-`package.module:function`, `http://host:port/path`, or `model:folder` for a sequence classifier.
+`package.module:function`, `judge:rubric.yaml` for a language model that judges,
+`http://host:port/path`, or `model:folder` for a sequence classifier.
 """
 
 import functools
@@ -18,7 +19,10 @@ from grpo_engine.rewards.builtins import BUILT_IN
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
-FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
+FORMS = (
+    "a built-in name, file.py:function, module:function, judge:rubric.yaml, http://… or "
+    "model:folder"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,9 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
         raise RewardError(
             f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepted))}"
         )
-    return LoadedReward(
-        title, function, file, options, has_kwargs, accepted,
-        tuple(p.name for p in required if p.name in accepted),
-    )  # fmt: skip
+    needs = (p.name for p in required if p.name in accepted)
+    columns = getattr(function, "columns", ())  # of a judge
+    return LoadedReward(title, function, file, options, has_kwargs, accepted, (*needs, *columns))
 
 
 def find(name: str) -> tuple[Any, str]:
@@ -86,6 +89,10 @@ def find(name: str) -> tuple[Any, str]:
         from grpo_engine.rewards.endpoint import Endpoint
 
         return Endpoint(name), ""
+    if name.startswith("judge:"):
+        from grpo_engine.rewards.judge import Judge
+
+        return Judge(name.removeprefix("judge:")), ""
     if name.startswith("model:"):
         from grpo_engine.rewards.classifier import Classifier
 

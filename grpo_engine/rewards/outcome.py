@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from grpo_engine.events import RewardValue
 
-Cause = Literal["exception", "timeout", "crash", "count", "type", "value"]
+Cause = Literal["exception", "timeout", "crash", "count", "type", "value", "no_score"]
 Steps = tuple[tuple[int, float], ...]
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from grpo_engine.errors import RewardError
 from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, Steps
 
 # The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
@@ -59,6 +60,8 @@ def _items(output: Any, count: int) -> list[Any]:
 def _score(item: Any, weight: float) -> tuple[float | None, Steps | None]:
     if item is None:
         return None, None
+    if isinstance(item, RewardError):  # of a judge, in place of a score
+        raise InvalidError("no_score", str(item))
     if isinstance(item, list | tuple):
         steps = tuple(sorted(_step(pair, weight) for pair in item))
         return (sum(score for _, score in steps) / len(steps) if steps else None), steps

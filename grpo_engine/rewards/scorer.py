@@ -28,6 +28,7 @@ from grpo_engine.tasks.base import Example, RewardSpec, Task
 
 REMEDIES = {
     "timeout": "Make the function faster, or raise rewards.time_limit.",
+    "no_score": "These answers get no score. If it goes on, see whether the judge's server runs.",
     "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
 }
 REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."

@@ -12,7 +12,17 @@ PAGES = (
     *SHEETS,
 )
 # A block without a language is of the shell if it begins with one of these.
-COMMANDS = ("make", "pip", "python", "grpo-tui", "./grpo-tui", "ssh", "mlx.launch", "$")
+COMMANDS = (
+    "make",
+    "pip",
+    "python",
+    "grpo-tui",
+    "./grpo-tui",
+    "ssh",
+    "mlx.launch",
+    "mlx_lm.server",
+    "$",
+)
 FENCE = re.compile(r"^```(\w*)$")
 
 
@@ -30,9 +40,9 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that a block of Python shows, named by its first line; empty for a script."""
-        named = re.match(r"# ([\w/]+\.py)\n", self.text)
-        return named[1] if named and self.language == "python" else ""
+        """The file that a block shows, named by its first line; empty for a script."""
+        named = re.match(r"# ([\w/]+\.(?:py|yaml))\n", self.text)
+        return named[1] if named and self.language in ("python", "yaml") else ""
 
     @property
     def commands(self) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.safe_yaml import parse_yaml
+from grpo_engine.rewards.rubric import Rubric
 from tests.docs.blocks import PAGES, ROOT, SHEETS, Block, blocks
 from tests.e2e.training import environment
 
@@ -29,6 +30,7 @@ NOT_RUN: Mapping[str, str] = {
     "grpo-tui serve": "serves until it is stopped, as in tests/e2e/test_served_window.py",
     "ssh": "needs another machine", "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
+    "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",
     "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,
     "python -m tools.make_guess": MINUTES,
     "grpo-tui train --set algorithm.recipe=sft": CHAIN, "grpo-tui train --from": CHAIN,
@@ -109,6 +111,8 @@ def test_a_block_is_of_a_language_that_is_run_or_read(block: Block) -> None:
             json.loads(block.text)
         case "toml":
             tomllib.loads(block.text)
+        case "yaml" if block.file:
+            Rubric.model_validate(parse_yaml(block.text))
         case "yaml":
             build(parse_yaml(block.text))
         case "text":
@@ -128,12 +132,12 @@ def test_a_page_runs_from_its_first_block_to_its_last(page: str, tmp_path: Path)
         if block.language == "sh":
             for line in block.commands:
                 run_command(line, block, here, env)
-        elif block.language == "yaml":
+        elif block.language == "yaml" and not block.file:
             (here / "block.yaml").write_text(block.text)
             run_command("grpo-tui train block.yaml", block, here, env)
         elif block.file:
             (here / block.file).write_text(block.text)
-            if not list(starts(block)):
+            if block.language == "python" and not list(starts(block)):
                 run([sys.executable, block.file], block, here, env)
         elif block.language == "python" and not list(starts(block)):
             # in one process, as the cells of a notebook

@@ -32,12 +32,16 @@ def table_parts() -> list[Part]:
 
 
 def reward_parts() -> list[Part]:
-    """The built-in reward functions."""
+    """The built-in reward functions, and the judge."""
     from grpo_engine.rewards.builtins import BUILT_IN
 
+    judge = (
+        "A language model behind a chat endpoint judges by the rubric in a file (docs/tasks.md)."
+    )
+    rows = [(name, item.summary, item.scores) for name, item in BUILT_IN.items()]
     return [
-        Part(f"reward {name}", (("", item.summary), ("scores", item.scores)))
-        for name, item in BUILT_IN.items()
+        Part(f"reward {name}", (("", summary), ("scores", scores)))
+        for name, summary, scores in (*rows, ("judge:rubric.yaml", judge, "0 to 1, None"))
     ]
 
 

@@ -40,7 +40,8 @@ def list_(as_json: Json = False) -> None:
     print_rows(rows, as_json=as_json)
     if not as_json:
         typer.echo(
-            "\nYour own: file.py:function, module:function, http://host/path, model:folder.\n"
+            "\nYour own: file.py:function, module:function, "
+            "judge:rubric.yaml, http://host/path, model:folder.\n"
             "grpo-tui rewards show NAME: what it does and its options\n"
             'grpo-tui rewards test NAME --completion "…": try it on a completion'
         )

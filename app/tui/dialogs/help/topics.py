@@ -207,6 +207,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_count": ("A reward function did not give one value per answer.", ""),
     "reward_type": ("A reward function gave something that is not a number.", ""),
     "reward_value": ("A reward function gave NaN or a number too large to add up.", ""),
+    "reward_no_score": ("A judge gave no score: an outage, or a reply of another form.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
     "duplicates": (
         "Many answers repeat another of their group, and no more of them are right.",

@@ -1,0 +1,162 @@
+"""A language model behind a chat endpoint as a judge of answers, by a rubric of the user."""
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.cache import Cache
+from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
+from grpo_engine.rewards.rubric import read_rubric
+from grpo_engine.rewards.verdict import message, read_reply
+
+TOKENS = ("prompt_tokens", "completion_tokens")
+SHARE = 0.9  # of a call's time limit; the rest is for the way back
+
+Result = tuple[float | RewardError | None, str]
+
+
+class Question(NamedTuple):
+    """A message to the judge, and the rows of the batch that have each of its answers."""
+
+    text: str
+    rows: Sequence[Sequence[int]]
+
+
+class Judge:
+    """Scores answers from 0 to 1; identical ones are judged once.
+
+    Totals since the process began are logged as metrics: calls, failures, replies from the cache,
+    and the cost.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._rubric = rubric = read_rubric(Path(path).expanduser())
+        self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
+        self._cache = Cache("judge", rubric.cache)
+        self._totals = Counter[str](calls=0, failures=0, cached=0, cost=0)
+        self._lock = Lock()
+        self.__name__ = Path(path).stem
+        self.columns = rubric.columns
+
+    async def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **arguments: Any
+    ) -> list[Any]:
+        """A score for each answer, the error in place of it, or None in a group of equal ones."""
+        return await asyncio.to_thread(self._scores, prompts, completions, **arguments)
+
+    def _scores(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        trainer_state: Any,
+        log_extra: Callable[..., None],
+        log_metric: Callable[..., None],
+        **columns: Sequence[Any],
+    ) -> list[Any]:
+        deadline = time.monotonic() + SHARE * trainer_state.time_limit
+        questions = list(self._questions(prompts, completions, columns))
+        with ThreadPoolExecutor(self._rubric.concurrency) as pool:
+            replies = list(pool.map(partial(self._reply, deadline=deadline), questions))
+        results: list[Result] = [(None, "")] * len(completions)
+        for question, reply in zip(questions, replies, strict=True):
+            for rows, result in zip(question.rows, reply, strict=True):
+                for row in rows:
+                    results[row] = result
+        self._cache.prune()
+        log_extra("reason", [reason for _, reason in results])
+        for name, total in self._totals.items():
+            log_metric(f"judge/{self.__name__}/{name}", total)
+        return [score for score, _ in results]
+
+    def _questions(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> Iterator[Question]:
+        """Answers to the same prompt with the same columns are ranked together."""
+        ranks, groups = self._rubric.ranking, dict[str, dict[str, list[int]]]()
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            data, answer = {"prompt": _content(prompt)}, _content(completion)
+            if self.columns:
+                data["columns"] = {name: columns[name][row] for name in self.columns}
+            if not ranks:
+                data["answer"] = answer
+            group = groups.setdefault(json.dumps(data), {})
+            group.setdefault(json.dumps(answer), []).append(row)
+        for text, group in groups.items():
+            data = json.loads(text)
+            if ranks:
+                data["answers"] = {str(n): json.loads(item) for n, item in enumerate(group, 1)}
+            if not ranks or len(group) > 1:
+                yield Question(message(self._rubric, data), [*group.values()])
+
+    def _reply(self, question: Question, deadline: float) -> Sequence[Result]:
+        """What the judge says to a question, from the cache or from its server."""
+        rubric, answers = self._rubric, len(question.rows)
+        messages = [{"role": "user", "content": question.text}]
+        body = {**rubric.options, "model": rubric.model, "messages": messages}
+        data = json.dumps(body).encode()
+        key = sha256(rubric.url.encode() + data).hexdigest()
+        try:
+            if (text := self._cache.read(key)) is not None:
+                self._count(cached=1)
+                return read_reply(rubric, text, answers)
+            text = self._text(self._client.post_with_retries(
+                data, rubric.time_limit, deadline, rubric.retries, lambda: self._count(calls=1)
+            ))  # fmt: skip
+            scores = read_reply(rubric, text, answers)
+        except RewardError as error:
+            self._count(failures=1)
+            return [(error, "")] * answers
+        self._cache.write(key, text)
+        return scores
+
+    def _text(self, data: str) -> str:
+        """The text of the reply, without what must not be stored; its cost is counted."""
+        text, usage = None, {}
+        with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            reply = json.loads(data)
+            text = reply["choices"][0]["message"]["content"]
+            usage = dict(reply.get("usage") or {})
+        if not isinstance(text, str):
+            quote = self._client.without_key(data)[:LONGEST_QUOTE]
+            raise RewardError(f"{self._client.url} answered without a message: {quote}")
+        for name, price in zip(TOKENS, self._rubric.price, strict=True):
+            if isinstance(tokens := usage.get(name), int) and tokens > 0:
+                self._count(cost=tokens * price / 1e6)
+        return self._client.without_key(text).encode("utf-8", "replace").decode()
+
+    def _count(self, **amounts: float) -> None:
+        with self._lock:
+            self._totals.update(amounts)
+
+
+def _content(value: Any) -> Any:
+    """A text, or the messages of a dialogue; of a single message its text."""
+    is_single = isinstance(value, list) and len(value) == 1
+    return value[0].get("content") if is_single else value
+
+
+def _key(path: str, variable: str) -> str:
+    """The key that the environment has; it is never part of a message."""
+    key = os.environ.get(variable, "").strip()
+    if variable and not key:
+        raise RewardError(
+            f"reward judge:{path}: the environment variable that key_variable names is not set; "
+            "export it before you start the run"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise RewardError(
+            f"reward judge:{path}: the key in the environment variable has characters that no "
+            "header can have; copy it again"
+        )
+    return key

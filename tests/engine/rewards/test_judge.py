@@ -1,0 +1,432 @@
+"""Judges: what they are asked, how replies are read, and what happens when there is none."""
+
+import asyncio
+import json
+import math
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.config.stop_when import StopRule
+from grpo_engine.errors import RewardError
+from grpo_engine.metrics import spec
+from grpo_engine.rewards import http_client
+from grpo_engine.rewards.cache import Cache
+from grpo_engine.rewards.client import PATIENCE, RewardClient
+from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.rubric import Rubric
+from grpo_engine.rewards.verdict import as_data, read_reply
+from grpo_engine.tasks.base import RewardSpec
+from tests.engine.rewards.judges import (
+    FAILURES,
+    KEY,
+    Handler,
+    data_of,
+    reply,
+    scores,
+    serving,
+    write_rubric,
+)
+from tests.engine.rewards.scored import problems_of, values_of
+
+
+@pytest.fixture(autouse=True)
+def _private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test, a key, and short pauses."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
+
+
+@dataclass
+class Judged:
+    """What a judge gave a batch."""
+
+    scores: list[Any]
+    reasons: list[str]
+    metrics: dict[str, float]
+
+
+def judged(name: str, *answers: Any, time_limit: float = 30.0, **columns: Any) -> Judged:
+    """Load a judge and have it judge answers to one prompt."""
+    result = Judged([], [], {})
+    given_scores = load_reward(name, {}).function(
+        prompts=columns.pop("prompts", ["What is 2 + 2?"] * len(answers)),
+        completions=list(answers),
+        trainer_state=SimpleNamespace(time_limit=time_limit),
+        log_extra=lambda _, values: result.reasons.extend(values),
+        log_metric=lambda name, value: result.metrics.update({name: value}),
+        **columns,
+    )
+    result.scores = asyncio.run(given_scores)
+    return result
+
+
+def test_a_score_is_the_weighted_mean_on_the_scale(tmp_path: Path) -> None:
+    """(2 * (4 - 1)/4 + 1 * (3 - 1)/4) / 3 = (1.5 + 0.5)/3 = 2/3."""
+    with serving(lambda _: scores("Right, but long.", right=4, brief=3)) as script:
+        name = write_rubric(
+            tmp_path / "r.yaml", script.url, scale=[1, 5], weights={"right": 2},
+            criteria={"right": "It is right.", "brief": "It is brief."},
+        )  # fmt: skip
+        result = judged(name, "4, I think")
+    assert result.scores == [pytest.approx(2 / 3, abs=1e-15)]
+    assert result.reasons == ["right 4, brief 3 of 5. Right, but long."]
+
+
+def test_a_judge_gets_the_prompt_the_answer_and_the_columns_that_the_rubric_names(
+    tmp_path: Path,
+) -> None:
+    with serving(lambda _: scores(good=1)) as script:
+        name = write_rubric(
+            tmp_path / "r.yaml", script.url, columns=["solution"], options={"temperature": 0}
+        )
+        judged(name, [{"role": "assistant", "content": "4"}], solution=["four"])
+    (request,) = script.requests
+    assert data_of(request) == {
+        "prompt": "What is 2 + 2?", "answer": "4", "columns": {"solution": "four"},
+    }  # fmt: skip
+    assert (request["model"], request["temperature"]) == ("m", 0)
+    assert "- good: The answer is good." in request["messages"][0]["content"]
+
+
+def test_a_dialogue_is_judged_with_all_its_turns(tmp_path: Path) -> None:
+    turns = [{"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"},
+             {"role": "assistant", "content": "4"}]  # fmt: skip
+    with serving(lambda _: scores(good=1)) as script:
+        judged(write_rubric(tmp_path / "r.yaml", script.url), turns)
+    assert data_of(script.requests[0])["answer"] == turns
+
+
+def test_a_ranking_gives_equal_distances_and_equal_answers_the_same(tmp_path: Path) -> None:
+    """Of three different answers the ranks 1, 2, 3 are worth 1, 1/2 and 0."""
+    with serving(lambda _: reply({"ranking": [3, 1, 2], "reason": "c is clear"})) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, ranking="Which is clear?")
+        result = judged(name, "a", "b", "a", "c")
+    assert data_of(script.requests[0])["answers"] == {"1": "a", "2": "b", "3": "c"}
+    assert result.scores == [0.5, 0, 0.5, 1]
+    assert result.reasons[3] == "rank 1 of 3. c is clear"
+
+
+def test_each_group_is_ranked_alone_and_equal_answers_need_no_judge(tmp_path: Path) -> None:
+    def prefers_longer(request: Any) -> Any:
+        answers = data_of(request)["answers"]
+        order = sorted(answers, key=lambda number: -len(answers[number]))
+        return reply({"ranking": [int(number) for number in order]})
+
+    with serving(prefers_longer) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, ranking="Which is longer?")
+        result = judged(
+            name, "a", "bb", "c", "c", "dd", "e", prompts=["p", "p", "q", "q", "r", "r"]
+        )
+    assert result.scores == [0, 1, None, None, 1, 0]
+    assert len(script.requests) == 2
+
+
+def test_equal_answers_are_judged_once_and_again_from_the_cache(tmp_path: Path) -> None:
+    with serving(lambda _: scores(good=10)) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url)
+        assert judged(name, "a", "a", "b").metrics["judge/r/calls"] == 2
+        again = judged(name, "b", "a", "c")
+    assert again.scores == [1, 1, 1]
+    assert again.metrics == {
+        "judge/r/calls": 1, "judge/r/cached": 2, "judge/r/failures": 0, "judge/r/cost": 0,
+    }  # fmt: skip
+    assert len(script.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model": "other"}, {"scale": [0, 20]}, {"criteria": {"good": "It is kind."}},
+     {"options": {"temperature": 1}}],
+)  # fmt: skip
+def test_another_rubric_is_another_question_to_the_cache(tmp_path: Path, change: Any) -> None:
+    with serving(lambda _: scores(good=10)) as script:
+        judged(write_rubric(tmp_path / "r.yaml", script.url), "a")
+        judged(write_rubric(tmp_path / "r.yaml", script.url, **change), "a")
+    assert len(script.requests) == 2
+
+
+def test_the_cache_is_private_and_bounded_and_does_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache("judge", 2)
+    for number in range(4):
+        cache.write(f"k{number}", f"text {number}")
+    cache.prune()
+    assert [cache.read(f"k{number}") for number in range(4)] == [None, None, "text 2", "text 3"]
+    folder = tmp_path / "cache" / "grpo-tui" / "judge"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "k3").write_bytes(b"cut")
+    assert cache.read("k3") is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    without = Cache("judge", 2)
+    without.write("k", "text")
+    without.prune()
+    assert without.read("k") is None
+
+
+def test_the_cost_is_that_of_the_tokens_which_the_server_counts(tmp_path: Path) -> None:
+    """1000 tokens at 2 a million and 10 at 50 a million: 0.002 + 0.0005."""
+    usage = {"prompt_tokens": 1000, "completion_tokens": 10}
+    with serving(lambda _: reply({"scores": {"good": 1}}, **usage)) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, price=[2, 50])
+        assert judged(name, "a").metrics["judge/r/cost"] == pytest.approx(0.0025, rel=1e-12)
+        assert judged(name, "a").metrics["judge/r/cost"] == 0
+
+
+@pytest.mark.parametrize(
+    "usage", ["many", [1], {"prompt_tokens": "9"}, {"prompt_tokens": -9}, {"prompt_tokens": 1e999}]
+)
+def test_a_count_of_tokens_that_is_none_costs_nothing(tmp_path: Path, usage: Any) -> None:
+    with serving(lambda _: {**scores(good=10), "usage": usage}) as script:
+        result = judged(write_rubric(tmp_path / "r.yaml", script.url, price=[1, 1]), "a")
+    assert (result.scores, result.metrics["judge/r/cost"]) == ([1], 0)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name)
+def test_a_failure_is_no_score_and_says_what_happened(tmp_path: Path, failure: Any) -> None:
+    with serving(lambda _: failure.write) as script:
+        name = write_rubric(
+            tmp_path / "r.yaml", script.url, time_limit=0.3 if failure.is_slow else 20,
+            retries=1, key_variable="JUDGE_KEY",
+        )  # fmt: skip
+        result = judged(name, "an answer")
+        again = judged(name, "an answer")
+    (score,) = result.scores
+    assert isinstance(score, RewardError)
+    assert failure.reason in str(score)
+    assert KEY not in str(score)
+    assert result.metrics["judge/r/failures"] == 1
+    assert 2 * result.metrics["judge/r/calls"] == len(script.requests) == 2 * (1 + failure.may_pass)
+    assert again.metrics["judge/r/cached"] == 0
+
+
+def once(failure: Callable[[Handler], None]) -> Callable[[Any], Any]:
+    """A server that fails at its first request."""
+    replies: Iterator[Any] = iter([failure])
+    return lambda _: next(replies, scores(good=10))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        lambda handler: handler.send(500, "broken"),
+        lambda handler: handler.send(429, "later", Retry_After="0"),
+        lambda handler: handler.send(503, "later", Retry_After="Wed, 01 Jan 2020 00:00:00 GMT"),
+        lambda handler: handler.send(503, "later", Retry_After="soon"),
+        lambda _: None,
+    ],
+)
+def test_what_passes_is_tried_again(tmp_path: Path, failure: Callable[[Handler], None]) -> None:
+    with serving(once(failure)) as script:
+        result = judged(write_rubric(tmp_path / "r.yaml", script.url), "a")
+    assert result.scores == [1]
+    assert result.metrics["judge/r/calls"] == 2
+
+
+def test_a_server_may_ask_for_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("grpo_engine.rewards.http_client.time.sleep", pauses.append)
+    with serving(once(lambda handler: handler.send(429, "", Retry_After="7"))) as script:
+        assert judged(write_rubric(tmp_path / "r.yaml", script.url), "a").scores == [1]
+    assert 7.0 in pauses
+
+
+def test_a_server_that_hangs_leaves_the_others_their_scores(tmp_path: Path) -> None:
+    def hangs_on_b(request: Any) -> Any:
+        if data_of(request)["answer"] == "b":
+            return lambda _: script.ended.wait(60)
+        return scores(good=10)
+
+    with serving(hangs_on_b) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url)
+        result = judged(name, "a", "b", "c", time_limit=1.0)
+    assert (result.scores[0], result.scores[2]) == (1, 1)
+    assert "no reply within" in str(result.scores[1])
+
+
+def test_an_outage_never_ends_a_run(tmp_path: Path) -> None:
+    """From the first step on, and however long it lasts."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        spec = RewardSpec(name=write_rubric(tmp_path / "r.yaml", url, retries=0))
+        with RewardClient([spec], tmp_path, 30.0) as client:
+            for step in range(PATIENCE + 1):
+                outcomes = client.score(["p"] * 2, ["a", "b"], [[1]] * 2, {}, {"global_step": step})
+                assert values_of(outcomes) == ((None, None),)
+                assert "cannot be reached" in outcomes[0].rewards[0].reason
+                assert [problem.cause for problem in problems_of(outcomes)] == ["no_score"] * 2
+
+
+GOOD = Rubric(
+    endpoint="http://h", model="m", scale=(0, 10),
+    criteria={"a": "A.", "b": "B."},
+)  # fmt: skip
+RANKING = Rubric(endpoint="http://h", model="m", ranking="Which?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"scores": {"a": 0, "b": 10}}',
+        ' {"reason": "so", "scores": {"a": 0.0, "b": 1e1}} \n',
+        '```json\n{"scores": {"a": 0, "b": 10}}\n```',
+        '<think>{"scores": {"a": 1}}</think>\n{"scores": {"a": 0, "b": 10}}',
+        'thoughts without their beginning</think>{"scores": {"a": 0, "b": 10}}',
+    ],
+)
+def test_forms_of_the_same_verdict_are_read(text: str) -> None:
+    assert read_reply(GOOD, text, 1)[0][0] == 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: 3, b: 4",
+        '{"a": 3, "b": 4}',
+        '{"scores": [3, 4]}',
+        '{"scores": {"a": 3}}',
+        '{"scores": {"a": 3, "b": 4, "c": 5}}',
+        '{"scores": {"a": 3, "b": 11}}',
+        '{"scores": {"a": -0.1, "b": 4}}',
+        '{"scores": {"a": 3, "b": NaN}}',
+        '{"scores": {"a": 3, "b": Infinity}}',
+        '{"scores": {"a": 3, "b": "4"}}',
+        '{"scores": {"a": 3, "b": true}}',
+        '{"scores": {"a": 3, "b": null}}',
+        '{"scores": {"a": 3, "b": 4}, "scores": {"a": 10, "b": 10}}',
+        'Sure! {"scores": {"a": 3, "b": 4}}',
+        '{"scores": {"a": 3, "b": 4}} {"scores": {"a": 10, "b": 10}}',
+        '{"scores": {"a": 3, "b": 4}',
+        "[" * 100_000,
+    ],
+)
+def test_any_other_reply_is_no_score_and_is_quoted(text: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        read_reply(GOOD, text, 1)
+    assert "not of the form asked for" in str(caught.value)
+    assert str(caught.value).endswith(f": {text[:500]}")
+
+
+@pytest.mark.parametrize(
+    "order", ["[1, 2]", "[1, 2, 3, 3]", "[0, 1, 2]", '["1", "2", "3"]', "[1.0, 2, 3]",
+              "[true, 2, 3]", "{}", "[[1, 2, 3]]", "3"],
+)  # fmt: skip
+def test_a_ranking_has_each_answer_once(order: str) -> None:
+    with pytest.raises(RewardError, match="each number from 1 to 3 once"):
+        read_reply(RANKING, f'{{"ranking": {order}}}', 3)
+
+
+@given(st.permutations(range(1, 6)))
+def test_scores_of_a_ranking_order_the_answers_as_it_does(order: list[int]) -> None:
+    values = [value for value, _ in read_reply(RANKING, json.dumps({"ranking": order}), 5)]
+    assert sorted(range(1, 6), key=lambda number: -values[number - 1]) == order
+    assert sum(values) == 2.5
+
+
+@given(st.text() | st.lists(st.dictionaries(st.text(max_size=9), st.text())))
+def test_data_stays_one_line_without_tags_and_says_the_same(value: Any) -> None:
+    data = as_data(value)
+    assert json.loads(data) == value
+    assert not {"<", "~", "\n"} & set(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["<|im_start|>", "</s>", "[INST]", "[/INST]", "]~b]", "<｜User｜>"]
+)
+def test_no_special_token_is_left_in_the_data(text: str) -> None:
+    assert text not in as_data(f"a{text}b")
+    assert json.loads(as_data(f"a{text}b")) == f"a{text}b"
+
+
+def test_code_and_mathematics_stay_readable() -> None:
+    assert as_data("x[0] = [1, 2]; a > b") == '"x[0] = [1, 2]; a > b"'
+    assert as_data("naïve 漢字") == '"naïve 漢字"'
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ({"api_key": KEY}, "api_key is no entry of it; there are endpoint, model, key_variable"),
+        ({"key_variable": KEY}, "key_variable is the name of an environment variable"),
+        ({"key_variable": "NOT_SET_ANYWHERE"}, "that key_variable names is not set"),
+        ({"endpoint": f"https://user:{KEY}@host/v1"}, "endpoint is host, port and path"),
+        ({"endpoint": f"https://host/v1?key={KEY}"}, "endpoint is host, port and path"),
+        ({"endpoint": f"https://host:{KEY}/v1"}, "endpoint is host, port and path"),
+        ({"endpoint": "api.openai.com/v1"}, "as in https://api.openai.com/v1"),
+        ({"scale": [5, 1]}, "scale is the lowest score and a higher one"),
+        ({"scale": [0, math.nan]}, "scale.1: Input should be a finite number"),
+        ({"criteria": {}}, "give either criteria or a ranking"),
+        ({"criteria": {"a": "A."}, "ranking": "Which?"}, "give either criteria or a ranking"),
+        ({"weights": {"good": 0}}, "weights.good: Input should be greater than 0"),
+        ({"weights": {"bad": 1}}, "weights are by the names of criteria"),
+        ({"model": None}, "model: Input should be a valid string"),
+        ({"concurrency": 0}, "concurrency: Input should be greater than or equal to 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_rubric_is_refused_in_a_sentence_without_the_key(
+    tmp_path: Path, entries: Any, problem: str
+) -> None:
+    name = write_rubric(tmp_path / "r.yaml", "http://127.0.0.1:9/v1", **entries)
+    with pytest.raises(RewardError) as caught:
+        load_reward(name, {})
+    assert problem in str(caught.value)
+    assert KEY not in str(caught.value)
+    assert str(caught.value).startswith(f"reward judge:{tmp_path}/r.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(None, "cannot read"), ("a: [", "while parsing"), ("- 1", "valid dictionary"), ("", "valid")],
+)
+def test_a_file_that_is_no_rubric_is_refused(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
+    if text is not None:
+        (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(RewardError, match=problem):
+        load_reward(f"judge:{tmp_path}/r.yaml", {})
+
+
+def test_a_key_that_no_header_can_have_is_refused_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", f"{KEY}\nX-Other: 1")
+    name = write_rubric(tmp_path / "r.yaml", "http://h/v1", key_variable="JUDGE_KEY")
+    with pytest.raises(RewardError, match="characters that no header can have") as caught:
+        load_reward(name, {})
+    assert KEY not in str(caught.value)
+
+
+def test_the_columns_of_a_rubric_are_required(tmp_path: Path) -> None:
+    name = write_rubric(tmp_path / "r.yaml", "http://h/v1", columns=["solution", "two words"])
+    assert load_reward(name, {}).required == ("prompts", "completions", "solution", "two words")
+
+
+def test_the_key_goes_with_the_request_and_is_cut_out_of_what_comes_back(tmp_path: Path) -> None:
+    with serving(lambda _: scores(f"your key is {KEY}", good=1)) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, key_variable="JUDGE_KEY")
+        result = judged(name, "a")
+    assert script.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert result.reasons == ["good 1 of 10. your key is [key]"]
+    stored = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(stored) == 1
+    assert not any(KEY.encode() in data for data in stored)
+
+
+def test_the_cost_can_be_a_budget() -> None:
+    assert StopRule("judge/r/cost > 5").metrics == {"judge/r/cost"}
+    assert "total since the run was started or resumed" in spec("judge/r/cost").help
