@@ -69,7 +69,7 @@ def purge(store: ExperimentStore, run: int) -> int:
         _rebuild_search(store)
         _delete_rows(store, run)
     remove_run_folder(store.path, row.short)
-    store.execute(RUN.delete().where(RUN.c.id == run))
+    store.execute(RUN.delete().filter_by(id=run))
     named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
     drop_unused(store.path, (row.value for row in named))
     with closing(open_writer(store.path)) as conn:

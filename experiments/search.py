@@ -204,7 +204,7 @@ def _newest(
     """Read what may match in growing pages, newest first."""
     bounds = select(func.min(ANSWER.id), func.max(ANSWER.id))
     if run is not None:
-        bounds = bounds.where(ANSWER.run_id == run)
+        bounds = bounds.filter_by(run_id=run)
     ((low, high),) = reader.rows(bounds)
     if low is None:
         return
@@ -222,7 +222,7 @@ def _sorted(
     reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], name: str
 ) -> Iterator[Sequence[Any]]:
     """Read what may match in pages by descending value; those without one come last."""
-    keys = select(ANSWER.id).where(ANSWER.run_id == run)
+    keys = select(ANSWER.id).filter_by(run_id=run)
     if query.words and reader.schema >= 2:
         keys = keys.where(query.indexed(0, 2**62))
     order = (ANSWER[name].desc().nulls_last(), ANSWER.id.desc())

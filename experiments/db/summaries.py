@@ -34,13 +34,13 @@ def add(summary: Summary, step: int, value: float) -> None:
 
 
 def load(conn: Connection, run: int) -> dict[int, Summary]:
-    rows = conn.execute(select(METRIC_SUMMARY).where(METRIC_SUMMARY.c.run_id == run))
+    rows = conn.execute(select(METRIC_SUMMARY).filter_by(run_id=run))
     return {row.key_id: row._asdict() for row in rows}
 
 
 def rebuild(conn: Connection, run: int) -> None:
     """Recompute the summaries of a run, of whose metrics some values were hidden."""
-    conn.execute(METRIC_SUMMARY.delete().where(METRIC_SUMMARY.c.run_id == run))
+    conn.execute(METRIC_SUMMARY.delete().filter_by(run_id=run))
     summaries: dict[int, Summary] = {}
     columns = METRIC.c
     values = select(columns.key_id, columns.step, columns.value).where(columns.run_id == run)

@@ -102,7 +102,7 @@ class Column:
                 func.number_in_force(RUN.c.config, self.path),
                 func.in_force(RUN.c.config, self.path),
             )
-        key = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == self.path).scalar_subquery()
+        key = select(METRIC_KEY.c.id).filter_by(name=self.path).scalar_subquery()
         return (
             select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
             .where(METRIC_SUMMARY.c.run_id == RUN.c.id, METRIC_SUMMARY.c.key_id == key)

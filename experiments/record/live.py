@@ -56,10 +56,9 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         rss, free = memory_now()
-        of_attempt = (ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
         self.store.execute(
             ATTEMPT.update()
-            .where(*of_attempt)
+            .filter_by(run_id=self.run_key, n=self.attempt)
             .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
         )
 
@@ -79,12 +78,12 @@ class LiveBoard:
         now = time.time()
         if self.board.version == self._written or now - self._at < BOARD_PERIOD_S:
             return
-        of_run = RUN_LIVE.c.run_id == self.writer.run
-        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).where(of_run))
+        run = self.writer.run
+        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).filter_by(run_id=run))
         if lease is None or lease < now:
             return
         view = self.board.snapshot()
-        live = RUN_LIVE.update().where(of_run)
+        live = RUN_LIVE.update().filter_by(run_id=run)
         begin(self.writer.file, limit=0.05)
         with self.writer.file:
             self.writer.conn.execute(
@@ -106,11 +105,8 @@ class Requests:
         if self._done:
             self._set(self._done, outcome="done")
             self._done = []
-        columns = CONTROL.c
-        query = select(CONTROL).where(
-            columns.run_id == self.writer.run, columns.outcome == "", columns.taken_at.is_(None)
-        )
-        for row in self.writer.conn.execute(query.order_by(columns.id)).all():
+        query = select(CONTROL).filter_by(run_id=self.writer.run, outcome="", taken_at=None)
+        for row in self.writer.conn.execute(query.order_by(CONTROL.c.id)).all():
             late = time.time() - seconds(row.asked_at) > EXPIRE_S
             if late or row.attempt != self.writer.attempt:
                 self._set([row.id], outcome="expired")

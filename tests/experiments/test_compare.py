@@ -198,7 +198,7 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
 
 def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
     run = reader.resolve("slow")
-    with pytest.raises(CompareError, match="equal 'epoch'"):
+    with pytest.raises(CompareError, match="no axis 'epoch'"):
         compare(reader, [run, reader.resolve("fast")], axis="epoch")
 
 
