@@ -632,7 +632,7 @@ def function_lines(
         lines.append(line)
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", palette.label)])
-        reason = paragraph(reward.reason, width - 2, 3, palette.text) if reward.reason else []
+        reason = paragraph(reward.reason, width - 2, 99, palette.text) if reward.reason else []
         lines += [[("  ", None), *part] for part in reason]
     return lines
 
