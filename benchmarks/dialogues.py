@@ -62,7 +62,7 @@ def measure(
     row = {"turns": asked.turns, "most": most}
     pool.begin([Job(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
     dialogues = Dialogues(
-        episodes=pool, tokens=lambda _: ids[PROMPT:], end_token=None, max_turns=asked.turns
+        episodes=pool, tokens=lambda *_: ids[PROMPT:], end_token=None, max_turns=asked.turns
     )
     prompt = PromptRows(key="p", group=0, ids=ids[:PROMPT], rows=asked.rows)
     begun, used = time.perf_counter(), time.process_time()

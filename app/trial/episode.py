@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import EnvironmentClient, Job
-from grpo_engine.environments.dialogues import specs_of
+from grpo_engine.environments.dialogues import for_agents, specs_of
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.rollouts.dialogue import EnvironmentReply
@@ -73,6 +73,7 @@ class Episode:
         self.client = EnvironmentClient(
             tools, names, folder, config.rewards.time_limit,
             interpreter=config.task.interpreter, options=config.task.options,
+            agents=for_agents(config, task or Task(name="", train=())),
         )  # fmt: skip
 
     def begin(self) -> Update:

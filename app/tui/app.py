@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 
 from textual import events, on
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.driver import Driver
 from textual.message import Message
@@ -27,6 +26,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
 from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.keys import hidden
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.looks.themes import THEMES
 from grpo_tui.app.tui.messages import Said
@@ -86,22 +86,18 @@ class Workbench(RunApp):
     ESCAPE_TO_MINIMIZE = False
     COMMAND_PALETTE_BINDING = "ctrl+p"
     COMMANDS: ClassVar[set[Any]] = {finding_provider}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
-        Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
-                tooltip="Configure and start a new run"),
-        Binding("3", "mode('watch')", "Watch", id="mode.watch", show=False,
-                tooltip="The run while it trains"),
-        Binding("4", "mode('rollouts')", "Rollouts", id="mode.rollouts", show=False,
-                tooltip="Every answer, down to the token"),
-        Binding("5", "mode('compare')", "Compare", id="mode.compare", show=False,
-                tooltip="Runs side by side"),
-        Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
-                tooltip="Show a letter on every panel and field; press one to go there"),
-        Binding("exclamation_mark", "messages", "messages", id="messages", show=False,
-                tooltip="List the latest messages"),
-        Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
-                tooltip="Copy the selection, or ask to quit if nothing is selected"),
+    BINDINGS: ClassVar = [
+        hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
+        hidden("2", "mode('new_run')", "New run", "mode.new_run", "Configure and start a new run"),
+        hidden("3", "mode('watch')", "Watch", "mode.watch", "The run while it trains"),
+        hidden("4", "mode('rollouts')", "Rollouts", "mode.rollouts",
+               "Every answer, down to the token"),
+        hidden("5", "mode('compare')", "Compare", "mode.compare", "Runs side by side"),
+        hidden("ctrl+o", "jump", "jump to a panel", "jump",
+               "Show a letter on every panel and field; press one to go there"),
+        hidden("exclamation_mark", "messages", "messages", "messages", "List the latest messages"),
+        hidden("ctrl+c", "ask_quit", "copy, or quit", "quit",
+               "Copy the selection, or ask to quit if nothing is selected"),
     ]  # fmt: skip
 
     def get_driver_class(self) -> type[Driver]:

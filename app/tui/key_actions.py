@@ -20,7 +20,6 @@ NAMES = {
     "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
     "exclamation_mark": "!", "plus": "+", "at": "@", "less_than_sign": "<",
     "greater_than_sign": ">", "left_curly_bracket": "{", "right_curly_bracket": "}",
-    "left_parenthesis": "(", "right_parenthesis": ")",
 }  # fmt: skip
 # Textual's own bindings that the help lists, described in our words.
 OWN_WORDS = {

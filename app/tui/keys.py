@@ -3,6 +3,7 @@
 A key means the same on every screen: `tests/app/tui/test_key_grammar.py` has the meaning of each.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -38,25 +39,36 @@ EARLIER_IDS: Final = MappingProxyType({
      "new.less": "move.left"}
   | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
-NAVIGATION: Final = (
-    Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),
-    Binding("down,j", "move(1, 0)", "down", id="move.down", show=False, tooltip="One line down"),
-    Binding("left,h", "move(0, -1)", "left", id="move.left", show=False, tooltip="To the left"),
-    Binding("right,l", "move(0, 1)", "right", id="move.right", show=False, tooltip="To the right"),
-    Binding("pageup", f"move(-{PAGE}, 0)", "page up", id="move.page_up", show=False,
-            tooltip="Ten lines up"),
-    Binding("pagedown", f"move({PAGE}, 0)", "page down", id="move.page_down", show=False,
-            tooltip="Ten lines down"),
-    Binding("home", f"move(-{LAST}, 0)", "first", id="move.first", show=False,
-            tooltip="To the first line"),
-    Binding("end", f"move({LAST}, 0)", "last", id="move.last", show=False,
-            tooltip="To the last line"),
-)  # fmt: skip
+
+def bind(
+    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
+) -> Binding:
+    """A key, with a hint in the key bar."""
+    return Binding(keys, action, name, id=id, tooltip=tooltip, key_display=written)
+
+
+def hidden(
+    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
+) -> Binding:
+    """A key without a hint."""
+    return replace(bind(keys, action, name, id, tooltip, written), show=False)
 
 
 def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:
     """An action that is in the palette and has no key until a keymap gives it one by its id."""
-    return Binding(f"unbound+{id}", action, name, id=id, show=False, tooltip=tooltip)
+    return hidden(f"unbound+{id}", action, name, id, tooltip)
+
+
+NAVIGATION: Final = (
+    hidden("up,k", "move(-1, 0)", "up", "move.up", "One line up"),
+    hidden("down,j", "move(1, 0)", "down", "move.down", "One line down"),
+    hidden("left,h", "move(0, -1)", "left", "move.left", "To the left"),
+    hidden("right,l", "move(0, 1)", "right", "move.right", "To the right"),
+    hidden("pageup", f"move(-{PAGE}, 0)", "page up", "move.page_up", "Ten lines up"),
+    hidden("pagedown", f"move({PAGE}, 0)", "page down", "move.page_down", "Ten lines down"),
+    hidden("home", f"move(-{LAST}, 0)", "first", "move.first", "To the first line"),
+    hidden("end", f"move({LAST}, 0)", "last", "move.last", "To the last line"),
+)  # fmt: skip
 
 
 def is_bound(key: str) -> bool:

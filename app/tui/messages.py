@@ -47,13 +47,6 @@ class MuteRequested(Message):
 
 
 @dataclass
-class PromptFocused(Message):
-    """Show the prompt at this index of the step."""
-
-    prompt: int
-
-
-@dataclass
 class MetricRequested(Message):
     """Show this metric of the shown run alone."""
 

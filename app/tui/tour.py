@@ -1,14 +1,13 @@
 """The tour: nine sentences on a recorded run, each of which asks for one key."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.reactive import reactive
 from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.key_actions import key_name
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
@@ -95,19 +94,17 @@ class TourLine(Panel, can_focus=False):
     """The tour's sentence, below the tabs."""
 
     DEFAULT_CSS = "TourLine { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
     sentence: reactive[str] = reactive("")
     place: reactive[int] = reactive(0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The sentence after its number, on two lines at most."""
-        palette = self.palette
         count = f" {min(self.place + 1, len(STOPS))}/{len(STOPS)} "
-        bold = style(palette.headline, palette.cursor, bold=True)
         lines = wrap(self.sentence, max(8, width - len(count) - 1), height)
         return [
-            [(count if not at else " " * len(count), style(palette.accent, palette.cursor)),
-             (text.ljust(width - len(count)), bold)]
+            [(count if not at else " " * len(count), "accent on cursor"),
+             (text.ljust(width - len(count)), "bold headline on cursor")]
             for at, text in enumerate([*lines, *[""] * (height - len(lines))])
         ]  # fmt: skip

@@ -191,8 +191,8 @@ class TaskConfig(Section):
         (), "Functions that the model can call: `file.py:function` or `module:function`."
     )
     environment: str | Mapping[str, str] = setting(
-        "", "What replies to answers: `file.py:Class`, or several by the name in a row's "
-        "`environment`; empty for one turn.",
+        "", "What replies to answers: `file.py:Class`, `agent: <command>`, or several by the name "
+        "in a row's `environment`; empty for one turn.",
         example="{name: file.py:Class}",
     )  # fmt: skip
     interpreter: str = setting(

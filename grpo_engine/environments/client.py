@@ -6,12 +6,19 @@ call. A rollout whose environment fails has an error, and the run continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
+from grpo_engine.rollouts.dialogue import (
+    NO_LIMITS,
+    NO_USAGE,
+    EnvironmentReply,
+    Limits,
+    ToolCall,
+    Usage,
+)
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
 from grpo_engine.sandbox.client import Call, Result, Sandbox
@@ -31,6 +38,7 @@ class Described:
     has_reward: bool
     tools: Sequence[Mapping[str, Any]] = ()  # their schemas
     by_turn: bool = False  # whether its replies have rewards
+    is_agent: bool = False  # whether it asks for answers itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +59,11 @@ class _Episode:
     job: Job
     environment: Described
     process: int = 0
-    past: list[tuple[str, Any]] = field(default_factory=list)  # answers and replies' messages
+    # arguments of its steps and the messages of their replies
+    past: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
     opening: Opening = field(default_factory=Opening)
+    tools: Sequence[Mapping[str, Any]] = ()
+    limits: Limits = NO_LIMITS
     calls: int = 0
     failures: int = 0
     failure: EnvironmentReply | None = None
@@ -98,12 +109,16 @@ class EnvironmentClient:
         *,
         interpreter: str = "",
         options: Mapping[str, Any] | None = None,
+        agents: Mapping[str, Any] | None = None,
     ) -> None:
         self._time_limit, self._names = time_limit, environments
         self._load_limit = max(LOAD_ELSEWHERE_S if interpreter else MIN_LOAD_S, time_limit)
         setup = [self._load("load_tool", f"tool {name}", name=name) for name in tools]
         for key, name in environments.items():
-            arguments = {"key": key, "name": name, "options": dict(options or {})}
+            arguments = {
+                "key": key, "name": name, "options": dict(options or {}),
+                "agents": dict(agents or {}),
+            }  # fmt: skip
             setup.append(self._load("load_environment", f"environment {name}", **arguments))
         self._processes = 1 if objects else PROCESSES
         self._sandbox = Sandbox(
@@ -147,12 +162,15 @@ class EnvironmentClient:
             _Episode(slot, job, self.described[job.environment]) for slot, job in enumerate(jobs)
         ]
         for episode in self._episodes:
-            self._submit(episode, "reset", **episode.start)
+            episode.tools = episode.environment.tools
+            self._submit(episode, "reset", episode.start)
         self._receive(self._sandbox.finish())
         return [episode.opening for episode in self._episodes]
 
-    def ask(self, index: int, answer: str) -> None:
-        self._submit(self._episodes[index], "step", answer=answer)
+    def ask(self, index: int, answer: str, usage: Usage = NO_USAGE) -> None:
+        episode = self._episodes[index]
+        details = asdict(usage) if episode.environment.is_agent else {}
+        self._submit(episode, "step", {"answer": answer, **details})
         self._receive(self._sandbox.poll(0))
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
@@ -167,7 +185,10 @@ class EnvironmentClient:
         return self._episodes[index].failure
 
     def tools(self, index: int) -> Sequence[Mapping[str, Any]]:
-        return self._episodes[index].environment.tools
+        return self._episodes[index].tools
+
+    def limits(self, index: int) -> Limits:
+        return self._episodes[index].limits
 
     def fail(self, index: int, error: str) -> None:
         """End a row's episode before its first answer."""
@@ -191,10 +212,14 @@ class EnvironmentClient:
     def _load(self, method: str, loads: str, **arguments: Any) -> Call:
         return Call(method, arguments, self._load_limit, loads=loads)
 
-    def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
+    def _submit(
+        self, episode: _Episode, method: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
+        starts = method == "reset" and episode.environment.is_agent
         self._sandbox.submit(_EpisodeCall(
-            "call", {**named, **arguments}, self._time_limit, episode.slot % self._processes,
+            "call", {**named, "arguments": dict(arguments or {})},
+            self._load_limit if starts else self._time_limit, episode.slot % self._processes,
             in_thread=True, episode=episode,
         ))  # fmt: skip
 
@@ -206,10 +231,14 @@ class EnvironmentClient:
             if result.failure:
                 self._failed(episode, method, result.failure, result.seconds)
             elif method == "reset":
-                messages = tuple(result.value["messages"])
-                episode.opening = Opening(text=result.value["text"], messages=messages)
+                value = self._asked(episode, result.value)
+                episode.opening = Opening(
+                    text=value["text"], messages=tuple(value["messages"]),
+                    replaces=episode.environment.is_agent, tools=tuple(episode.tools),
+                )  # fmt: skip
             elif method == "step":
-                self._stepped(episode, call.arguments["answer"], result)
+                episode.past.append((call.arguments["arguments"], result.value["messages"]))
+                self._stepped(episode, result)
             else:
                 episode.end = result.value
 
@@ -226,10 +255,18 @@ class EnvironmentClient:
         else:
             episode.failure = reply
 
-    def _stepped(self, episode: _Episode, answer: str, result: Result) -> None:
-        value = {**result.value, "messages": tuple(result.value["messages"])}
+    def _asked(self, episode: _Episode, value: Mapping[str, Any]) -> dict[str, Any]:
+        """A reply without what it says about the next turn, which is noted."""
+        value = dict(value)
+        episode.tools = value.pop("tools", episode.tools)
+        if limits := value.pop("limits", None):
+            episode.limits = Limits(tokens=limits["tokens"], stop=tuple(limits["stop"]))
+        return value
+
+    def _stepped(self, episode: _Episode, result: Result) -> None:
+        value = self._asked(episode, result.value)
+        value["messages"] = tuple(value["messages"])
         calls = tuple(ToolCall(**call) for call in value.pop("calls", ()))
-        episode.past.append((answer, result.value["messages"]))
         episode.calls += len(calls)
         episode.failures += sum(call.failed for call in calls)
         name = ", ".join(call.name for call in calls) or episode.environment.name

@@ -9,20 +9,21 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import DataError
 from grpo_engine.events import Span
-from grpo_engine.rollouts.dialogue import Dialogues
+from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed, occurrences
 from grpo_engine.rollouts.prompts import (
     NO_OPENING,
     Opening,
     PromptRenderer,
     RenderedPrompt,
+    as_text,
     conversation,
     location,
     reward_prompt,
 )
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.tasks.base import Example, Task
+from grpo_engine.tasks.base import Example, Message, Task
 
 CHOOSES = "environment"  # the column that names a row's environment, where there are several
 
@@ -37,7 +38,23 @@ class Environments:
     config: RunConfig
 
     def render(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
+        if opening.replaces:
+            return self.rendered(example, opening.messages, opening.tools)
         return self.renderers[self.environment_of(example)](example, opening)
+
+    def rendered(
+        self, example: Example, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> RenderedPrompt:
+        """The dialogue of a program as a prompt."""
+        render = self._bare.with_tools(tools)
+        if not render.template_knows_tools:
+            messages = [as_text(message) for message in messages]
+        return render(replace(example, prompt=tuple(messages)))
+
+    @property
+    def _bare(self) -> PromptRenderer:
+        """Renders dialogues as they are."""
+        return replace(self.tokens.render, task=Task(name="agent", train=()))
 
     def environment_of(self, example: Example) -> str:
         """The name of the environment that a row chooses; empty if there is only one."""
@@ -70,11 +87,14 @@ class Environments:
             )  # fmt: skip
             name = self.environment_of(example)
             columns = {key: v for key, v in example.columns.items() if not name or key != CHOOSES}
-            row = {"prompt": reward_prompt(example.prompt), **columns}
+            prompt = example.prompt
+            if self.client.described[name].is_agent:
+                prompt = conversation(self.renderers[name].task, example)
+            row = {"prompt": reward_prompt(prompt), **columns}
             jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
         openings = self.client.begin(jobs)
         firsts = []
-        for start in range(0, len(jobs), rows):
+        for start, index in zip(range(0, len(jobs), rows), indices, strict=True):
             slots = range(start, start + rows)
             started = [slot for slot in slots if self.client.failure(slot) is None]
             first = openings[started[0]] if started else NO_OPENING
@@ -84,22 +104,47 @@ class Environments:
                         slot, "reset: it begins differently from that of another answer to the "
                         "same prompt; the row and the seed must decide it",
                     )  # fmt: skip
-            firsts.append(first)
+            firsts.append(self._usable(examples[index], first, started))
         return firsts
+
+    def _usable(self, example: Example, opening: Opening, slots: Sequence[int]) -> Opening:
+        """The opening of these episodes; they fail if a program begins with what cannot be used."""
+        if opening.replaces:
+            try:
+                self.render(example, opening)
+            except DataError as error:
+                for slot in slots:
+                    self.client.fail(slot, f"reset: {error}")
+                return NO_OPENING
+        return opening
 
     def dialogues(self) -> Dialogues:
         """What sampling needs for the episodes that have begun."""
         return Dialogues(
-            episodes=self.client, tokens=self.tokens, end_token=self.tokens.end_token,
+            episodes=self.client, tokens=self.tokens_of, end_token=self.tokens.end_token,
             max_turns=self.config.task.max_turns, max_context=self.config.rollout.max_context,
-            read=self.read if self.tokens.reads_calls else None,
+            read=self.read,
         )  # fmt: skip
+
+    def tokens_of(self, index: int, reply: EnvironmentReply) -> tuple[int, ...]:
+        """The tokens of a reply to a row's answer."""
+        if reply.restarts:
+            example = Example(key="a new context", prompt="")
+            return self.rendered(example, reply.messages, self.client.tools(index)).ids
+        return self._with_tools(index)(reply.messages)
+
+    def _with_tools(self, index: int) -> ReplyTokens:
+        """What renders the replies to a row, which may have tools of its own."""
+        tokens, tools = self.tokens, self.client.tools(index)
+        if not tools or tokens.render.tools:
+            return tokens
+        return replace(tokens, render=tokens.render.with_tools(tools))
 
     def read(self, index: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
         """An answer whose tool calls are rewritten from the model's own form."""
         tools = self.client.tools(index)
-        tokenizer = self.tokens.render.tokenizer
-        return with_calls(tokenizer, before, ids, answer, tools) if tools else answer
+        read = self._with_tools(index).with_calls
+        return read(before, ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
@@ -127,6 +172,14 @@ def specs_of(config: RunConfig, task: Task) -> tuple[tuple[str, ...], dict[str, 
     return settings.tools, dict(settings.environments)
 
 
+def for_agents(config: RunConfig, task: Task) -> dict[str, Any]:
+    """What programs are told of a run's settings, and whether their exit status scores them."""
+    sampling = {name: getattr(config.training, name) for name in ("temperature", "top_p")}
+    return {
+        "sampling": sampling, "by_status": not (config.rewards.functions or task.default_rewards),
+    }  # fmt: skip
+
+
 def open_environments(
     config: RunConfig,
     task: Task,
@@ -149,6 +202,7 @@ def open_environments(
         EnvironmentClient(
             tools, names, folder, limit, interrupted, objects,
             interpreter=config.task.interpreter, options=config.task.options,
+            agents=for_agents(config, task),
         )
     )  # fmt: skip
     schemas = {
@@ -161,8 +215,8 @@ def open_environments(
         name: replace(combined, tools=tuple(described.tools)) if described.tools else render
         for name, described in client.described.items()
     }
-    is_plain = render.is_plain or bool(
-        len(task.train) and isinstance(conversation(task, task.train[0]), str)
-    )
+    is_text = bool(len(task.train) and isinstance(conversation(task, task.train[0]), str))
+    has_agents = any(described.is_agent for described in client.described.values())
+    is_plain = render.is_plain or (is_text and not has_agents)
     tokens = reply_tokens(combined, ends, is_plain=is_plain, uses_tools=bool(schemas))
     return Environments(client=client, renderers=renderers, tokens=tokens, config=config)

@@ -1,8 +1,10 @@
 """The environments in the sandbox: loads them and makes the calls of their episodes."""
 
 import copy
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine import names
@@ -14,7 +16,11 @@ from grpo_engine.environments.adapters import (
     follows_protocol,
     tools_of,
 )
+from grpo_engine.environments.agents import PREFIX, AgentEpisodes, command_of
+from grpo_engine.environments.endpoint import Endpoint
 from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.platform.scratch import scratch
+from grpo_engine.sandbox.client import LOADING
 from grpo_engine.sandbox.program import Server
 
 FORMS = "a package's name, file.py:name or module:name"
@@ -28,19 +34,31 @@ class EnvironmentService:
         self._tools: dict[str, Callable[..., Any]] = {}
         self._make: dict[str, Callable[[], Any]] = {}
         self._episodes: dict[tuple[str, int], Any] = {}
+        self._endpoint: Endpoint | None = None
+        self._open = ExitStack()
 
     def load_tool(self, name: str) -> None:
         tool = self._find(name, "tool")
         self._tools[getattr(tool, "__name__", name)] = tool
 
-    def load_environment(self, key: str, name: str, options: Mapping[str, Any]) -> None:
+    def load_environment(
+        self, key: str, name: str, options: Mapping[str, Any], agents: Mapping[str, Any]
+    ) -> None:
         """Load one environment after the tools; an empty name has the tools alone."""
-        if name.startswith(verifiers.PREFIX):
+        if name.startswith(PREFIX):
+            if self._server.objects:
+                raise BrokenEnvironmentError(
+                    f"{name}: a program cannot run beside tools or environments of this process; "
+                    "give those as files"
+                )
+            self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
+            self._make[key] = self._agents(command_of(name), **agents)
+        elif name.startswith(verifiers.PREFIX):
             package = verifiers.load(name, options)
             self._server.allow_memory(package)
             self._make[key] = lambda: verifiers.Episodes(package)
         elif name:
-            self._make[key] = functools.partial(self._new, self._find(name, "environment"))
+            self._make[key] = partial(self._new, self._find(name, "environment"))
         else:
             self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
 
@@ -52,6 +70,8 @@ class EnvironmentService:
                 f"environment {name} replies to whole answers, so task.tools cannot be called "
                 "beside it; make them methods of a class without `step`"
             )
+        if isinstance(episodes, AgentEpisodes):
+            return {"name": "agent", "has_reward": True, "is_agent": True}
         if isinstance(episodes, verifiers.Episodes):
             title = name.removeprefix(verifiers.PREFIX)
             tools = verifiers.tools(episodes.environment)
@@ -69,14 +89,14 @@ class EnvironmentService:
         return {"name": title, "has_reward": has_reward, "tools": tools}
 
     def call(
-        self, method: str, name: str, slot: int, *, repeat: Mapping[str, Any] | None = None,
-        **arguments: Any,
+        self, method: str, name: str, slot: int, arguments: Mapping[str, Any], *,
+        repeat: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
-            self.call("reset", name, slot, **repeat["job"])
-            for answer, messages in repeat["past"]:
-                if self.call("step", name, slot, answer=answer)["messages"] != messages:
+            self.call("reset", name, slot, repeat["job"])
+            for step, messages in repeat["past"]:
+                if self.call("step", name, slot, step)["messages"] != messages:
                     raise UnusableError(
                         "its process was lost to another episode, and it does not repeat its "
                         "replies: the row and the seed must decide them"
@@ -84,6 +104,17 @@ class EnvironmentService:
         if (name, slot) not in self._episodes:
             self._episodes[name, slot] = self._make[name]()
         return self._server.run(getattr(self._episodes[name, slot], method), **arguments)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _agents(
+        self, command: Sequence[str], *, sampling: Mapping[str, float], by_status: bool
+    ) -> Callable[[], AgentEpisodes]:
+        if self._endpoint is None:
+            self._folder = self._open.enter_context(scratch("agents"))
+            self._endpoint = Endpoint(sampling, "policy")
+        return partial(AgentEpisodes, command, self._endpoint, self._folder, by_status)
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

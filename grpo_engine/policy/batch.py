@@ -17,6 +17,22 @@ class TokenRow:
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     forced: tuple[int, ...] = ()  # positions of tokens that were not sampled
+    contexts: tuple[tuple[int, int], ...] = ()  # position and length of each prompt within the ids
+
+    def segments(self) -> list["TokenRow"]:
+        """The ids after each prompt, which depend on no token before it."""
+        before, ids = len(self.prompt_ids), (*self.prompt_ids, *self.ids)
+        prompts = [(0, before), *((before + at, before + at + n) for at, n in self.contexts)]
+        ends = [start for start, _ in prompts[1:]] + [len(ids)]
+        forced = [before + position for position in self.forced]
+        return [
+            TokenRow(
+                ids[start:begin],
+                ids[begin:end],
+                tuple(p - begin for p in forced if begin <= p < end),
+            )
+            for (start, begin), end in zip(prompts, ends, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +47,12 @@ class TokenBatch:
     mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
     flat: mx.array  # [N] indices of the sampled tokens in ids.reshape(-1)
     _indices: mx.array  # [B, T] index of each token among the N; N on padding
+    _segments: "TokenBatch | None" = None
+
+    @property
+    def segments(self) -> "TokenBatch":
+        """The batch with a row for each segment, whose sampled tokens are the same N in order."""
+        return self._segments or self
 
     @property
     def width(self) -> int:
@@ -76,10 +98,15 @@ def make_batch(rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int
     flat = np.flatnonzero(mask)
     indices = np.full(mask.size, len(flat), dtype=np.int32)
     indices[flat] = np.arange(len(flat))
+    segments = None
+    if any(rollouts[row].contexts for row in rows):
+        parts = [part for row in rows for part in rollouts[row].segments()]
+        segments = make_batch(parts, range(len(parts)), pad_id=pad_id)
     return TokenBatch(
         rows=tuple(rows), prompts=tuple(numbers), prompt_of=tuple(prompt_of),
         completions=completions, ids=_pad(completions, pad_id, width), mask=mx.array(mask),
         flat=mx.array(flat.astype(np.int32)), _indices=mx.array(indices.reshape(mask.shape)),
+        _segments=segments,
     )  # fmt: skip
 
 

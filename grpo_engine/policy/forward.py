@@ -52,12 +52,12 @@ def token_scores(
     cheaper and constant. `entropy` is a constant unless `entropy_gradient`.
     """
     policy.module.train(gradient)
-    scoring = Scoring(temperature, gradient, entropy, entropy_gradient)
+    scoring, segments = Scoring(temperature, gradient, entropy, entropy_gradient), batch.segments
     if policy.parts is None:
         states = None
-        scores = scores_of_logits(_outputs(policy, batch), batch.targets, scoring)
+        scores = scores_of_logits(_outputs(policy, segments), batch.targets, scoring)
     else:
-        states, scores = _scores_of_states(policy, batch, scoring)
+        states, scores = _scores_of_states(policy, segments, scoring)
     arrays = (*scores, policy.value(states) if values else None)
     is_live = (gradient, gradient and entropy_gradient, gradient)
     return TokenScores(*(

@@ -303,9 +303,9 @@ class _Decoding:
             if tokens is None:
                 continue
             caches, piece = item.caches, (*item.unread, *tokens)
-            if not piece:  # a template that adds nothing: its last token gives the logits
-                caches = self.batch.empty()
-                piece = (*row.prompt.ids, *row.ids)
+            # a template that adds nothing: its last token gives the logits
+            if not piece or row.contexts[-1:] == [(row.begin - len(tokens), len(tokens))]:
+                caches, piece = self.batch.empty(), tuple(row.context)
             self.returning.append((row, caches, piece))
 
     def _add_reply(self, row: Row, reply: EnvironmentReply) -> tuple[int, ...] | None:
@@ -317,18 +317,21 @@ class _Decoding:
             )
             return None
         try:
-            tokens = self.dialogues.tokens(reply.messages)
+            tokens = self.dialogues.tokens(row.number, reply)
         except Exception as error:  # a template may raise anything
             error_text = f"the reply cannot be given to the model: {error}"
             row.end("environment_error", replace(reply, error=error_text))
             return None
-        end = self.dialogues.end_token
-        if end is not None and row.ids[-1] != end:
+        end, left = self.dialogues.end_token, row.max_tokens - len(row.ids)
+        if reply.restarts:
+            left += len(row.context)
+        elif end is not None and row.ids[-1] != end:
             tokens = (end, *tokens)
-        if row.length >= row.limit or len(row.ids) + len(tokens) >= row.max_tokens:
+        if row.length >= row.limit or len(tokens) >= left:
             row.end("length" if row.length >= row.limit else "context", reply)
             return None
         row.add_reply(reply, tokens)
+        row.limits = self.dialogues.episodes.limits(row.number)
         return tokens
 
     def _has_failed(self, row: Row) -> bool:
@@ -336,6 +339,8 @@ class _Decoding:
         failure = self.dialogues.episodes.failure(row.number) if self.dialogues else None
         if failure is not None:
             row.end("environment_error", failure)
+        elif self.dialogues:
+            row.limits = self.dialogues.episodes.limits(row.number)
         return failure is not None
 
     def _send_answers(self, *, is_run: bool) -> None:
@@ -350,17 +355,18 @@ class _Decoding:
             unread = () if is_run else (row.ids[-1],)
             answer = row.end_turn()
             if self.dialogues.read is not None:
-                before = [*row.prompt.ids, *row.ids[: row.begin]]
-                answer = self.dialogues.read(row.number, before, row.ids[row.begin :], answer)
+                ids = row.ids[row.begin :]
+                before = row.context[: -len(ids)]
+                answer = self.dialogues.read(row.number, before, ids, answer)
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
-            self.dialogues.episodes.ask(row.number, answer)
+            self.dialogues.episodes.ask(row.number, answer, row.usage)
 
     def _seen_so_far(self, rows: list[Row], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
             return None
         marks = mx.zeros((len(rows), vocabulary), mx.bool_)
         for index, row in enumerate(rows):
-            marks[index, mx.array(sorted({*row.prompt.ids, *row.ids}))] = True
+            marks[index, mx.array(sorted(set(row.context)))] = True
         return marks
 
 

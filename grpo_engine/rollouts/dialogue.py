@@ -27,9 +27,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentReply:
-    """An environment's reply to an answer; with an `error` the rollout has failed."""
+    """An environment's reply to an answer; with an `error` the rollout has failed.
+
+    The messages follow the answer, or if it `restarts` they are a whole dialogue, which the next
+    answer follows alone.
+    """
 
     messages: tuple[Message, ...] = ()
+    restarts: bool = False
     done: bool = False
     reward: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -46,10 +51,33 @@ class EnvironmentReply:
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What ends the model's next turn besides an end token; 0 tokens are no limit."""
+
+    tokens: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The tokens of an answer and of the dialogue before it, and whether its limit cut it."""
+
+    context: int = 0
+    tokens: int = 0
+    is_cut: bool = False
+
+
+NO_LIMITS, NO_USAGE = Limits(), Usage()
+
+
 class Episodes(Protocol):
     """The environments of the rows that are sampled, by the rows' places."""
 
-    def ask(self, index: int, answer: str) -> None:
+    def limits(self, index: int) -> Limits:
+        """What the environment of a row says about its next turn."""
+
+    def ask(self, index: int, answer: str, usage: Usage) -> None:
         """Give a row's answer to its environment, which replies later."""
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
@@ -63,12 +91,13 @@ class Episodes(Protocol):
 class Dialogues:
     """The environments of a batch, the tokens of their replies, and what limits a dialogue.
 
-    `tokens` are those from the end of the model's turn, its end token not included, to the begin
-    of the next one. `waited` are the seconds in which no row could be decoded.
+    `tokens` are those of a reply to a row: from the end of the model's turn, its end token not
+    included, to the begin of the next one, or of all the dialogue if the reply restarts it.
+    `waited` are the seconds in which no row could be decoded.
     """
 
     episodes: Episodes
-    tokens: Callable[[Sequence[Message]], tuple[int, ...]]
+    tokens: Callable[[int, EnvironmentReply], tuple[int, ...]]
     end_token: int | None  # the one with which the chat template ends an answer
     max_turns: int
     max_context: int = 0  # tokens of prompt and answer; 0 for the model's context

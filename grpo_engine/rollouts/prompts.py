@@ -83,13 +83,20 @@ class RenderedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What an environment adds to a prompt: text for its last message, and further messages."""
+    """What an environment adds to a prompt: text for its last message, and further messages.
+
+    If it `replaces` the prompt, the messages are all of it, and the tools those that it offers.
+    """
 
     text: str = ""
     messages: tuple[Message, ...] = ()
+    replaces: bool = False
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     def after(self, prompt: Prompt) -> Prompt:
         """The prompt with the opening."""
+        if self.replaces:
+            return self.messages
         if isinstance(prompt, str):
             return prompt + self.text + "".join(f"\n{plain_text([m])}" for m in self.messages)
         if self.text:
@@ -542,6 +549,16 @@ def plain_text(messages: Sequence[Message]) -> str:
     if messages[-1].get("role") == "assistant":
         return "\n\n".join([*before, ""]).removesuffix("\n") + last
     return "\n\n".join([*before, last]) + "\n"
+
+
+def as_text(message: Message) -> Message:
+    """A message with its calls, or the result of one, for a template that knows no tools."""
+    content = str(message.get("content") or "")
+    if message.get("role") == "tool":
+        return {"role": "user", "content": f"<tool_response>{content}</tool_response>"}
+    calls = (json.dumps(call["function"]) for call in message.get("tool_calls", ()))
+    content += "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+    return {"role": message["role"], "content": content}
 
 
 def read_template(path: str) -> str:

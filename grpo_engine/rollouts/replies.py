@@ -41,15 +41,20 @@ class ReplyTokens:
     def end_token(self) -> int | None:
         return self.closing[-1] if self.closing else None
 
-    @property
-    def reads_calls(self) -> bool:
-        """Whether the tokenizer can read the tool calls of the model's own chat template."""
+    def with_calls(
+        self, before: Sequence[int], ids: Sequence[int], answer: str, tools: Sequence[Any]
+    ) -> str:
+        """The answer with the calls of the model's own chat template as environments read them."""
         render, tokenizer = self.render, self.render.tokenizer
         if self.is_plain or not render.template_knows_tools or render.config.chat_template:
-            return False
-        if getattr(tokenizer, "response_template", None) is None:
-            return False
-        return {"prefix", "tools"} <= set(inspect.signature(tokenizer.parse_response).parameters)
+            return answer
+        if getattr(tokenizer, "response_template", None) is not None:
+            parameters = inspect.signature(tokenizer.parse_response).parameters
+            if {"prefix", "tools"} <= set(parameters):
+                return with_calls(tokenizer, before, ids, answer, tools)
+        if getattr(tokenizer, "tool_parser", None) is not None:
+            return with_parsed_calls(tokenizer, ids, answer, tools)
+        return answer
 
     def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens after an answer's end token; an error if the template cannot do it."""
@@ -174,6 +179,25 @@ def with_calls(
         return answer if "<tool_call>" in answer else f"<tool_call>{answer}</tool_call>"
     content = str(response.get("content") or "")
     return content + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+
+
+def with_parsed_calls(tokenizer: Any, ids: Sequence[int], answer: str, tools: Sequence[Any]) -> str:
+    """The same by mlx-lm's parser for the model, whose marks may be control tokens."""
+    start, end = tokenizer.tool_call_start, tokenizer.tool_call_end
+    content, *texts = tokenizer.decode(list(ids)).split(start)
+    if not texts:
+        return answer
+    for text in texts:
+        body = text.split(end)[0] if end else text
+        try:
+            parsed = tokenizer.tool_parser(body, list(tools))
+            calls = [
+                json.dumps(call) for call in (parsed if isinstance(parsed, list) else [parsed])
+            ]
+        except Exception:  # as above
+            calls = [body]
+        content += "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+    return str(content)
 
 
 def _controls(tokenizer: Any) -> re.Pattern[str] | None:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta, Span, model_tokens, unscored
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.dialogue import EnvironmentReply
+from grpo_engine.rollouts.dialogue import NO_LIMITS, EnvironmentReply, Limits, Usage
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Message
 
@@ -65,6 +65,8 @@ class Row:
     # the dialogue
     turn: int = 0
     begin: int = 0  # where the model's turn begins
+    limits: Limits = NO_LIMITS  # of this turn
+    contexts: list[tuple[int, int]] = field(default_factory=list)  # those of its `TokenRow`
     waits: bool = False  # its environment answers
     spans: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -77,6 +79,18 @@ class Row:
     def length(self) -> int:
         """Tokens of the model so far."""
         return model_tokens(self.ids, self.spans)
+
+    @property
+    def context(self) -> list[int]:
+        """The tokens that the next one depends on."""
+        return self.ids[self.contexts[-1][0] :] if self.contexts else [*self.prompt.ids, *self.ids]
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of a turn that has ended."""
+        count = len(self.ids) - self.begin
+        is_cut = self.ids[-1] not in self.end_ids and count == self.limits.tokens
+        return Usage(context=len(self.context) - count, tokens=count, is_cut=is_cut)
 
     @property
     def is_done(self) -> bool:
@@ -110,12 +124,14 @@ class Row:
         """Decide after a token whether the turn has ended and whether thinking must end."""
         if self.ids[-1] in self.end_ids and not sampling.ignore_end:
             self.finish = "stop"
-        elif sampling.stop and self._contains_new(sampling.stop):
+        elif (stop := sampling.stop + self.limits.stop) and self._contains_new(stop):
             self.finish = "stop_string"
         elif self.length >= self.limit:
             self.finish = "length"
         elif len(self.ids) >= self.max_tokens:
             self.finish = "context"
+        elif len(self.ids) - self.begin == self.limits.tokens:
+            self.finish = "stop"
         elif think_end and not self._thought and not self.to_force:
             self._read_text()
             self._thought = THINK_END in self.growing.text
@@ -163,6 +179,9 @@ class Row:
         if calls:
             self.messages[-1] = {**self.messages[-1], "tool_calls": calls}
         self.messages += reply.messages
+        if reply.restarts and tokens:
+            self.max_tokens += len(self.context)
+            self.contexts.append((start, len(tokens)))
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.raw_logprobs += [0.0] * len(tokens)
@@ -220,7 +239,7 @@ class Row:
             attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
             logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
             finish=self.finish or "length", text=self._text, forced=tuple(self.forced),
-            ends=tuple(self._ends or ()),
+            ends=tuple(self._ends or ()), contexts=tuple(self.contexts),
             spans=tuple(self.spans) if has_environment else (),
             messages=tuple(self.messages) if has_environment else (),
         )  # fmt: skip

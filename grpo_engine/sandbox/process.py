@@ -35,7 +35,7 @@ class DiedError(Exception):
         self.location = location
 
 
-def _ending(status: int) -> str:
+def ending(status: int) -> str:
     """How a process ended, in words."""
     if status >= 0:
         return f"exited with status {status}"
@@ -192,11 +192,11 @@ class Process:
 
     def _died(self) -> DiedError:
         try:
-            ending = _ending(self._process.wait(1))
+            how = ending(self._process.wait(1))
         except subprocess.TimeoutExpired:
-            ending = "closed its pipe"
+            how = "closed its pipe"
         self._drain_all()
-        return DiedError(ending, self._traced())
+        return DiedError(how, self._traced())
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""

@@ -5,15 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rich.style import Style
-
-from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.looks.themes import number_of
 from grpo_tui.app.tui.widgets.panel import Line
 
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
-FAINT = PALETTES["dark"].raw  # drawn below every curve
+FAINT = "raw"  # drawn below every curve
 SLACK = 1e-4  # of a dot, for rounding
 
 
@@ -33,9 +29,10 @@ class Picture:
 
     width: int
     height: int
-    dots: dict[int | None, set[Dot]] = field(default_factory=lambda: defaultdict(set))
-    cells: dict[Dot, tuple[str, int | None]] = field(default_factory=dict)
+    dots: dict[str, set[Dot]] = field(default_factory=lambda: defaultdict(set))
+    cells: dict[Dot, tuple[str, str]] = field(default_factory=dict)
     labels: dict[int, float] = field(default_factory=dict)
+    inset: tuple[float, float] = (0.0, 0.0)  # dots between the edges and the ends of both axes
 
     @property
     def wide(self) -> int:
@@ -49,15 +46,16 @@ class Picture:
         """Where a value belongs between the first and the last label, in dots from the top."""
         if len(self.labels) == 1:
             ((row, known),) = self.labels.items()
-            assert abs(value - known) <= 5e-2 * abs(known) + 1e-30, (value, known)
+            assert abs(value - known) <= 5e-2 * abs(known) + 1e-15, (value, known)
             return next(y for _, y in sorted(self.all_dots()) if y // 4 == row)
         low, high = self.labels[self.height - 1], self.labels[0]
-        return (high - value) * (self.tall - 1) / (high - low)
+        inset = self.inset[1]
+        return inset + (high - value) * (self.tall - 1 - 2 * inset) / (high - low)
 
     def all_dots(self) -> set[Dot]:
         return set().union(*self.dots.values())
 
-    def near(self, colour: int | None, x: float, y: float) -> bool:
+    def near(self, colour: str, x: float, y: float) -> bool:
         """Whether a dot of this colour, or something drawn over it, is within half a dot."""
         half = 0.5 + SLACK
         for at_x in range(math.floor(x - half), math.ceil(x + half) + 1):
@@ -76,7 +74,7 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
     """Read the rows of a plot, of which the first cells are labels."""
     found = Picture(sum(len(text) for text, _ in lines[0]) - margin, len(lines))
     for y, line in enumerate(lines):
-        cells = [(char, _number(look)) for text, look in line for char in text]
+        cells = [(char, look.removeprefix("bold ")) for text, look in line for char in text]
         label = "".join(char for char, _ in cells[:margin]).strip()
         if label:
             found.labels[y] = value_of(label)
@@ -93,13 +91,6 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
                     if bits & BITS[side][place]
                 }
     return found
-
-
-def _number(look: Style | int | None) -> int | None:
-    if isinstance(look, int):
-        return look
-    triplet = look.color.triplet if look is not None and look.color is not None else None
-    return number_of(*triplet) if triplet is not None else None
 
 
 def on_lines(dot: Dot, paths: Iterable[Sequence[tuple[float, float]]]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from textual._context import active_app
 from textual.app import App
+from textual.screen import ModalScreen
 
 from grpo_tui.app.tui.store.reader import ReaderThread
 from tests.app import frames
@@ -72,7 +73,10 @@ def _early(app: App[Any]) -> object:
 
 
 def _workers(app: App[Any]) -> list[str]:
-    return [worker.name or worker.group for worker in app.workers if not worker.is_finished]
+    """Those that run, but for those that wait for the answer of a dialog."""
+    asks = isinstance(app.screen, ModalScreen)
+    return [worker.name or worker.group for worker in app.workers
+            if not worker.is_finished and not (asks and worker.group == "dialog")]  # fmt: skip
 
 
 async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:

@@ -15,7 +15,6 @@ from grpo_tui.app.jobs.start import new_job
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.chat import AnswersPanel, ChatScreen, TokenLine, answer_lines
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
@@ -23,8 +22,6 @@ from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.engine.runs import settings, write_world
 from tests.patience import until as wait_until
-
-PALETTE = PALETTES["dark"]
 
 
 def made(folder: Path, learning_rate: float) -> Pair:
@@ -146,7 +143,7 @@ def test_no_line_of_an_answer_is_wider_than_its_panel(
     texts: list[str], width: int, cursor: int
 ) -> None:
     tokens = [Token(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
-    for line in answer_lines(tokens, cursor, width, PALETTE):
+    for line in answer_lines(tokens, cursor, width):
         assert sum(cell_len(piece) for piece, _ in line) <= width
 
 

@@ -16,7 +16,6 @@ from grpo_engine.errors import EngineError
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.rollouts.lab.state import Study
 from grpo_tui.app.tui.screens.rollouts.render import token_lines
 from grpo_tui.app.tui.screens.rollouts.state import load_group, load_losses, load_step
@@ -189,7 +188,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
                 assert gradients[0] == gradients[1]
         detail = load_group(opened, step, step.groups[0])
         answer = max(detail.answers, key=lambda answer: len(answer.last))
-        shown = token_lines(answer, answer.tokens[0], step.run, 200, PALETTES["dark"])
+        shown = token_lines(answer, answer.tokens[0], step.run, 200)
         texts = " ".join(text for line in shown for text, _ in line)
         assert "by all.py:trust" in texts
         assert "by all.py:weight" in texts

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 
@@ -27,8 +27,8 @@ class Ask(Dialog[str | None]):
     Ask Input { border: none; height: 1; padding: 0; background: $panel; }
     Ask Input:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel", id="ask.cancel", tooltip="Change nothing"),
+    BINDINGS: ClassVar = [
+        bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
     ]
 
     def __init__(self, title: str, hint: str, text: str = "", *, select: bool = True) -> None:
@@ -43,5 +43,5 @@ class Ask(Dialog[str | None]):
             yield Field(self._text, select_on_focus=self._select)
 
     @on(Input.Submitted)
-    def answer(self, event: Input.Submitted) -> None:
+    def submit(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)

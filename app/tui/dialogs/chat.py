@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from rich.style import Style
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input
@@ -16,7 +15,8 @@ from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
@@ -45,33 +45,25 @@ class AnswersPanel(Panel):
         return self._turns[-1].tokens[self._model] if self._turns else ()
 
     def paint(self, width: int, height: int) -> list[Line]:
-        palette = self.palette
         if not self._turns:
-            return paragraph(EMPTY[self._model], width - 1, 4, palette.label, (" ", None))
+            return paragraph(EMPTY[self._model], width - 1, 4, "label", (" ", ""))
         lines = []
         for turn in self._turns:
-            lines += paragraph(f"› {turn.prompt}", width, 5, palette.label)
+            lines += paragraph(f"› {turn.prompt}", width, 5, "label")
             tokens, last = turn.tokens[self._model], turn is self._turns[-1]
             if tokens:
-                lines += answer_lines(tokens, self.cursor if last else None, width, palette)
+                lines += answer_lines(tokens, self.cursor if last else None, width)
             else:
                 text = turn.texts[self._model] or ("" if turn.done else "…")
                 parts = wrap(text, width, MAX_LINES, keep_end=True)
-                lines += [[(part, palette.text)] for part in parts]
+                lines += [[(part, "text")] for part in parts]
             lines.append([])
         end = max(0, len(lines) - height)
         self._from_end = min(self._from_end, end)
         top = end - self._from_end
         if self.cursor is not None:
-            at = next(
-                (
-                    n
-                    for n, line in enumerate(lines)
-                    for _, look in line
-                    if isinstance(look, Style) and look.reverse
-                ),
-                0,
-            )
+            looks = ([look for _, look in line] for line in lines)
+            at = next((n for n, row in enumerate(looks) if any("reverse" in x for x in row)), 0)
             top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 
@@ -95,16 +87,14 @@ class AnswersPanel(Panel):
             self.screen.query_one(TokenLine).refresh()
 
 
-def answer_lines(
-    tokens: Sequence[Token], cursor: int | None, width: int, palette: Palette
-) -> list[Line]:
+def answer_lines(tokens: Sequence[Token], cursor: int | None, width: int) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
 
-    def look(index: int) -> Style:
+    def look(index: int) -> str:
         change = tokens[index].trained - tokens[index].before
         changed = abs(change) >= 0.05 * FULL_COLOUR
-        colour = palette.of_push(change, FULL_COLOUR) if changed else palette.text
-        return style(colour) + Style(reverse=index == cursor)
+        colour = push_colour(change, FULL_COLOUR) if changed else "text"
+        return f"{'reverse ' * (index == cursor)}{colour}"
 
     lines = lay_out([token.text for token in tokens], width)
     return [[(piece.text, look(piece.token)) for piece in line] for line in lines]
@@ -113,25 +103,24 @@ def answer_lines(
 class TokenLine(Panel, can_focus=False):
     """The probability of the token under the cursor, after and before training."""
 
-    framed: ClassVar[bool] = False
+    framed = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
-        label, number = self.palette.label, self.palette.headline
         for panel in self.screen.query(AnswersPanel):
             if panel.cursor is not None and panel.cursor < len(panel.tokens):
                 token = panel.tokens[panel.cursor]
-                line: Line = [(f"“{clip(token.text, 20)}”", number)]
+                line = [(f"“{clip(token.text, 20)}”", "headline")]
                 for name, value in (("trained", token.trained), ("before", token.before)):
-                    line += [(f"  {name} ", label), (short(math.exp(value), 3), number)]
+                    line += [(f"  {name} ", "label"), (short(math.exp(value), 3), "headline")]
                 change = token.trained - token.before
-                colour = self.palette.of_push(change, FULL_COLOUR)
-                return [[*line, ("  × ", label), (short(math.exp(change), 3), colour)]]
+                colour = push_colour(change, FULL_COLOUR)
+                return [[*line, ("  × ", "label"), (short(math.exp(change), 3), colour)]]
         problem = self.screen.problem if isinstance(self.screen, ChatScreen) else ""
         if problem:
-            return [[(clip(problem, width), self.palette.bad)]]
-        rise, fall = (self.palette.of_push(sign * FULL_COLOUR, FULL_COLOUR) for sign in (1, -1))
-        return [[("█", rise), (" likelier since training  ", label), ("█", fall),
-                 (" less likely   ⇥ → go to a token", label)]]  # fmt: skip
+            return [[(clip(problem, width), "bad")]]
+        rise, fall = (push_colour(sign * FULL_COLOUR, FULL_COLOUR) for sign in (1, -1))
+        return [[("█", rise), (" likelier since training  ", "label"), ("█", fall),
+                 (" less likely   ⇥ → go to a token", "label")]]  # fmt: skip
 
 
 class ChatScreen(Dialog[None]):
@@ -148,9 +137,9 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field { border: none; height: 1; padding: 0 1; background: $panel; }
     ChatScreen Field:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "stop, close", id="chat.leave",
-                tooltip="Stop the answer, or close the dialogue"),
+    BINDINGS: ClassVar = [
+        bind("escape", "leave", "stop, close", "chat.leave",
+             "Stop the answer, or close the dialogue"),
         Binding("ctrl+n", "begin", "new dialogue", id="chat.begin", priority=True,
                 tooltip="Forget this dialogue"),
     ]  # fmt: skip

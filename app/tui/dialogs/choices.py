@@ -4,13 +4,13 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import safe, wrap
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.textual_private.screens import Dialog
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "cancel", id="choice.cancel", tooltip="Change nothing"),
+    BINDINGS: ClassVar = [
+        bind("escape,q", "dismiss", "cancel", "choice.cancel", "Change nothing"),
     ]
 
     def __init__(self, title: str, question: str, answers: list[tuple[T, str, str, str]]) -> None:

@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
@@ -11,6 +10,7 @@ from textual.widgets import Static
 from grpo_tui.app.feed.run_state import clock
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.textual_private.screens import Dialog
 
 REMEDY = (
@@ -55,10 +55,9 @@ class CrashScreen(Dialog[None]):
     CrashScreen VerticalScroll { height: auto; max-height: 100%; background: $background; }
     CrashScreen Static { width: 100%; height: auto; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss", "close", id="crash.close",
-                tooltip="Back to what was recorded"),
-        Binding("y", "copy", "copy", id="crash.copy", tooltip="Copy message and traceback"),
+    BINDINGS: ClassVar = [
+        bind("escape,q,enter", "dismiss", "close", "crash.close", "Back to what was recorded"),
+        bind("y", "copy", "copy", "crash.copy", "Copy message and traceback"),
     ]  # fmt: skip
 
     def __init__(self, snapshot: Snapshot, message: str, traceback: str) -> None:

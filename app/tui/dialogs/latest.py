@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from grpo_tui.app.text.safe_text import wrap
+from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.messages import Said
 from grpo_tui.app.tui.textual_private.screens import Dialog
 
@@ -30,11 +30,11 @@ class LatestScreen(Dialog[None]):
     }
     LatestScreen Static { width: 100%; color: $foreground; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,exclamation_mark,enter", "dismiss", "close", id="messages.close",
-                tooltip="Back to the screen"),
-        Binding("j", "move(1, 0)", "down", id="move.down", show=False, tooltip="Older messages"),
-        Binding("k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Newer messages"),
+    BINDINGS: ClassVar = [
+        bind("escape,q,exclamation_mark,enter", "dismiss", "close", "messages.close",
+             "Back to the screen"),
+        hidden("j", "move(1, 0)", "down", "move.down", "Older messages"),
+        hidden("k", "move(-1, 0)", "up", "move.up", "Newer messages"),
     ]  # fmt: skip
 
     def __init__(self, messages: Iterable[Said]) -> None:

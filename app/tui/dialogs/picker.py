@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
-from grpo_tui.app.tui.looks.colours import Palette
+from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
@@ -86,13 +86,13 @@ class Picked:
 
 
 Find = Callable[[str], Awaitable[Sequence[Item]]]  # the items for a text
-Details = Callable[[str, int, Palette], list[Line]]
+Details = Callable[[str, int], list[Line]]
 
 
 class DetailsPanel(Panel, can_focus=False):
     """The description of the highlighted item, or all of its last column."""
 
-    framed: ClassVar[bool] = False
+    framed = False
     item: reactive[Item | None] = reactive(None)
 
     def __init__(self, details: Details | None, **kwargs: Any) -> None:
@@ -102,7 +102,7 @@ class DetailsPanel(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:
         lines = self.describe(self.item, width)
         if len(lines) > height > 0:
-            lines = [*lines[: height - 1], [("…", None)]]
+            lines = [*lines[: height - 1], [("…", "")]]
         return lines
 
     def describe(self, item: Item | None, width: int) -> list[Line]:
@@ -110,8 +110,8 @@ class DetailsPanel(Panel, can_focus=False):
         if item is None or item.value is None:
             return []
         if self._details is not None:
-            return self._details(item.value, width, self.palette)
-        return paragraph(item.columns[-1], width, NOTE_LINES, self.palette.text)
+            return self._details(item.value, width)
+        return paragraph(item.columns[-1], width, NOTE_LINES, "text")
 
 
 class Picker(Filtered[Picked]):
@@ -139,19 +139,15 @@ class Picker(Filtered[Picked]):
     Picker.-below.-details OptionList { height: auto; max-height: 50%; }
     Picker.-below.-note DetailsPanel { height: 3; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "mark", "mark", id="pick.mark",
-                tooltip="Mark or unmark, and go to the next line"),
-        Binding("ctrl+a", "mark_all", "mark all", id="pick.all",
-                tooltip="Mark all that are listed, or none"),
+    BINDINGS: ClassVar = [
+        bind("space", "mark", "mark", "pick.mark", "Mark or unmark, and go to the next line"),
+        bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
         Binding("enter", "choose", "choose", id="pick.take", priority=True,
                 tooltip="Use the marked ones; without a mark, the line under the cursor"),
-        Binding("slash", "filter", "filter", id="pick.search",
-                tooltip="Filter the list, as typing does"),
-        Binding("escape", "leave", "cancel", id="pick.leave",
-                tooltip="End the filter, or change nothing"),
-        Binding("down", "move(1, 0)", "down", id="move.down", show=False, tooltip="Next line"),
-        Binding("up", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Line above"),
+        bind("slash", "filter", "filter", "pick.search", "Filter the list, as typing does"),
+        bind("escape", "leave", "cancel", "pick.leave", "End the filter, or change nothing"),
+        hidden("down", "move(1, 0)", "down", "move.down", "Next line"),
+        hidden("up", "move(-1, 0)", "up", "move.up", "Line above"),
     ]  # fmt: skip
 
     def __init__(

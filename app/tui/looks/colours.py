@@ -10,6 +10,8 @@ from rich.style import Style
 DARK, LIGHT, RED_GREEN, BLUE_YELLOW = "dark", "light", "safe-red-green", "safe-blue-yellow"
 
 FAINT, READABLE = 3.0, 4.5
+EFFECTS = ("bold", "underline", "italic", "reverse")
+MIDDLE = 3  # of the seven colours for advantages
 _CUBE = (0, 95, 135, 175, 215, 255)
 
 
@@ -68,7 +70,7 @@ def _moved(number: int, step: int) -> int:
 @lru_cache(maxsize=4096)
 def style(
     foreground: int | None, background: int | None = None, *, bold: bool = False,
-    underline: bool = False, italic: bool = False,
+    underline: bool = False, italic: bool = False, reverse: bool = False,
 ) -> Style:  # fmt: skip
     """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
     if foreground is not None and background is not None:
@@ -79,6 +81,7 @@ def style(
         bold=bold or None,
         underline=underline or None,
         italic=italic or None,
+        reverse=reverse or None,
     )
 
 
@@ -106,28 +109,33 @@ class Palette:
     push: tuple[int, ...]
     series: Mapping[str, int] = field(default_factory=dict)
     cycle: tuple[int, ...] = ()
+    live: tuple[int, ...]  # the mark of a live run, from bright to dim
 
-    def of_series(self, name: str, index: int = 0) -> int:
-        """The colour of a metric: its own if it has one, otherwise the next in the cycle."""
-        return self.series.get(name) or self.cycle[index % len(self.cycle)]
+    def colour(self, name: str) -> int:
+        """The colour of a name: `text`; `cycle.3` for one of several; `series.kl` for a metric."""
+        kind, _, key = name.partition(".")
+        value = getattr(self, kind)
+        if kind == "series":
+            return int(value.get(key, self.cycle[0]))
+        return int(value[int(key) % len(value)] if key else value)
 
-    def of_advantage(self, value: float | None, largest: float = 1.5) -> int:
-        """The background colour for an advantage; grey for zero or none."""
-        return self._between(self.advantage, value, largest)
 
-    def of_push(self, value: float | None, largest: float = 1.5) -> int:
-        """The text colour for an advantage, readable at every strength."""
-        return self._between(self.push, value, largest)
+def push_colour(value: float | None, largest: float = 1.5) -> str:
+    """The name of the text colour for an advantage, readable at every strength."""
+    return _shade("push", value, largest)
 
-    def _between(self, ramp: tuple[int, ...], value: float | None, largest: float) -> int:
-        middle = len(ramp) // 2
-        if value is None or value != value:
-            return self.label
-        share = max(-1.0, min(1.0, value / largest)) if largest else 0.0
-        offset = round(abs(share) * middle)
-        if offset == 0 and share:
-            offset = 1
-        return ramp[middle + (offset if share > 0 else -offset)]
+
+def advantage_colour(value: float | None, largest: float = 1.5) -> str:
+    """The name of the background colour for an advantage; grey for zero."""
+    return _shade("advantage", value, largest)
+
+
+def _shade(ramp: str, value: float | None, largest: float) -> str:
+    if value is None or value != value:
+        return "label"
+    share = max(-1.0, min(1.0, value / largest)) if largest else 0.0
+    offset = max(round(abs(share) * MIDDLE), int(bool(share)))
+    return f"{ramp}.{MIDDLE + (offset if share > 0 else -offset)}"
 
 
 _DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
@@ -135,7 +143,7 @@ _DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
 _DARK = Palette(
     name=DARK, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
     label=245, border=237, focus=189, raw=240, guide=237, accent=189,
-    good=158, warn=214, bad=203,
+    good=158, warn=214, bad=203, live=(158, 115, 72),
     advantage=(220, 172, 94, 237, 24, 39, 81),
     push=(220, 172, 137, 245, 67, 39, 81),
     series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
@@ -150,7 +158,7 @@ PALETTES: dict[str, Palette] = {
         Palette(
             name=LIGHT, dark=False, paper=231, raised=255, cursor=253, text=235, headline=16,
             label=240, border=250, focus=25, raw=248, guide=252, accent=25,
-            good=23, warn=94, bad=124,
+            good=23, warn=94, bad=124, live=(23, 29, 66),
             advantage=(130, 172, 180, 251, 110, 32, 25),
             push=(130, 94, 95, 240, 60, 25, 26),
             series={"reward": 23, "kl": 61, "clip": 130, "entropy": 95, "length": 24,
@@ -158,13 +166,13 @@ PALETTES: dict[str, Palette] = {
             cycle=(23, 61, 130, 95, 24, 25, 94, 125, 58, 240),
         ),
         replace(
-            _DARK, name=RED_GREEN, good=81, bad=228,
+            _DARK, name=RED_GREEN, good=81, bad=228, live=(81, 74, 67),
             series={"reward": 81, "kl": 228, "clip": 208, "entropy": 182, "length": 251,
                     "loss": 146, "gradient": 180, "rate": 110, "time": 110, "memory": 146},
             cycle=(81, 228, 208, 182, 251, 33, 223, 110, 136, 245),
         ),
         replace(
-            _DARK, name=BLUE_YELLOW, focus=224, accent=224, good=87, warn=217,
+            _DARK, name=BLUE_YELLOW, focus=224, accent=224, good=87, warn=217, live=(87, 80, 73),
             advantage=(203, 167, 95, 237, 23, 37, 87),
             push=(203, 167, 138, 245, 66, 37, 87),
             series={"reward": 87, "kl": 217, "clip": 203, "entropy": 138, "length": 253,
@@ -178,3 +186,14 @@ PALETTES: dict[str, Palette] = {
 def palette_of(theme: str) -> Palette:
     """The palette of a theme; the dark one for themes that are not ours."""
     return PALETTES.get(theme, PALETTES[DARK])
+
+
+@lru_cache(maxsize=4096)
+def look_style(theme: str, look: str) -> Style:
+    """The style of a look in a theme, as `bold headline on cursor`; the base style for `""`."""
+    front, on, back = f" {look}".partition(" on ")
+    words, palette = front.split(), palette_of(theme)
+    colours = [palette.colour(word) for word in words if word not in EFFECTS]
+    background = palette.colour(back.split()[-1]) if on else None
+    effects = {word: True for word in words if word in EFFECTS}
+    return style(colours[0] if colours else None, background, **effects)

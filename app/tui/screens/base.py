@@ -3,7 +3,7 @@
 A screen composes `body()` between the top bar and the key bar. While it is active, it receives each
 new snapshot of the shown run in `show(snapshot)`, at most once a frame. Requests from other screens
 arrive in `receive(message)`. Reads from the store go through `await
-self.workbench.reader.ask(lambda reader: …)`.
+self.ask(lambda reader: …)`.
 
 A screen may offer `find(text)` for `/`, `places()` for the palette, and `exports()` for `e`. The
 focused panel returns `topic()` for `?` and `copy_text()` for `y`.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.geometry import Size
 from textual.message import Message
@@ -26,6 +25,7 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.screens.arrangement import Arrangement
@@ -56,30 +56,24 @@ class Entry:
 class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
-    mode: ClassVar[str] = ""
-    parent_mode: ClassVar[str] = "runs"  # where esc and q lead, unless the user came from elsewhere
-    find_hint: ClassVar[str] = "find"
+    mode = ""
+    parent_mode = "runs"  # where esc and q lead, unless the user came from elsewhere
+    find_hint = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "find", "find", id="find",
-                tooltip="Search on this screen; on Watch, as the palette does"),
-        Binding("z", "zoom", "zoom", id="zoom", tooltip="Zoom the panel, or unzoom it"),
-        Binding("right_parenthesis", "resize_panel(1)", "larger", id="panel.larger", show=False,
-                tooltip="Make the panel larger, its neighbour smaller"),
-        Binding("left_parenthesis", "resize_panel(-1)", "smaller", id="panel.smaller", show=False,
-                tooltip="Make the panel smaller"),
-        Binding("X", "hide_panel", "hide panel", id="panel.hide", show=False,
-                tooltip="Hide the panel"),
-        Binding("Z", "restore_panels", "all panels", id="panel.restore",
-                tooltip="Show all panels; if none is hidden, reset their sizes"),
-        Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is selected"),
-        Binding("e", "export", "export", id="export", show=False,
-                tooltip="Write what is shown to a file"),
-        Binding("question_mark,f1", "explain", "explain", id="explain",
-                tooltip="Explain the focused panel and its keys"),
-        Binding("q", "back", "back", id="back", show=False, tooltip="Go back; on Runs, quit"),
-        Binding("escape", "escape", "leave", id="leave", show=False,
-                tooltip="Leave the field, close the search, clear marks, unzoom, go back"),
+    BINDINGS: ClassVar = [
+        bind("slash", "find", "find", "find",
+             "Search on this screen; on Watch, as the palette does"),
+        bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),
+        hidden("X", "hide_panel", "hide panel", "panel.hide", "Hide the panel"),
+        bind("Z", "restore_panels", "all panels", "panel.restore",
+             "Show all panels"),
+        hidden("y", "copy", "copy", "copy", "Copy what is selected"),
+        hidden("e", "export", "export", "export", "Write what is shown to a file"),
+        bind("question_mark,f1", "explain", "explain", "explain",
+             "Explain the focused panel and its keys"),
+        hidden("q", "back", "back", "back", "Go back; on Runs, quit"),
+        hidden("escape", "escape", "leave", "leave",
+               "Leave the field, close the search, clear marks, unzoom, go back"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
@@ -134,7 +128,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     @cached_property
     def arrangement(self) -> Arrangement:
-        """The sizes of the panels and which are hidden."""
+        """Which panels are hidden."""
         return Arrangement(self, self.mode, self.workbench.preferences)
 
     @property
@@ -231,12 +225,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
-    def action_resize_panel(self, by: int) -> None:
-        """Move the border between the focused panel and its neighbour."""
-        panel = self._focused_panel()
-        if self.maximized is None and panel is not None and not self.arrangement.resize(panel, by):
-            self.notify("Nothing beside this panel can make room for it.")
-
     def action_hide_panel(self) -> None:
         """Hide the focused panel."""
         panel = self._focused_panel()
@@ -244,7 +232,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.notify("This is the only panel.")
 
     def action_restore_panels(self) -> None:
-        """Undo what was hidden, then what was resized."""
+        """Show what was hidden."""
         if self.maximized is None:
             self.arrangement.restore()
 
@@ -290,9 +278,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """Ask what to export, and where to."""
         from grpo_tui.app.tui.dialogs.export import ExportScreen
 
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        else:
+        if not self.refused():
             name = "-".join(("grpo", self.snapshot.head.name or "runs", self.mode))
             self.app.push_screen(ExportScreen(self.workbench, name, self.exports()))
 

@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 from typing import Final
 
-from textual.binding import Binding
-
 from grpo_tui.app.feed.snapshot import Asked, Snapshot
 from grpo_tui.app.tui.dialogs.choices import StopDialog
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
 CONTROL_BINDINGS: Final = (
-    Binding("full_stop", "pause", "pause run", id="run.pause",
-            tooltip="Pause at the next token or micro-batch, or continue"),
-    Binding("w", "checkpoint", "checkpoint", id="run.checkpoint",
-            tooltip="Save everything needed to resume, at the next token or micro-batch"),
-    Binding("S", "stop", "stop…", id="run.stop",
-            tooltip="Stop after this step, or now; asks first"),
+    bind("full_stop", "pause", "pause run", "run.pause",
+         "Pause at the next token or micro-batch, or continue"),
+    bind("w", "checkpoint", "checkpoint", "run.checkpoint",
+         "Save everything needed to resume, at the next token or micro-batch"),
+    bind("S", "stop", "stop…", "run.stop", "Stop after this step, or now; asks first"),
 )  # fmt: skip
 CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)
 HELD: Final = {"pause": "continue"}  # the pause key's label while the run is paused

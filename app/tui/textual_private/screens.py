@@ -4,6 +4,8 @@ Textual does all three again on resume, on the first resize and after mounting; 
 whole frame.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from textual import events
@@ -14,6 +16,8 @@ from textual.screen import ModalScreen, Screen
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
     Beside = Screen[Any]
 else:
     Beside = object
@@ -21,6 +25,35 @@ else:
 
 class DrawnOnce(Beside):
     """A base class for screens; list it before `Screen`."""
+
+    view: Any  # the state of a screen that has one, as a frozen value
+
+    async def ask(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
+        """Read from the store; a later read with the same key cancels this one."""
+        app: Any = self.app
+        result: T = await app.reader.ask(call, key)
+        return result
+
+    async def answer(self, dialog: Screen[T]) -> T | None:
+        """Show a dialog and wait for its result; called in a worker."""
+        return await self.app.push_screen_wait(dialog)
+
+    def update(self, **changes: Any) -> None:
+        """Change the state."""
+        self.view = replace(self.view, **changes)
+
+    def warn(self, text: object, title: str = "") -> None:
+        self.notify(str(text), title=title, severity="warning", markup=False)
+
+    def report(self, error: object, title: str = "") -> None:
+        self.notify(str(error), title=title, severity="error", markup=False)
+
+    def refused(self) -> bool:
+        """Whether this view is read-only, which is reported."""
+        read_only: bool = getattr(self.app, "read_only", False)
+        if read_only:
+            self.warn("This view is read-only.")
+        return read_only
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
         """Lay out and draw a new screen; overrides Textual."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import ClassVar
 
 from textual import events
 from textual.binding import ActiveBinding
@@ -11,7 +10,6 @@ from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.key_actions import key_name
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 
@@ -41,7 +39,7 @@ class KeyBar(Panel, can_focus=False):
     """One line at the bottom of every screen; hints can be clicked."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     bindings: reactive[list[ActiveBinding]] = reactive(list)
@@ -103,12 +101,12 @@ class KeyBar(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Bright keys with dim descriptions."""
         hints, gap = self.shown
-        line: Line = [(" ", None)]
+        line = [(" ", "")]
         for key, description, _ in hints:
             line += [
-                (key, style(self.palette.headline, bold=True)),
-                (f" {description}", self.palette.label),
-                (" " * gap, None),
+                (key, "bold headline"),
+                (f" {description}", "label"),
+                (" " * gap, ""),
             ]
         return [line[:-1]]
 

@@ -16,7 +16,6 @@ class ListPanel(Panel):
 
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
-        self._top = 0  # the first visible item
         self._items: list[int | None] = []  # of each line
 
     def count(self) -> int:

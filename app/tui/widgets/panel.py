@@ -7,12 +7,11 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
-from rich.style import Style
-from textual.binding import BindingType
+from textual import events
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
@@ -20,13 +19,14 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
-from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
+from grpo_tui.app.tui.looks.colours import look_style
 
-Span = tuple[str, Style | int | None]  # safe text with its style, or its colour alone
+Span = tuple[str, str]  # safe text, and its look: `bold headline on cursor`
 Line = list[Span]
 
+BASE = "text on paper"
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -40,10 +40,11 @@ class Panel(Widget, can_focus=True):
     """
     ALLOW_MAXIMIZE: ClassVar[bool | None] = True
 
-    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION]
+    BINDINGS: ClassVar = [*NAVIGATION]
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
+    wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
     class Moved(Message):
         """The cursor of a panel is to move by so many rows and columns."""
@@ -63,11 +64,19 @@ class Panel(Widget, can_focus=True):
 
     def action_move(self, rows: int, columns: int) -> None:
         """Ask the screen to move the cursor; a panel that knows its lines moves it itself."""
-        self.post_message(self.Moved(self, rows, columns))
+        if self.navigable and (rows or columns):
+            self.post_message(self.Moved(self, rows, columns))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:  # noqa: ARG002 - Textual's
+        self.action_move(self.wheel, 0)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:  # noqa: ARG002 - Textual's
+        self.action_move(-self.wheel, 0)
 
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.title, self.note = title, ""
+        self._top = 0  # the first visible line or item
         self._strips: list[Strip] = []
         self._painted: list[Line] = []
         self._drawn_for: tuple[Size, str, bool] | None = None
@@ -92,11 +101,6 @@ class Panel(Widget, can_focus=True):
         self.note = next((text for text in texts if cell_len(text) <= space), "")
 
     @property
-    def palette(self) -> Palette:
-        """The data colours of the theme in use."""
-        return palette_of(self.app.theme)
-
-    @property
     def inner(self) -> Size:
         """The size inside the frame."""
         edge = 2 if self.framed else 0
@@ -105,6 +109,12 @@ class Panel(Widget, can_focus=True):
     def inside(self, offset: Offset) -> Offset:
         """The position of a mouse event inside the frame."""
         return offset - Offset(1, 1) if self.framed else offset
+
+    def around(self, lines: list[Line], selected: int, height: int) -> list[Line]:
+        """The lines that fit, with the selected one; they move only as far as they must."""
+        indices = visible([1] * len(lines), height, selected, top=self._top)
+        self._top = indices.start
+        return [lines[index] for index in indices]
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -139,47 +149,50 @@ class Panel(Widget, can_focus=True):
         return self.size, self.app.theme, self.has_focus_within
 
     def _draw(self) -> None:
-        palette = self.palette
         width, height = self.inner
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
         lines += [[]] * (height - len(lines))
-        base = style(palette.text, palette.paper)
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge: Line = [("│", self._frame_colour(palette))] if self.framed else []
+        edge = [("│", self._frame_colour())] if self.framed else []
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
-            else _strip([*edge, *_fitted(line, width), *edge], base)
+            else self._strip([*edge, *_fitted(line, width), *edge])
             for y, line in enumerate(lines)
         ]  # fmt: skip
         if self.framed and self.size.height:
-            strips.insert(0, self._frame_top(palette, base))
+            strips.insert(0, self._frame_top())
             if self.size.height > 1:
-                strips.append(self._frame_bottom(palette, base))
+                strips.append(self._frame_bottom())
         self._painted, self._strips = lines, strips
         self._drawn_for = self._key()
 
-    def _frame_colour(self, palette: Palette) -> int:
-        return palette.focus if self.has_focus_within else palette.border
+    def _frame_colour(self) -> str:
+        return "focus" if self.has_focus_within else "border"
 
-    def _frame_top(self, palette: Palette, base: Style) -> Strip:
-        line, focus, width = self._frame_colour(palette), self.has_focus_within, self.size.width
-        left: Line = [("╭─", line)]
+    def _frame_top(self) -> Strip:
+        line, focus, width = self._frame_colour(), self.has_focus_within, self.size.width
+        left = [("╭─", line)]
         if title := clip(self.title, width - 6):
-            left.append(
-                (f" {title} ", style(palette.headline if focus else palette.label, bold=focus))
-            )
+            left.append((f" {title} ", "bold headline" if focus else "label"))
         note = clip(self.note, width - cells(left) - 4)
-        right: Line = [("╮", line)]
+        right = [("╮", line)]
         if note not in ("", "…"):
-            right = [(f" {note} ", palette.label), ("─╮", line)]
+            right = [(f" {note} ", "label"), ("─╮", line)]
         between = max(0, width - cells(left) - cells(right))
-        return _strip([*left, ("─" * between, line), *right], base)
+        return self._strip([*left, ("─" * between, line), *right])
 
-    def _frame_bottom(self, palette: Palette, base: Style) -> Strip:
+    def _frame_bottom(self) -> Strip:
         width = max(0, self.size.width - 2)
-        return _strip([(f"╰{'─' * width}╯", self._frame_colour(palette))], base)
+        return self._strip([(f"╰{'─' * width}╯", self._frame_colour())])
+
+    def _strip(self, spans: Line) -> Strip:
+        theme = self.app.theme
+        base = look_style(theme, BASE)
+        return Strip(
+            [Segment(text, base + look_style(theme, look)) for text, look in spans if text]
+        )
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
@@ -200,7 +213,7 @@ class Panel(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            return Strip.blank(self.size.width, style(None, self.palette.paper))
+            return Strip.blank(self.size.width, look_style(self.app.theme, "on paper"))
         strip = self._strips[y]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -228,23 +241,58 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
+class ScrolledPanel(Panel):
+    """A panel that scrolls its lines."""
+
+    navigable = True
+
+    def scrolled(self, lines: list[Line], height: int) -> list[Line]:
+        """The visible lines; the last one says how many follow."""
+        self._top = max(0, min(self._top, len(lines) - height))
+        left = len(lines) - self._top - height
+        visible = lines[self._top : self._top + max(1, height)]
+        return [*visible[:-1], [(f"… {left + 1} more lines", "label")]] if left > 0 else visible
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+        """Scroll."""
+        self._top = max(0, self._top + rows)
+        self.refresh()
+
+
 def paragraph(
-    text: str, width: int, max_lines: int, colour: int, head: Span = ("", None)
+    text: str, width: int, max_lines: int, look: str, head: Span = ("", "")
 ) -> list[Line]:
     """Text in one colour, wrapped into at most `max_lines` lines, all to the right of `head`."""
     indent = cell_len(head[0])
     parts = wrap(text, max(8, width - indent) if indent else width, max_lines)
     if not indent:
-        return [[(part, colour)] for part in parts]
+        return [[(part, look)] for part in parts]
     return [
-        [(" " * indent, None) if index else head, (part, colour)]
-        for index, part in enumerate(parts)
+        [(" " * indent, "") if index else head, (part, look)] for index, part in enumerate(parts)
     ]
 
 
-def hint(text: str, width: int, palette: Palette) -> list[Line]:
+def plain_text(lines: Sequence[Line]) -> str:
+    """The text of lines."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+def hint(text: str, width: int) -> list[Line]:
     """What would fill an empty panel."""
-    return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+    return [[(" ", ""), *line] for line in paragraph(text, width - 2, 5, "label")]
+
+
+def card(title: str, offers: Sequence[tuple[str, str, str]], width: int, height: int) -> list[Line]:
+    """What to do where there is nothing yet: a key, what it does, and more about that."""
+    left = " " * max(2, (width - 62) // 2)
+    lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
+    lines += [[(left + title, "bold headline")], []]
+    for key, name, about in offers:
+        lines += [
+            [(f"{left}  {key}  ", "bold accent"), (name, "text")],
+            [(f"{left}     {about}", "label")],
+        ]
+    return lines
 
 
 def cells(line: Line) -> int:
@@ -252,21 +300,21 @@ def cells(line: Line) -> int:
     return sum(cell_len(text) for text, _ in line)
 
 
-def list_row(line: Line, width: int, palette: Palette, *, selected: bool) -> Line:
+def list_row(line: Line, width: int, *, selected: bool) -> Line:
     """A row of a list, on the colour of the cursor if it is selected."""
     if not selected:
         return line
-    background = style(None, palette.cursor)
-    spans: Line = [
-        (
-            text,
-            style(look, palette.cursor)
-            if isinstance(look, int)
-            else (look or background) + background,
-        )
-        for text, look in line
-    ]
-    return [*spans, (" " * (width - cells(line)), background)]
+    padded = [*line, (" " * (width - cells(line)), "")]
+    return [(text, f"{look} on cursor") for text, look in padded]
+
+
+def aligned(line: Line, width: int, align: str) -> Line:
+    """Spans as a cell of a table: the last one is padded, or the first one if aligned right."""
+    index = 0 if align == ">" else -1
+    text, look = line[index]
+    space = width - cells(line[1:] if index == 0 else line[:-1])
+    line[index] = (pad(text, space, align), look)
+    return line
 
 
 def visible(
@@ -303,14 +351,14 @@ def _fitted(line: Line, width: int) -> Line:
     line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
     left = width - cells(line)
     if left >= 0:
-        return [*line, (" " * left, None)] if left else line
+        return [*line, (" " * left, "")] if left else line
     spans: Line = []
     left = width - 1
     for text, look in line:
         length = cell_len(text)
         if length > left:
             part = _take(text, left) + "…"
-            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), None)]
+            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), "")]
         spans.append((text, look))
         left -= length
     return spans
@@ -321,8 +369,3 @@ def _take(text: str, width: int) -> str:
     while cell_len(part) > width:
         part = part[:-1]
     return part
-
-
-def _strip(spans: Iterable[Span], base: Style) -> Strip:
-    looks = ((text, style(look) if isinstance(look, int) else look) for text, look in spans if text)
-    return Strip([Segment(text, base + look if look else base) for text, look in looks])

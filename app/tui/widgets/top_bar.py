@@ -1,13 +1,10 @@
 """The top line: the five screens, the shown run and its step."""
 
-from typing import ClassVar
-
 from textual import events
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, clip
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.widgets.panel import Line, Panel, cells
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
@@ -21,37 +18,31 @@ def pulse(now: float) -> int:
     return (0, 1, 2, 1)[int(phase * 4)]
 
 
-def live_colour(palette: Palette, now: float) -> int:
-    """The colour of a live run's mark."""
-    shades = {158: (158, 115, 72), 23: (23, 29, 66), 81: (81, 74, 67), 87: (87, 80, 73)}
-    return shades.get(palette.good, (palette.good,) * 3)[pulse(now)]
-
-
-def status_mark(status: str, palette: Palette, now: float) -> tuple[str, int]:
+def status_mark(status: str, now: float) -> tuple[str, str]:
     """Symbol and colour of a run's state; the symbol alone is enough."""
     match status:
         case "running" | "loading":
-            return "●", live_colour(palette, now)
+            return "●", f"live.{pulse(now)}"
         case "paused":
-            return "‖", palette.warn
+            return "‖", "warn"
         case "failed" | "error":
-            return "✗", palette.bad
+            return "✗", "bad"
         case "lost" | "stalled" | "unknown":
-            return "?", palette.warn
+            return "?", "warn"
         case "completed" | "imported":
-            return "✓", palette.good
+            return "✓", "good"
         case "stopped" | "aborted":
-            return "■", palette.label
+            return "■", "label"
         case "queued":
-            return "◌", palette.label
-    return "○", palette.label
+            return "◌", "label"
+    return "○", "label"
 
 
 class TopBar(Panel, can_focus=False):
     """One line at the top of every screen; tabs can be clicked."""
 
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
@@ -66,14 +57,13 @@ class TopBar(Panel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its alerts and its step on the right."""
-        palette, snapshot, head = self.palette, self.snapshot, self.snapshot.head
-        tabs: Line = []
+        snapshot, head = self.snapshot, self.snapshot.head
+        tabs = []
         for mode, key, name in TABS:
             if mode == self.active:
-                bold = style(palette.headline, bold=True)
-                tabs += [("▌", palette.accent), (f"{key} {name}", bold), ("▐", palette.accent)]
+                tabs += [("▌", "accent"), (f"{key} {name}", "bold headline"), ("▐", "accent")]
             else:
-                tabs += [(f" {key} ", palette.text), (name, palette.label), (" ", None)]
+                tabs += [(f" {key} ", "text"), (name, "label"), (" ", "")]
         if snapshot.status == "empty":
             return [tabs]
         name, count = head.name or head.id, f"{snapshot.current_step}/{head.total_steps} "
@@ -88,23 +78,23 @@ class TopBar(Panel, can_focus=False):
             step = count
         space -= len(warning + step) + 2
         status = "" if snapshot.reading else snapshot.status
-        glyph, colour = status_mark(status, palette, self.now)
+        glyph, colour = status_mark(status, self.now)
         name = clip(name, space)
-        run: Line = [(f" {glyph} ", colour), (name, palette.headline)]
+        run = [(f" {glyph} ", colour), (name, "headline")]
         passes = f"{head.passes} passes" if head.passes > 1 else ""
         about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
         free = space - cell_len(name) - 2
-        run += [
-            (f"  {text}", palette.label) for text in (about, head.recipe) if cell_len(text) < free
-        ][:1]
+        run += [(f"  {text}", "label") for text in (about, head.recipe) if cell_len(text) < free][
+            :1
+        ]
         gap = width - cells([*tabs, *run]) - len(warning + step)
         return [
             [
                 *tabs,
                 *run,
-                (" " * max(1, gap), None),
-                (warning, style(palette.warn, bold=True)),
-                (step, palette.text),
+                (" " * max(1, gap), ""),
+                (warning, "bold warn"),
+                (step, "text"),
             ]
         ]
 

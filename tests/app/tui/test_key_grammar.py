@@ -42,8 +42,6 @@ MEANINGS = {
     "z": ("zoom",),
     "Z": ("all",),
     "X": ("hide",),
-    "left_parenthesis": ("smaller",),
-    "right_parenthesis": ("larger",),
     "y": ("copy",),
     "e": ("export",),
     "question_mark,f1": ("explain", "close"),
@@ -85,7 +83,6 @@ MEANINGS = {
     "Q": ("queue", "close"),
     "P": ("play",),
     "T": ("threshold",),
-    "o": ("pager",),
     "D": ("download",),
     "ctrl+n": ("new dialogue",),
     "ctrl+a": ("mark",),
@@ -127,7 +124,7 @@ class Lines(Panel):
     BINDINGS = [unbound("log", "log axis", "lines.log", "Logarithmic axis")]  # noqa: RUF012
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return [[("line"[:width], None)]] * height
+        return [[("line"[:width], "")]] * height
 
     def action_log(self) -> None:
         """What the palette offers."""

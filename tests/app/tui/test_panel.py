@@ -23,7 +23,7 @@ class Counter(Panel):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - four lines always
         self.painted += 1
         self.note = f"at {self.count}"
-        return [[("same", None)], [(f"count {self.count}", None)]]
+        return [[("same", "")], [(f"count {self.count}", "")]]
 
 
 class OnePanel(App[None]):

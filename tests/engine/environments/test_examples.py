@@ -113,7 +113,14 @@ def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[E
 
 def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> None:
     files = blocks()
-    assert set(files) == {"tools.py", "counter.py", "maze.py", "broken.py", "loud_env.py"}
+    assert set(files) == {
+        "tools.py",
+        "counter.py",
+        "maze.py",
+        "broken.py",
+        "counts.py",
+        "loud_env.py",
+    }
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     with EnvironmentClient([f"{tmp_path}/tools.py:population"], {"": ""}, tmp_path, 20) as pool:
@@ -131,6 +138,11 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
         replies = answers(pool, {"size": 2}, "right", "open", "right", "right")
         assert [reply.reward for reply in replies] == [None, None, None, 1.0]
         assert replies[-1].done
+    agents = {"sampling": {}, "by_status": True}
+    command = {"": f"agent: python {tmp_path}/counts.py"}
+    with EnvironmentClient((), command, tmp_path, 20, agents=agents) as pool:
+        *_, last = answers(pool, {}, "7", " 8\n")
+        assert (last.error, last.reward, last.done) == ("", 2.0, True)
     with EnvironmentClient((), {"": f"{tmp_path}/broken.py:Broken"}, tmp_path, 1) as pool:
         *_, last = answers(pool, {}, "a", "b")
         assert "took longer than rewards.time_limit 1 s (at " in last.error

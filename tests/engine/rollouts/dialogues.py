@@ -6,7 +6,13 @@ from typing import Any
 
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
-from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
+from grpo_engine.rollouts.dialogue import (
+    NO_LIMITS,
+    Dialogues,
+    EnvironmentReply,
+    Limits,
+    Usage,
+)
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.rollouts.oracle import take_one
 
@@ -26,9 +32,15 @@ class Scripted:
     failures: Mapping[int, EnvironmentReply] = field(default_factory=dict)
     asked: list[list[Any]] = field(default_factory=list)
     turns: dict[int, int] = field(default_factory=dict)
+    limited: Mapping[tuple[int, int], Limits] = field(default_factory=dict)
+    usages: list[Usage] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
 
-    def ask(self, place: int, answer: str) -> None:
+    def limits(self, place: int) -> Limits:
+        return self.limited.get((place, self.turns.get(place, 0)), NO_LIMITS)
+
+    def ask(self, place: int, answer: str, usage: Usage) -> None:
+        self.usages.append(usage)
         turn = self.turns.get(place, 0)
         self.turns[place] = turn + 1
         self.answers.setdefault(place, []).append(answer)
@@ -44,9 +56,10 @@ class Scripted:
         return self.failures.get(place)
 
 
-def tokens(messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def tokens(_: int, reply: EnvironmentReply) -> tuple[int, ...]:
     """A stand-in for the chat template: marks around the bytes of each message."""
-    return (259, *(letter % 256 for m in messages for letter in m["content"].encode()), 260)
+    letters = (letter % 256 for m in reply.messages for letter in m["content"].encode())
+    return (*([258] if reply.restarts else []), 259, *letters, 260)
 
 
 def dialogues(
@@ -67,12 +80,14 @@ def one_by_one(
         policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context
     )
     policy.module.eval()
+    limited = getattr(dialogue.episodes, "limited", {})
     for row in rows:
         failure = dialogue.episodes.failure(row.number)
         if failure is not None:
             row.add_reply(failure)
             row.finish = "environment_error"
         while row.finish is None:
+            row.limits = limited.get((row.number, row.turn), NO_LIMITS)
             take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
                 row.end_turn()
@@ -93,13 +108,16 @@ def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:
         row.add_reply(reply)
         row.finish = "turns"
     else:
-        said_by_it = list(tokens(reply.messages))
-        if dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
+        said_by_it = list(tokens(row.number, reply))
+        left = row.max_tokens - len(row.ids)
+        if reply.restarts:
+            left += len(row.context)
+        elif dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
             said_by_it.insert(0, dialogue.end_token)
         if row.length == row.limit:
             row.add_reply(reply)
             row.finish = "length"
-        elif len(row.ids) + len(said_by_it) >= row.max_tokens:
+        elif len(said_by_it) >= left:
             row.add_reply(reply)
             row.finish = "context"
         else:

@@ -26,7 +26,7 @@ def sample_one_by_one(
 
 def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
     """Sample a row's next token from a forward over all before it."""
-    ids = [*row.prompt.ids, *row.ids]
+    ids = row.context
     logits = policy.model(mx.array([ids]))[:, -1]
     seen = None
     if sampling.repetition_penalty != 1:

@@ -7,20 +7,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx import nn
+from mlx.utils import tree_flatten
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, make_batch, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.dialogue import EnvironmentReply
+from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
@@ -76,11 +79,12 @@ def scripts(draw: st.DrawFn) -> tuple[dict[Any, EnvironmentReply], dict[Any, int
     replies, delays = {}, {}
     for place in range(ROWS):
         for turn in range(4):
-            kind = draw(st.sampled_from(["say"] * 6 + ["end", "fail", "end with words"]))
+            kind = draw(st.sampled_from(["say"] * 6 + ["again", "end", "fail", "end with words"]))
             text = "y" * draw(st.integers(1, 30))
             delays[place, turn] = draw(st.sampled_from([0, 0, 1, 3, 40]))
             replies[place, turn] = {
                 "say": said(text, reward=draw(st.sampled_from([None, 0.5]))),
+                "again": said(text, restarts=True),
                 "end": EnvironmentReply(done=True, reward=1.0),
                 "end with words": said(text, done=True),
                 "fail": EnvironmentReply(error="it broke"),
@@ -89,9 +93,15 @@ def scripts(draw: st.DrawFn) -> tuple[dict[Any, EnvironmentReply], dict[Any, int
     return replies, delays, {place: EnvironmentReply(error="reset: no") for place in lost}
 
 
+LIMITS = st.dictionaries(
+    st.tuples(st.integers(0, ROWS - 1), st.integers(0, 3)),
+    st.builds(Limits, tokens=st.integers(0, 9), stop=st.sampled_from([(), ("o", "5"), ("q",)])),
+)
+
+
 @given(
-    made=scripts(), end=st.sampled_from([None, END, STOP]), max_turns=st.integers(1, 4),
-    max_context=st.sampled_from([0, 60]),
+    made=scripts(), limited=LIMITS, end=st.sampled_from([None, END, STOP]),
+    max_turns=st.integers(1, 4), max_context=st.sampled_from([0, 60]),
     sampling=st.sampled_from([
         Sampling(max_new_tokens=60, stop=STOPS),
         Sampling(max_new_tokens=25, stop=STOPS[:4], temperature=0.8, top_k=20),
@@ -100,14 +110,16 @@ def scripts(draw: st.DrawFn) -> tuple[dict[Any, EnvironmentReply], dict[Any, int
 )  # fmt: skip
 @settings(max_examples=12)
 def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
-    policy: Policy, made: Any, end: int | None, max_turns: int, max_context: int, sampling: Sampling
-) -> None:
+    policy: Policy, made: Any, limited: Any, end: int | None, max_turns: int, max_context: int,
+    sampling: Sampling,
+) -> None:  # fmt: skip
     script, delays, failures = made
-    episodes = Scripted(script, delays, failures)
+    episodes = Scripted(script, delays, failures, limited=limited)
     limits: dict[str, Any] = {"end": end, "max_turns": max_turns, "max_context": max_context}
     expected = one_by_one(
-        policy, PROMPTS, sampling, dialogues(Scripted(script, failures=failures), **limits),
-        script, seed=1, step=2,
+        policy, PROMPTS, sampling,
+        dialogues(Scripted(script, failures=failures, limited=limited), **limits), script,
+        seed=1, step=2,
     )  # fmt: skip
     assert_same(sample(policy, sampling, dialogues(episodes, **limits)), expected)
 
@@ -155,11 +167,66 @@ def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy:
 
 def test_a_turn_follows_a_reply_that_the_template_renders_as_nothing(policy: Policy) -> None:
     by_graph = replace(policy, kernels=None)
-    silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda _: ())
+    silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda *_: ())
     sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
     rollouts = sample(by_graph, sampling, silent)
     assert max(rollout.spans[-1].turn for rollout in rollouts) >= 2
     assert_scores(by_graph, rollouts)
+
+
+AGAIN = {
+    (place, turn): replace(reply, restarts=(place + turn) % 2 == 0)
+    for (place, turn), reply in REPLIES.items()
+}
+
+
+def test_tokens_after_a_restart_depend_on_none_before_it(policy: Policy) -> None:
+    """Sampled and scored, by the kernels and the graph, and with a gradient."""
+    for computes in (policy, replace(policy, kernels=None)):
+        sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
+        rollouts = sample(computes, sampling, dialogues(Scripted(AGAIN)))
+        assert sum(len(rollout.contexts) for rollout in rollouts) >= 4
+        assert_scores(computes, rollouts)
+        for rollout in rollouts:
+            parts = rollout.segments()
+            assert sum(len(part.ids) - len(part.forced) for part in parts) == rollout.length
+            assert all(part.prompt_ids[0] == 258 for part in parts[1:])
+
+
+def test_a_rollout_has_the_gradient_of_its_segments(policy: Policy) -> None:
+    """That of a weighted sum of its log-probabilities is the sum over rows of one segment."""
+    rollout = next(
+        rollout
+        for rollout in sample(
+            policy, Sampling(max_new_tokens=40, stop=STOPS), dialogues(Scripted(AGAIN))
+        )
+        if rollout.contexts
+    )
+
+    def gradient(rows: Sequence[TokenRow]) -> Any:
+        batch = make_batch(rows, range(len(rows)))
+        sampled = len(batch.flat)
+
+        def loss() -> mx.array:
+            scores = token_scores(policy, batch, temperature=1.0).logprobs
+            return (scores.reshape(-1)[batch.flat] * mx.arange(1, sampled + 1)).sum()
+
+        value, gradients = nn.value_and_grad(policy.module, loss)()
+        leaves: Any = tree_flatten(gradients)
+        return float(value), [np.array(array) for _, array in leaves]
+
+    together, apart = gradient([rollout]), gradient(rollout.segments())
+    assert together[0] == pytest.approx(apart[0], rel=1e-5)
+    for one, other in zip(together[1], apart[1], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_turn_that_its_limit_cut_is_reported_as_cut(policy: Policy) -> None:
+    episodes = Scripted(REPLIES, limited={(0, 0): Limits(tokens=3)})
+    sampling = Sampling(max_new_tokens=40)
+    (rollout, *_) = sample(policy, sampling, dialogues(episodes), PROMPTS[:1])
+    assert rollout.spans[0].length == 3
+    assert episodes.usages[0] == Usage(context=len(PROMPTS[0].ids), tokens=3, is_cut=True)
 
 
 def assert_scores(policy: Policy, rollouts: Sequence[Rollout]) -> None:
@@ -256,8 +323,8 @@ def test_a_slow_environment_does_not_hold_up_the_others(
     ended: list[tuple[int, int]] = []
 
     class Slow(Scripted):
-        def ask(self, place: int, answer: str) -> None:
-            super().ask(place, answer)
+        def ask(self, place: int, answer: str, usage: Usage) -> None:
+            super().ask(place, answer, usage)
             ended.append((place, self.turns[place]))
 
     episodes = Slow(REPLIES, delays={(0, 0): 10_000})

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import CHATML, PromptRenderer
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
 from grpo_engine.tasks.base import Example, Task
 from tests.engine.tiny import write_tokenizer
 
@@ -283,15 +283,15 @@ FORM = {
 def test_calls_in_the_tokenizers_own_form_reach_the_environment(
     tokenizer: Any, prefill: str, sampled: str, expected: str
 ) -> None:
-    render = renderer(tokenizer, CHATML, tools=[TOOL])
-    assert not replies(render).reads_calls
+    read = replies(renderer(tokenizer, CHATML, tools=[TOOL])).with_calls
+    before, ids = (tokenizer.encode(text) for text in (BEFORE + prefill, sampled))
+    answer = prefill + tokenizer.decode(ids, skip_special_tokens=True)
+    assert read(before, ids, answer, [TOOL]) == answer
     tokenizer.response_template = FORM
     try:
-        assert replies(render).reads_calls
-        assert not replies(renderer(tokenizer, NO_TOOLS, tools=[TOOL])).reads_calls
-        before, ids = (tokenizer.encode(text) for text in (BEFORE + prefill, sampled))
-        answer = prefill + tokenizer.decode(ids, skip_special_tokens=True)
-        found = with_calls(tokenizer, before, ids, answer, [TOOL])
+        no_tools = replies(renderer(tokenizer, NO_TOOLS, tools=[TOOL])).with_calls
+        assert no_tools(before, ids, answer, [TOOL]) == answer
+        found = read(before, ids, answer, [TOOL])
     finally:
         del tokenizer.response_template
     assert found.replace(" <", "<") == expected.replace(" <", "<")

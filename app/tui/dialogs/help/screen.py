@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
@@ -25,7 +24,7 @@ from grpo_tui.app.tui.dialogs.help.topics import (
 )
 from grpo_tui.app.tui.dialogs.picker import Filtered
 from grpo_tui.app.tui.key_actions import key_actions
-from grpo_tui.app.tui.keys import PAGE
+from grpo_tui.app.tui.keys import PAGE, bind
 from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
@@ -83,11 +82,11 @@ class HelpScreen(Filtered[None]):
     HelpScreen Static { width: 100%; height: auto; padding-right: 1; }
     """
     content = VerticalScroll
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1,enter", "leave", "close", id="help.close",
-                tooltip="Back to where you were"),
-        Binding("slash", "filter", "filter", id="help.filter",
-                tooltip="Find a key, a panel, a metric, an alert or a setting, as typing does"),
+    BINDINGS: ClassVar = [
+        bind("escape,q,question_mark,f1,enter", "leave", "close", "help.close",
+             "Back to where you were"),
+        bind("slash", "filter", "filter", "help.filter",
+             "Find a key, a panel, a metric, an alert or a setting, as typing does"),
     ]  # fmt: skip
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:

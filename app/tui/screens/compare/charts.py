@@ -7,24 +7,26 @@ thread.
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 from textual import on, work
-from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
-from grpo_tui.app.tui.keys import LAST, unbound
+from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized, Panned
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel, CurvesResized
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
+from grpo_tui.app.tui.screens.compare.state import AXES, Loaded, View, load_comparison
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
@@ -35,27 +37,24 @@ PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 class ChartScreen(WorkbenchScreen):
     """A screen with a `CurvesPanel` on runs of the store."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("less_than_sign", "cross(-1)", "previous step", id="compare.before",
-                show=False, tooltip="Move the crosshair back, as the left arrow does"),
-        Binding("greater_than_sign", "cross(1)", "next step", id="compare.after", show=False,
-                tooltip="Move the crosshair forward"),
-        Binding("left_curly_bracket", "cross(-10)", "ten steps back", id="compare.far_left",
-                show=False, tooltip="Move the crosshair back by ten"),
-        Binding("right_curly_bracket", "cross(10)", "ten steps forward", id="compare.far_right",
-                show=False, tooltip="Move the crosshair forward by ten"),
-        Binding("at", "go_to", "step to show", id="compare.place", key_display="@", show=False,
-                tooltip="Type the step, tokens or seconds the crosshair goes to"),
-        Binding("a", "axis", "axis", id="compare.axis",
-                tooltip="Curves by step, at equal tokens, or at equal wall time"),
-        Binding("m", "metrics", "metrics", id="compare.metrics",
-                tooltip="Choose the metrics to draw"),
-        Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
-                tooltip="Smooth the curves less"),
-        Binding("equals_sign", "smooth(1)", "more smooth", id="compare.more", show=False,
-                tooltip="Smooth the curves more"),
-        unbound("log", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
-        unbound("solo", "one chart", "compare.solo", "Only the chosen chart, or all"),
+    BINDINGS: ClassVar = [
+        hidden("less_than_sign", "cross(-1)", "previous step", "compare.before",
+               "Move the crosshair back, as the left arrow does"),
+        hidden("greater_than_sign", "cross(1)", "next step", "compare.after",
+               "Move the crosshair forward"),
+        hidden("left_curly_bracket", "cross(-10)", "ten steps back", "compare.far_left",
+               "Move the crosshair back by ten"),
+        hidden("right_curly_bracket", "cross(10)", "ten steps forward", "compare.far_right",
+               "Move the crosshair forward by ten"),
+        hidden("at", "go_to", "step to show", "compare.place",
+               "Type the step, tokens or seconds the crosshair goes to", "@"),
+        bind("a", "axis", "axis", "compare.axis",
+             "Curves by step, at equal tokens, or at equal wall time"),
+        bind("m", "metrics", "metrics", "compare.metrics", "Choose the metrics to draw"),
+        hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
+        hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
+        unbound("switch('log')", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
+        unbound("switch('solo')", "one chart", "compare.solo", "Only the chosen chart, or all"),
         unbound("zoom_axis(1)", "less of the axis", "compare.closer",
                 "Show half as much of the axis, around the crosshair"),
         unbound("zoom_axis(-1)", "more of the axis", "compare.wider",
@@ -90,10 +89,9 @@ class ChartScreen(WorkbenchScreen):
     async def _poll(self) -> None:
         if not self.is_current or self._reading or time.monotonic() < self._wait_until:
             return
-        try:
-            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
-        except (StoreError, asyncio.CancelledError):
-            return
+        changed = False
+        with suppress(StoreError, asyncio.CancelledError):
+            changed = await self.ask(lambda reader: reader.changed(), "changed")
         if changed and self.view.refs:
             self.reload()
         elif changed:
@@ -108,40 +106,30 @@ class ChartScreen(WorkbenchScreen):
     @work(exclusive=True, group="comparison")
     async def _read(self) -> None:
         view, began = self.view, time.monotonic()
+        loaded: Loaded | None = None
         self._reading += 1
-        try:
-            loaded = await self.workbench.reader.ask(
+        with reporting(self):
+            loaded = await self.ask(
                 lambda r: load_comparison(
                     r, view.refs, view.baseline, view.axis, view.at, view.reach
                 ),
                 "comparison",
             )  # fmt: skip
-        except asyncio.CancelledError:
+        self._reading -= 1
+        if loaded is None:
+            self.update(reading=False)
             return
-        except StoreError as error:
-            self.view = replace(self.view, reading=False)
-            self.notify(str(error), severity="error", markup=False)
-            return
-        finally:
-            self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
         if loaded.missing:
             refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
             names = {run.id: run.name for run in view.runs}
             missing = ", ".join(names.get(ref) or ref for ref in loaded.missing)
-            self.notify(f"No longer stored: {missing}", severity="warning", markup=False)
+            self.warn(f"No longer stored: {missing}")
             self.compare_only(refs)
             return
         self.view = self.view.with_comparison(loaded.comparison)
         self.draw()
         self.read_more()
-
-    def draw(self) -> None:
-        """Load and draw the visible curves."""
-        if self.view.comparison is not None:
-            worker = self._draw()
-            if self.view.charts is None:
-                self.opening = worker
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
@@ -157,17 +145,10 @@ class ChartScreen(WorkbenchScreen):
         parts = [request]
         if view.charts is None and view.metric:
             parts.insert(0, replace(request, metrics=(view.metric,)))
-        for part in parts:
-            try:
-                charts = await self.workbench.reader.ask(
-                    partial(self._curve_loader.charts, request=part), "curves"
-                )
-            except asyncio.CancelledError:
-                return
-            except StoreError as error:
-                self.notify(str(error), severity="error", markup=False)
-                return
-            self.view = replace(self.view, charts=charts)
+        with reporting(self):
+            for part in parts:
+                read = partial(self._curve_loader.charts, request=part)
+                self.update(charts=await self.ask(read, "curves"))
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
@@ -186,25 +167,22 @@ class ChartScreen(WorkbenchScreen):
         self.watch_view(self.view, self.view)
 
     @on(CurvesResized)
-    def read_curves(self) -> None:
-        """Reload curves for the new chart width."""
-        self.draw()
+    def draw(self) -> None:
+        """Load and draw the visible curves."""
+        if self.view.comparison is not None:
+            worker = self._draw()
+            if self.view.charts is None:
+                self.opening = worker
 
-    @on(ChartChosen)
-    def pick_chart(self, message: ChartChosen) -> None:
-        """Choose the chart, and put the crosshair or zoom there."""
-        view = replace(self.view, chart=message.chart)
-        if message.zoom:
-            self.view = view.zoomed(message.zoom, message.x)
+    def action_pick_chart(self, chart: int, x: float | None, zoom: int) -> None:
+        """Choose the chart, and put the crosshair or zoom by the mouse wheel there."""
+        view = replace(self.view, chart=chart)
+        if zoom:
+            self.view = view.zoomed(zoom, x)
             self.draw()
             return
-        self.view = view if message.x is None else view.with_crosshair(message.x)
+        self.view = view if x is None else view.with_crosshair(x)
         self.read_at_crosshair()
-
-    @on(Panned)
-    def pan_with_wheel(self, message: Panned) -> None:
-        """Show an earlier or later part of the axis."""
-        self.action_pan(message.by)
 
     @on(Panel.Moved, "#curves")
     def move_in_curves(self, message: Panel.Moved) -> None:
@@ -237,7 +215,7 @@ class ChartScreen(WorkbenchScreen):
         try:
             x = float(text.replace(",", "").replace("_", ""))
         except ValueError:
-            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
+            self.warn(f"{text!r} is not a number.")
             return
         self.view = self.view.with_crosshair(x).followed()
         self.draw()
@@ -246,7 +224,7 @@ class ChartScreen(WorkbenchScreen):
     def action_axis(self) -> None:
         """Switch to the next axis and move the crosshair to the common end."""
         axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
-        self.view = replace(self.view, axis=axis, at=None, window=None)
+        self.update(axis=axis, at=None, window=None)
         self.reload()
 
     def action_zoom_axis(self, by: int) -> None:
@@ -259,20 +237,14 @@ class ChartScreen(WorkbenchScreen):
         self.view = self.view.panned(by)
         self.draw()
 
-    def action_log(self) -> None:
-        """Toggle between a logarithmic and a linear vertical axis."""
-        self.view = replace(self.view, log=not self.view.log)
+    def action_switch(self, name: str) -> None:
+        """Turn on or off how the curves are drawn: `log`, `solo`, `bands`."""
+        self.update(**{name: not getattr(self.view, name)})
         self.draw()
 
     def action_smooth(self, by: int) -> None:
         """Smooth more or less."""
-        place = max(0, min(len(SMOOTHINGS) - 1, self.view.smooth + by))
-        self.view = replace(self.view, smooth=place)
-        self.draw()
-
-    def action_solo(self) -> None:
-        """Toggle between the chosen chart alone and all charts."""
-        self.view = replace(self.view, solo=not self.view.solo)
+        self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))
         self.draw()
 
     def action_metrics(self) -> None:
@@ -291,11 +263,10 @@ class ChartScreen(WorkbenchScreen):
             new = [key for key in marks if key not in self.view.metrics]
             chart = marks.index(new[-1] if new else result.value
                                 if result.value in marks else marks[0])  # fmt: skip
-            self.view = replace(self.view, metrics=marks, chart=chart)
+            self.update(metrics=marks, chart=chart)
             self.draw()
 
     def action_down(self, by: int) -> None:
         """Move to another chart."""
-        last = max(0, len(self.view.metrics) - 1)
-        self.view = replace(self.view, chart=max(0, min(last, self.view.chart + by)))
+        self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
         self.draw()

@@ -17,7 +17,6 @@ from grpo_tui.app.charts.series import Trace
 from grpo_tui.app.charts.stored import ChartData
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
 from grpo_tui.app.tui.screens.compare.render import position_text
 from grpo_tui.app.tui.screens.compare.state import View
@@ -42,22 +41,6 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 
 @dataclass
-class ChartChosen(Message):
-    """A chart was clicked: choose it and move the crosshair there; `zoom` by the mouse wheel."""
-
-    chart: int
-    x: float | None
-    zoom: int = 0
-
-
-@dataclass
-class Panned(Message):
-    """The wheel asked for an earlier or later part of the axis."""
-
-    by: int
-
-
-@dataclass
 class CurvesResized(Message):
     """The width of the charts has changed."""
 
@@ -67,9 +50,7 @@ class CurvesPanel(ViewPanel, ChartStack):
 
     navigable = True
     two_columns = 116
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("curves", **kwargs)
+    wheel = 0
 
     @property
     def pixels(self) -> int:
@@ -127,33 +108,33 @@ class CurvesPanel(ViewPanel, ChartStack):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
         """The charts that fit, then the axis."""
-        view, palette = self.view, self.palette
+        view = self.view
         self.note = self._description()
         if view.charts is None:
-            return [[("reading", palette.label)]]
+            return [[("reading", "label")]]
         keys, rows = self._metrics, self._rows()
         if not keys:
-            return [[("No metrics are recorded yet.", palette.label)]]
+            return [[("No metrics are recorded yet.", "label")]]
         width = self._data_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
-        axis = [[axis_line(view, width, palette)]] * self.columns(len(keys))
+        axis = [[axis_line(view, width)]] * self.columns(len(keys))
         return [*lines, *side_by_side(axis, width)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
+        view = self.view
         key = self._metrics[index]
         charts = view.charts.charts if view.charts else ()
         chart = next((chart for chart in charts if chart.key == key), None)
         if chart is None:
-            return [[(f" {key}: reading", palette.label)], *([[]] * (height - 1))]
+            return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         foreground = view.chosen.id if view.chosen else ""
-        content = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
-        cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size, palette))
-        title = chart_title(chart, view, width, palette, chosen=key == view.metric)
-        return [title, *plot_lines(cells, scale, palette, cross_of(view, size[0]))]
+        content = (chart, size, view.hidden, foreground, view.bands, view.log, view.solo)
+        cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size))
+        title = chart_title(chart, view, width, chosen=key == view.metric)
+        return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
@@ -162,7 +143,8 @@ class CurvesPanel(ViewPanel, ChartStack):
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
-                self.post_message(ChartChosen(chart, x if column >= 0 else None, zoom))
+                at_x = x if column >= 0 else None
+                self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x}, {zoom})")
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
@@ -179,7 +161,7 @@ class CurvesPanel(ViewPanel, ChartStack):
     def _wheel(self, event: events.MouseEvent, by: int) -> None:
         event.stop()
         if event.shift:
-            self.post_message(Panned(-by))
+            self.call_later(self.run_action, f"screen.pan({-by})")
         else:
             self._pick(event, by)
 
@@ -189,7 +171,7 @@ class CurvesPanel(ViewPanel, ChartStack):
             self._pick(event)
 
 
-def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
+def curves_of(chart: ChartData, view: View) -> list[Curve]:
     """The curves of a chart from back to front, with the chosen run in front.
 
     Only that one, and one that is alone, has the range of its values below it.
@@ -202,16 +184,16 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
     for runs, trace in chart.bands if view.bands else ():
         if visible & set(runs):
             grouped |= set(runs)
-            marker = view.marker(runs[0], palette)
+            marker = view.marker(runs[0])
             trace = _within(trace, chart.key, view.log)
-            curve = Curve(trace, marker.colour, marker.mark, palette.raw)
+            curve = Curve(trace, marker.colour, marker.mark, "raw")
             (foreground if chosen in runs else background).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            marker = view.marker(item.run, palette)
+            marker = view.marker(item.run)
             smooth = not item.series.sparse and view.smoothing
-            ranged = palette.raw if smooth and (alone or item.run == chosen) else None
+            ranged = "raw" if smooth and (alone or item.run == chosen) else ""
             curve = Curve(item.trace, marker.colour, marker.mark, ranged)
             (foreground if item.run == chosen else background).append(curve)
     return background + foreground
@@ -228,21 +210,19 @@ def _within(trace: Trace, key: str, log: bool) -> Trace:
     ))  # fmt: skip
 
 
-def plot_of(
-    chart: ChartData, view: View, width: int, height: int, palette: Palette
-) -> tuple[Any, Any]:
+def plot_of(chart: ChartData, view: View, width: int, height: int) -> tuple[Any, Any]:
     """The cells of a chart without the crosshair, and its vertical axis.
 
     Its guide lines are the limits of the run's alerts, which have their words, else the metric's.
     """
-    metric, curves = spec(chart.key), curves_of(chart, view, palette)
+    metric, curves = spec(chart.key), curves_of(chart, view)
     named = chart.key in view.guides and view.solo
     guides: list[Guide] = [
         (value, [f"limit {with_unit(value, metric.unit)}"] if named else [])
         for value in view.guides.get(chart.key, metric.guides)
     ]
     scale = axis_of(chart.key, curves, height, [value for value, _ in guides], log=view.log)
-    return plot(curves, scale, width, height, palette, [] if view.log else guides), scale
+    return plot(curves, scale, width, height, [] if view.log else guides), scale
 
 
 def cross_of(view: View, width: int) -> int:
@@ -253,15 +233,12 @@ def cross_of(view: View, width: int) -> int:
     return cross_column(view.x - data.first, data.span, width)
 
 
-def chart_title(
-    chart: ChartData, view: View, width: int, palette: Palette, *, chosen: bool
-) -> Line:
+def chart_title(chart: ChartData, view: View, width: int, *, chosen: bool) -> Line:
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
     hints = extremes(chart) if view.solo and len(view.runs) == 1 else []
-    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen,
-                      hints=hints)  # fmt: skip
+    return title_line([name], readouts(chart, view), width, chosen=chosen, hints=hints)  # fmt: skip
 
 
 def extremes(chart: ChartData) -> list[str]:
@@ -278,7 +255,7 @@ def extremes(chart: ChartData) -> list[str]:
     return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
-def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
+def readouts(chart: ChartData, view: View) -> list[Readout]:
     """Each curve's mark, name and recorded value at the crosshair.
 
     The value of a band is the mean of its seeds.
@@ -287,11 +264,11 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
     groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
     members = {run for group in groups for run in group}
     groups += [(run.id,) for run in view.visible_runs if run.id not in members]
-    return [_readout(chart, view, group, palette) for group in groups]
+    return [_readout(chart, view, group) for group in groups]
 
 
-def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    marker, name = view.marker(group[0], palette), view.name_of(group)
+def _readout(chart: ChartData, view: View, group: Sequence[str]) -> Readout:
+    marker, name = view.marker(group[0]), view.name_of(group)
     unit = spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
     short = [clip(name, limit) for limit in (14, 7)]
@@ -299,8 +276,7 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
-        dim = style(palette.label)
-        return Readout("none", dim, (f"{marker.mark} ", dim), names)
+        return Readout("none", "label", (f"{marker.mark} ", "label"), names)
     read = [view.value_at_x(chart.key, run) for run in recorded]
     values = [value for value, _ in read if value is not None]
     text = with_unit(math.fsum(values) / len(values) if values else None, unit)
@@ -309,17 +285,16 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
         text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
     chosen = view.chosen is not None and view.chosen.id in group
-    colour = style(marker.colour if reaches else palette.label, bold=chosen)
-    return Readout(text, colour, (f"{marker.mark} ", style(marker.colour, bold=True)), names)
+    colour = "bold " * chosen + (marker.colour if reaches else "label")
+    return Readout(text, colour, (f"{marker.mark} ", f"bold {marker.colour}"), names)
 
 
-def axis_line(view: View, width: int, palette: Palette) -> Line:
+def axis_line(view: View, width: int) -> Line:
     """The horizontal axis below the charts, with both ends and the crosshair's position."""
     data = view.charts
     if data is None:
         return []
     cells = width - LABELS
-    label = style(palette.label)
     right = position_text(view.axis, data.first + data.span).removeprefix("step ")
     left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
     position = position_text(view.axis, view.x)
@@ -329,7 +304,7 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
     left = left if start > len(left) + 1 else ""
     end_cells = cells - start - cell_len(position) - 2
     return [
-        (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
-        (f"▴ {position}" if is_right else f"{position} ▴", palette.text),
-        (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", label),
+        (" " * LABELS, ""), (left, "label"), (" " * (start - len(left)), ""),
+        (f"▴ {position}" if is_right else f"{position} ▴", "text"),
+        (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", "label"),
     ]  # fmt: skip

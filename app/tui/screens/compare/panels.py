@@ -1,16 +1,13 @@
 """The panels of the Compare screen: each draws the screen's view."""
 
 import time
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
 
 from textual import events
-from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
     differences,
@@ -23,24 +20,12 @@ from grpo_tui.app.tui.screens.compare.render import (
     verdict,
 )
 from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.pages import PagesPanel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, card, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
-WHEEL = 3  # lines
-
-
-@dataclass
-class PageChosen(Message):
-    """The name of a page was clicked."""
-
-    page: Page
-
-
-@dataclass
-class RunActivated(Message):
-    """A run was clicked twice."""
 
 
 class ViewPanel(Panel):
@@ -52,7 +37,7 @@ class ViewPanel(Panel):
 class VerdictLine(ViewPanel, can_focus=False):
     """Which setting is better, with what confidence, and what differs."""
 
-    framed: ClassVar[bool] = False
+    framed = False
 
     def watch_view(self) -> None:
         """Update the height to fit the sentences."""
@@ -63,14 +48,14 @@ class VerdictLine(ViewPanel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
         """Two sentences; the first may take all but a line."""
-        palette, changes = self.palette, differences(self.view)
+        changes = differences(self.view)
         sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
-        lines: list[Line] = [
-            [("   " if index else " ▸ ", palette.accent), (text, palette.text)]
+        lines = [
+            [("   " if index else " ▸ ", "accent"), (text, "text")]
             for index, text in enumerate(sentence)
         ]
         for text in wrap(changes, width - 4, max(1, 3 - len(lines))) if changes else ():
-            lines.append([("   " + text, palette.label)])
+            lines.append([("   " + text, "label")])
         return lines
 
     def copy_text(self) -> str:
@@ -89,24 +74,14 @@ class TablePanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, or where it will be while the runs are read for the first time."""
         if self.view.comparison is None:
-            return [[("reading" if self.view.reading else "", self.palette.label)]]
+            return [[("reading" if self.view.reading else "", "label")]]
         return self.lines(width, height)
-
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(WHEEL, 0)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-WHEEL, 0)
 
 
 class RunsPanel(TablePanel):
     """The legend, with each run's value of the chosen metric."""
 
     now: reactive[float] = reactive(0.0, repaint=False)
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("runs", **kwargs)
-        self._first = 0
 
     def height_needed(self) -> int:
         """The rows for the runs and, on a large terminal, for notes on their values."""
@@ -141,28 +116,23 @@ class RunsPanel(TablePanel):
     def lines(self, width: int, height: int) -> list[Line]:
         """A header, the runs around the cursor, and what is missing."""
         view = self.view
-        head, *rows = legend_lines(view, width, self.palette, self.now or time.time())
+        head, *rows = legend_lines(view, width, self.now or time.time())
         notes = self._notes(width)
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        self._first = max(0, min(max(min(self._first, view.run), view.run - count + 1),
-                                 len(rows) - count))  # fmt: skip
-        tail: list[Line] = [[(note, self.palette.label)] for note in notes]
-        return [head, *rows[self._first : self._first + count], *tail]
+        tail = [[(note, "label")] for note in notes]
+        return [head, *self.around(rows, view.run, count), *tail]
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
-        index = self.inside(event.offset).y - 1 + self._first
+        index = self.inside(event.offset).y - 1 + self._top
         if 0 <= index < len(self.view.runs):
             self.action_move(index - self.view.run, 0)
             if event.chain > 1:
-                self.post_message(RunActivated())
+                await self.run_action("screen.enter")
 
 
 class SettingsPanel(TablePanel):
     """The changed settings."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("changed settings", **kwargs)
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
@@ -181,7 +151,7 @@ class SettingsPanel(TablePanel):
         return super().paint(width, height)
 
     def lines(self, width: int, height: int) -> list[Line]:
-        return settings_lines(self.view, width, height, self.palette)
+        return settings_lines(self.view, width, height)
 
 
 def settings_note(view: View) -> str:
@@ -193,13 +163,17 @@ def settings_note(view: View) -> str:
     return f"{len(comparison.differing)} differ, {len(comparison.same)} equal{more}"
 
 
-class PagePanel(TablePanel):
+class PagePanel(TablePanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
     pages: reactive[tuple[Page, ...]] = reactive[tuple[Page, ...]](())
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("metrics", **kwargs)
+    def titles(self) -> Mapping[str, str]:
+        return {page: page for page in self.pages}
+
+    @property
+    def page(self) -> str:
+        return self.view.page
 
     def _note(self) -> str:
         """A note in the frame on what the page shows."""
@@ -236,63 +210,28 @@ class PagePanel(TablePanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page."""
         self.title, self.note = self.view.page, self._note()
-        return [self._tab_line(), *super().paint(width, height - 1)]
+        return [self.strip_line(width), *super().paint(width, height - 1)]
 
     def lines(self, width: int, height: int) -> list[Line]:
         draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
                 "answers": answers_lines}[self.view.page]  # fmt: skip
-        return draw(self.view, width, height, self.palette)
-
-    def _tab_line(self) -> Line:
-        palette = self.palette
-        line: Line = []
-        for page in self.pages:
-            if page == self.view.page:
-                line += [
-                    ("▌", palette.accent),
-                    (page, style(palette.headline, bold=True)),
-                    ("▐", palette.accent),
-                ]
-            else:
-                line.append((f" {page} ", palette.label))
-        return [*line, ("  [ ] page", palette.label)]
+        return draw(self.view, width, height)
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""
-        lines = self.paint(max(40, self.inner.width), 400)[1:]
-        return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
-
-    def on_click(self, event: events.Click) -> None:
-        """Switch to the clicked page."""
-        position = self.inside(event.offset)
-        end = 0
-        for page in self.pages if position.y == 0 else ():
-            start, end = end, end + len(page) + 2
-            if start <= position.x < end:
-                self.post_message(PageChosen(page))
+        return plain_text(self.paint(max(40, self.inner.width), 400)[1:])
 
 
 class CardPanel(ViewPanel):
     """Shown when there is nothing to compare: how to add runs."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("compare", **kwargs)
-
     def paint(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
+        view = self.view
         if view.problem:
-            return [[(part, palette.bad)] for part in wrap(view.problem, width - 2, height)]
+            return [[(part, "bad")] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
-            return [[("reading the store", palette.label)]]
-        left = " " * max(2, (width - 64) // 2)
-        lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
-        lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
-        for key, name, hint in self._offers():
-            lines.append(
-                [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, palette.text)]
-            )
-            lines.append([(f"{left}     {hint}", palette.label)])
-        return lines
+            return [[("reading the store", "label")]]
+        return card("No runs to compare yet.", self._offers(), width, height)
 
     def _offers(self) -> list[tuple[str, str, str]]:
         newest = self.view.newest

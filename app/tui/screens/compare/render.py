@@ -29,9 +29,9 @@ from grpo_tui.app.text.comparison import verdict as verdict_of
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.compare.state import Value, View, measure_of
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line, cells, list_row
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.values import PairedTest
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -146,43 +146,43 @@ def progress_text(run: RunSummary) -> str:
 
 # -- the legend ---------------------------------------------------------------------------------
 
-Cell = tuple[str, int]  # a text and its colour
+Cell = tuple[str, str]  # a text and its colour
 
 
-def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
+def legend_lines(view: View, width: int, now: float) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     label = raw_label(view.metric)
-    described = legend_columns(view, palette)
+    described = legend_columns(view)
     needed = [
-        max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
-        for title, _, cells in described
+        max(cell_len(title), *(cell_len(text) for text, _ in column)) + 1
+        for title, _, column in described
     ]
     steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, described, strict=True)]
     longest = max(cell_len(label), *(cell_len(view.name(run)) for run in view.runs))
     sizes = steady if width - 5 - sum(steady) >= longest else needed
     space = width - 5 - NAME_WIDTH
     columns = []
-    for size, (title, _, cells) in zip(sizes, described, strict=True):
+    for size, (title, _, column) in zip(sizes, described, strict=True):
         if size <= space:
-            columns.append((size, [(title, palette.label), *cells]))
+            columns.append((size, [(title, "label"), *column]))
             space -= size
     name = space + NAME_WIDTH
-    titles = "".join(pad(cells[0][0], size - 1, ">") + " " for size, cells in columns)
+    titles = "".join(pad(column[0][0], size - 1, ">") + " " for size, column in columns)
     free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
-    head: Line = [
-        (" " * 5 + pad(label, name + max(0, free - 1)), palette.label),
-        (titles[max(0, free - 1) :], palette.label),
+    head = [
+        (" " * 5 + pad(label, name + max(0, free - 1)), "label"),
+        (titles[max(0, free - 1) :], "label"),
     ]
-    lines = [legend_name(view, run, name, palette, now) for run in view.runs]
-    for index, (run, line) in enumerate(zip(view.runs, lines, strict=True), 1):
-        background = palette.cursor if run is view.chosen else palette.paper
-        for size, cells in columns:
-            text, colour = cells[index]
-            line.append((pad(text, size - 1, ">") + " ", style(colour, background)))
+    lines = []
+    for index, run in enumerate(view.runs, 1):
+        line = legend_name(view, run, name, now)
+        line += [(pad(column[index][0], size - 1, ">") + " ", column[index][1])
+                 for size, column in columns]  # fmt: skip
+        lines.append(list_row(line, width, selected=run is view.chosen))
     return [head, *lines]
 
 
-def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Cell]]]:
+def legend_columns(view: View) -> list[tuple[str, int, list[Cell]]]:
     """The columns that say something: title, width and a cell for each run."""
     key, runs, base = view.metric, view.runs, view.base
     unit, best = (spec(key).unit, spec(key).best) if key else ("", False)
@@ -191,15 +191,15 @@ def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Ce
 
     def texts(texts: Sequence[str]) -> list[Cell]:
         return [
-            (text, palette.text) if cell and cell.last is not None else ("–", palette.label)
+            (text, "text") if cell and cell.last is not None else ("–", "label")
             for cell, text in zip(cells, texts, strict=True)
         ]
 
     columns = []
     if measure:
-        columns.append(("verdict", 13, [verdict_cell(view, run, palette) for run in runs]))
+        columns.append(("verdict", 13, [verdict_cell(view, run) for run in runs]))
     position = position_text(view.axis, view.x).removesuffix("ens")
-    columns.append((position, 10, [crosshair_cell(view, run, palette) for run in runs]))
+    columns.append((position, 10, [crosshair_cell(view, run) for run in runs]))
     if base and len(runs) > 1 and key != measure:  # the verdict tells that one
         deltas = ["baseline" if run is base else
                   delta_text(key, view.delta(key, (run.id,), (base.id,))) or "–"
@@ -213,52 +213,44 @@ def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Ce
     return columns
 
 
-def legend_name(view: View, run: RunSummary, width: int, palette: Palette, now: float) -> Line:
+def legend_name(view: View, run: RunSummary, width: int, now: float) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
-    current, hidden, marker = (
-        run is view.chosen,
-        run.id in view.hidden,
-        view.marker(run.id, palette),
-    )
-    background = palette.cursor if current else palette.paper
-    colour = palette.label if hidden else palette.headline if current else palette.text
-    glyph, state_colour = status_mark(run.status, palette, now)
+    current, hidden, marker = run is view.chosen, run.id in view.hidden, view.marker(run.id)
+    colour = "label" if hidden else "headline" if current else "text"
+    glyph, state_colour = status_mark(run.status, now)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
-    base = " ◆" if run is view.base and len(view.runs) > 1 else "  "
+    mark = ("·", "bold label") if hidden else marker.span
     return [
-        ("▸" if current else " ", style(palette.focus, background)),
-        ("·" if hidden else marker.mark,
-         style(palette.label if hidden else marker.colour, background, bold=True)),
-        (" " + pad(view.name(run), width - cell_len(state)), style(colour, background)),
-        (state, style(state_colour, background)),
-        (base, style(palette.label, background)),
+        ("▸" if current else " ", "focus"), mark,
+        (" " + pad(view.name(run), width - cell_len(state)), colour), (state, state_colour),
+        (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
     ]  # fmt: skip
 
 
-def verdict_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
+def verdict_cell(view: View, run: RunSummary) -> Cell:
     """How the run's setting did in the verdict, in the colour of a difference that is sure."""
     row = ranked(view.comparison, run.id, view.metric) if view.comparison else None
     if row is None:
-        return "–", palette.label
+        return "–", "label"
     if run.id != row.own.runs[0]:  # of a setting whose value is in the row of another seed
-        mark = view.marker(row.own.runs[0], palette).mark if row.test else "◆"
-        return f"same setting as {mark}", palette.label
+        mark = view.marker(row.own.runs[0]).mark if row.test else "◆"
+        return f"same setting as {mark}", "label"
     if row.test is None:
-        return "baseline", palette.label
+        return "baseline", "label"
     text = standing(row.test)
-    return text, {"▲": palette.good, "▼": palette.bad}.get(text[0], palette.text)
+    return text, {"▲": "good", "▼": "bad"}.get(text[0], "text")
 
 
-def crosshair_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
+def crosshair_cell(view: View, run: RunSummary) -> Cell:
     """The chosen metric at the crosshair; the last value before, with its step, if it has none."""
     value, step = view.value_at_x(view.metric, run.id)
     if step is None:
-        return "none" if view.has_curves(run) else "", palette.label
+        return "none" if view.has_curves(run) else "", "label"
     text = with_unit(value, spec(view.metric).unit)
     missed = view.metric.startswith(EVALUATIONS) and view.axis == "step" and step < view.x
     if missed or view.end(run) < view.x:
-        return f"{text} @{step}", palette.label
-    return text, palette.text
+        return f"{text} @{step}", "label"
+    return text, "text"
 
 
 def run_notes(view: View) -> list[str]:
@@ -300,7 +292,7 @@ def window_text(window: range, count: int) -> str:
     return f"{window[0] + 1}–{window[-1] + 1} of {count}" if len(window) < count else ""
 
 
-def column_heads(view: View, window: range, size: int, palette: Palette, tail: int = 0) -> Line:
+def column_heads(view: View, window: range, size: int, tail: int = 0) -> Line:
     """The marks over their columns, `tail` cells from the right; ◆ the baseline.
 
     Names as well if they can be told apart, over the tail too; the legend has every mark and name.
@@ -313,25 +305,25 @@ def column_heads(view: View, window: range, size: int, palette: Palette, tail: i
              for name, mark in zip(names, base, strict=True)]  # fmt: skip
     if texts != names and (size - 5 < MIN_NAME or view.bands):
         texts = [""] * len(names)
-    line: Line = []
+    line = []
     for index in window:
         runs = columns[index]
-        marker, current = view.marker(runs[0], palette), index == view.column
+        marker, current = view.marker(runs[0]), index == view.column
         text = f" {texts[index]}".rstrip() + (base[index] if len(columns) > 1 else "")
         gap = max(0, size - tail - 2 - cell_len(text))
         line += [
-            (" " * gap, None), (marker.mark, style(marker.colour, bold=True)),
+            (" " * gap, ""), marker.span,
             (pad(text, size - gap - 1),
-             style(palette.headline if current else palette.label, bold=current)),
+             "bold headline" if current else "label"),
         ]  # fmt: skip
     return line
 
 
-def settings_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def settings_lines(view: View, width: int, height: int) -> list[Line]:
     """One row per setting; differences from the baseline are highlighted."""
-    settings, label = view.settings(), style(palette.label)
+    settings = view.settings()
     if not settings:
-        return [[("no setting matches" if view.filter else "all settings are the same", label)]]
+        return [[("no setting matches" if view.filter else "all settings are the same", "label")]]
     ids, columns = [run.id for run in view.runs], view.columns
     texts = [
         [", ".join(dict.fromkeys(safe(value_text(values[ids.index(run)])) for run in runs))
@@ -345,28 +337,29 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
     )
     size = min(size, 30)
     base = columns.index(view.base_column) if view.base_column else 0
-    rows: list[Line] = []
-    for (path, _, differs), cells in zip(settings, texts, strict=True):
-        colour = palette.text if differs else palette.label
-        row: Line = [(clip_start(path, path_width).ljust(path_width), style(colour))]
+    rows = []
+    for (path, _, differs), values in zip(settings, texts, strict=True):
+        colour = "text" if differs else "label"
+        row = [(clip_start(path, path_width).ljust(path_width), colour)]
         for index in window:
-            changed = differs and cells[index] != cells[base]
-            row.append((pad(cells[index], size - 1, ">") + " ",
-                        style(palette.headline if changed else colour, bold=changed)))  # fmt: skip
+            changed = differs and values[index] != values[base]
+            row.append(
+                (pad(values[index], size - 1, ">") + " ", "bold headline" if changed else colour)
+            )
         rows.append(row)
-    marks = {"+": palette.good, "-": palette.bad}
+    marks = {"+": "good", "-": "bad"}
     for line in view.sources:
-        rows.append([(clip(safe(line), width), style(marks.get(line[:1], palette.text)))])
-    head = (pad(window_text(window, len(columns)), path_width), label)
+        rows.append([(clip(safe(line), width), marks.get(line[:1], "text"))])
+    head = (pad(window_text(window, len(columns)), path_width), "label")
     top = max(0, min(view.row, len(rows) - (height - 1)))
-    return [[head, *column_heads(view, window, size, palette)], *rows[top : top + height - 1]]
+    return [[head, *column_heads(view, window, size)], *rows[top : top + height - 1]]
 
 
-def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     """One row per metric: value and step, or mean and interval over seeds, and the difference."""
-    metrics, label = view.rows, style(palette.label)
+    metrics = view.rows
     if not metrics:
-        return [[("no metric matches", label)]]
+        return [[("no metric matches", "label")]]
     columns = view.columns
     name_width = min(max(cell_len(full_name(row.key)) for row in metrics) + 3, max(18, width // 4))
     step_width = 3 + len(str(max(run.step for run in view.runs)))
@@ -374,22 +367,19 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     size = min(size, 34)
     current = min(view.row, len(metrics) - 1)
     top = max(0, min(current - (height - 1) // 2, len(metrics) - (height - 1)))
-    head = (pad(window_text(window, len(columns)), name_width), label)
-    lines: list[Line] = [[head, *column_heads(view, window, size, palette, tail=10)]]
+    head = (pad(window_text(window, len(columns)), name_width), "label")
+    lines = [[head, *column_heads(view, window, size, tail=10)]]
     for index, metric in enumerate(metrics[top : top + height - 1], top):
-        background = palette.cursor if index == current else palette.paper
         title = pad(metric_title(metric.key, name_width - 3), name_width - 2)
         arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
-        line: Line = [
-            ("▸" if metric.key in view.metrics else " ", style(palette.accent, background)),
-            (title, style(palette.text, background)),
-            (arrow, style(palette.label, background)),
+        line = [
+            ("▸" if metric.key in view.metrics else " ", "accent"),
+            (title, "text"),
+            (arrow, "label"),
         ]
         for column in window:
-            line += metric_cell(
-                view, metric.key, columns[column], size, step_width, palette, background
-            )
-        lines.append([*line, (" " * max(0, width - line_width(line)), style(None, background))])
+            line += metric_cell(view, metric.key, columns[column], size, step_width)
+        lines.append(list_row(line, width, selected=index == current))
     return lines
 
 
@@ -403,22 +393,20 @@ def metric_title(key: str, width: int) -> str:
     return full_name(key) if cell_len(full_name(key)) <= width else clip(spec(key).label, width)
 
 
-def metric_cell(
-    view: View, key: str, runs: Sequence[str], size: int, step_width: int, palette: Palette,
-    background: int,
-) -> Line:  # fmt: skip
+def metric_cell(view: View, key: str, runs: Sequence[str], size: int, step_width: int) -> Line:
     """A value with its step, or a mean with its interval if that fits, then the difference."""
-    value, label = view.value(key, runs), style(palette.label, background)
+    value = view.value(key, runs)
     if value is None:
-        return [(pad("–", size), label)]
-    width = max(1, size - 11)
+        return [(pad("–", size), "label")]
+    width, unit, step = max(1, size - 11), spec(key).unit, ""
     delta = pad(delta_text(key, view.delta(key, runs, view.base_column)), 10) + " "
     if value.step is None:
-        text = mean_text(value, spec(key).unit, width - 1)
-        return [(pad(text, width - 1, ">"), style(palette.text, background)), (" " + delta, label)]
-    number = with_unit(value.mean, spec(key).unit)
-    return [(pad(number, max(1, width - step_width), ">"), style(palette.text, background)),
-            (pad(f" @{value.step}", step_width), label), (delta, label)]  # fmt: skip
+        text, width = mean_text(value, unit, width - 1), width - 1
+    else:
+        text, width = with_unit(value.mean, unit), max(1, width - step_width)
+        step = f" @{value.step}"
+    return [(pad(text, width, ">"), "text"),
+            (pad(step, step_width if step else 1) + delta, "label")]  # fmt: skip
 
 
 def mean_text(value: Value, unit: str, width: int) -> str:
@@ -430,11 +418,6 @@ def mean_text(value: Value, unit: str, width: int) -> str:
     return full if cell_len(full) <= width else text
 
 
-def line_width(line: Line) -> int:
-    """The cells of a line."""
-    return sum(cell_len(text) for text, _ in line)
-
-
 # -- ranking ------------------------------------------------------------------------------------
 
 
@@ -443,24 +426,24 @@ class Setting:
     """A row of a ranking: the runs of a setting, the colour of its result, and its cells."""
 
     runs: tuple[str, ...]
-    colour: int
+    colour: str
     cells: dict[str, str]
 
 
 Table = tuple[str, list[Setting]]  # a title and rows
 
 
-def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def ranking_lines(view: View, width: int, height: int) -> list[Line]:
     """Settings from best to worst with their difference to the baseline's, for each evaluation.
 
     The selected metric's means over seeds follow, unless it is what the ranking is by.
     """
-    label, comparison = style(palette.label), view.comparison
-    tables = [*ranking_tables(view, palette), *seed_tables(view, palette)]
-    lines: list[Line] = []
+    comparison = view.comparison
+    tables = [*ranking_tables(view), *seed_tables(view)]
+    lines = []
     if comparison is None or not comparison.rankings:
         notes = (comparison.notes if comparison else ()) or (NO_RANKING,)
-        lines += [[(part, label)] for note in notes for part in wrap(note, width, height)]
+        lines += [[(part, "label")] for note in notes for part in wrap(note, width, height)]
     sizes: dict[str, int] = {}  # the same for all, so that columns are below each other
     for name, text in (cell for _, rows in tables for row in rows for cell in row.cells.items()):
         sizes[name] = max(sizes.get(name, 0), cell_len(name) + 2, cell_len(text) + 2)
@@ -469,26 +452,26 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
             title = title.rpartition("; ")[0]
         columns = visible_columns({name: sizes[name] for name in rows[0].cells}, width)
         lines += [[]] if lines else []
-        lines.append([(clip(title, width), palette.headline)])
-        lines.append([("  ", None), *((pad(name, size), label) for name, size in columns.items())])
-        lines += [setting_line(view, row, columns, palette) for row in rows]
+        lines.append([(clip(title, width), "headline")])
+        lines.append([("  ", ""), *((pad(name, size), "label") for name, size in columns.items())])
+        lines += [setting_line(view, row, columns) for row in rows]
     top = max(0, min(view.row, len(lines) - height))
     return lines[top : top + height]
 
 
-def setting_line(view: View, row: Setting, columns: dict[str, int], palette: Palette) -> Line:
+def setting_line(view: View, row: Setting, columns: dict[str, int]) -> Line:
     """A row of a ranking, with the mark of its first run."""
-    marker = view.marker(row.runs[0], palette)
+    marker = view.marker(row.runs[0])
     selected = view.chosen is not None and view.chosen.id in row.runs
-    colour = palette.headline if selected else palette.text
-    line: Line = [(marker.mark + " ", style(marker.colour, bold=True))]
+    colour = "headline" if selected else "text"
+    line = [marker.span, (" ", "")]
     for name, size in columns.items():
         of_result = name in ("points", "95%", "p")
-        line.append((pad(row.cells[name], size), style(row.colour if of_result else colour)))
+        line.append((pad(row.cells[name], size), row.colour if of_result else colour))
     return line
 
 
-def ranking_tables(view: View, palette: Palette) -> list[Table]:
+def ranking_tables(view: View) -> list[Table]:
     """The rankings by held-out answers, first that by the selected metric's kind of answers."""
     comparison = view.comparison
     if comparison is None:
@@ -496,21 +479,21 @@ def ranking_tables(view: View, palette: Palette) -> list[Table]:
     first = ranking_of(comparison, view.metric)
     return [
         (ranking_title(ranking), [
-            Setting(row.own.runs, result_colour(row.test, palette), cells)
+            Setting(row.own.runs, result_colour(row.test), cells)
             for row, cells in zip(ranking.settings, ranking_rows(ranking, comparison), strict=True)
         ])
         for ranking in sorted(comparison.rankings, key=lambda ranking: ranking is not first)
     ]  # fmt: skip
 
 
-def result_colour(test: PairedTest | None, palette: Palette) -> int:
+def result_colour(test: PairedTest | None) -> str:
     """The colour of a difference: good or bad if it is sure."""
     if test is None or test.p_value >= ALPHA:
-        return palette.text
-    return palette.good if test.difference > 0 else palette.bad
+        return "text"
+    return "good" if test.difference > 0 else "bad"
 
 
-def seed_tables(view: View, palette: Palette) -> list[Table]:
+def seed_tables(view: View) -> list[Table]:
     """The selected metric's mean and interval over the seeds of each setting, the best first."""
     key = view.metric
     if not key or key == measure_of(view.comparison, key) or not view.bands:
@@ -522,7 +505,7 @@ def seed_tables(view: View, palette: Palette) -> list[Table]:
     for runs, value in values:
         ends = [with_unit(end, unit) for end in (value.low, value.high) if end is not None]
         delta = delta_text(key, view.delta(key, runs, view.base_column)) or "baseline"
-        rows.append(Setting(runs, palette.text, {
+        rows.append(Setting(runs, "text", {
             "setting": view.name_of(runs), "mean": with_unit(value.mean, unit),
             "95%": " to ".join(ends), "Δ": delta,
         }))  # fmt: skip
@@ -547,13 +530,12 @@ def visible_columns(sizes: dict[str, int], width: int) -> dict[str, int]:
 # -- answers ------------------------------------------------------------------------------------
 
 
-def answers_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def answers_lines(view: View, width: int, height: int) -> list[Line]:
     """Each run's answers to the same prompt, one column per run, up to the crosshair."""
-    label = style(palette.label)
     if view.prompts is None:
-        return [[("reading", label)]]
+        return [[("reading", "label")]]
     if not view.prompts:
-        return [[(part, label)] for part in wrap(NO_PROMPTS, width, height)]
+        return [[(part, "label")] for part in wrap(NO_PROMPTS, width, height)]
     prompt = view.prompts[min(view.prompt, len(view.prompts) - 1)]
     count = len(view.runs)
     window, size = column_window(count, view.run, width, 26)
@@ -562,58 +544,56 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(asked(prompt.text), max(8, width - cell_len(position) - cell_len(target) - 4))
-    lines: list[Line] = [[(position, label), (f"  {question}", palette.headline),
-                          (target, label)]]  # fmt: skip
+    lines = [[(position, "label"), (f"  {question}", "headline"),
+                          (target, "label")]]  # fmt: skip
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
-        return [*lines, [("reading", label)]]
-    columns = [answer_column(view, run, answers.groups.get(run.id), size - 3, palette)
+        return [*lines, [("reading", "label")]]
+    columns = [answer_column(view, run, answers.groups.get(run.id), size - 3)
                for run in view.runs[window.start : window.stop]]  # fmt: skip
     longest, visible = max(map(len, columns)), height - 2
     top = 1 + max(0, min(view.row, longest - 1 - visible))
     for y in (0, *range(top, min(longest, top + visible))):
-        lines.append(side_by_side([c[y] if y < len(c) else [] for c in columns], size, palette))
+        lines.append(side_by_side([c[y] if y < len(c) else [] for c in columns], size))
     return lines
 
 
-def side_by_side(parts: Sequence[Line], size: int, palette: Palette) -> Line:
+def side_by_side(parts: Sequence[Line], size: int) -> Line:
     """Lines of columns with a rule between them."""
-    line: Line = []
+    line = []
     for index, part in enumerate(parts):
-        line += [(" │ ", palette.border)] if index else []
-        line += [*part, (" " * max(0, size - 3 - line_width(part)), None)]
+        line += [(" │ ", "border")] if index else []
+        line += [*part, (" " * max(0, size - 3 - cells(part)), "")]
     return line
 
 
-def answer_column(
-    view: View, run: RunSummary, group: GroupView | None, width: int, palette: Palette
-) -> list[Line]:
+def answer_column(view: View, run: RunSummary, group: GroupView | None, width: int) -> list[Line]:
     """A run's answers below its name."""
-    marker, label = view.marker(run.id, palette), style(palette.label)
+    marker = view.marker(run.id)
     chosen = view.chosen is not None and view.chosen.id == run.id
-    colour = style(palette.headline if chosen else palette.text, bold=chosen)
+    colour = "bold headline" if chosen else "text"
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
-    lines: list[Line] = [[(marker.mark + " ", style(marker.colour, bold=True)), (name, colour),
-                          (clip(mean, width - 2 - cell_len(name)), label)]]  # fmt: skip
+    lines = [[marker.span, (" ", ""), (name, colour),
+                          (clip(mean, width - 2 - cell_len(name)), "label")]]  # fmt: skip
     if group is None:
-        return [*lines, [("not sampled up to here", label)]]
-    return lines + [line for rollout in group.rollouts for line in answer(rollout, width, palette)]
+        return [*lines, [("not sampled up to here", "label")]]
+    return lines + [line for rollout in group.rollouts for line in answer(rollout, width)]
 
 
-def answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
+def answer(rollout: RolloutView, width: int) -> list[Line]:
     """An answer with its letter, reward and advantage."""
     reward = "–" if rollout.reward is None else short(rollout.reward)
     head = f"{letter(rollout.index)} {reward} "
     if rollout.advantage:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
     first, *others = wrap(f"{head}{rollout.text}", max(1, width - 2), ANSWER_LINES)
-    colour = style(palette.of_push(rollout.advantage), bold=True)
-    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], palette.text)]]
-    lines += [[("  " + part, palette.text)] for part in others]
+    colour = f"bold {push_colour(rollout.advantage)}"
+    lines = [[(first[: len(head)], colour), (first[len(head) :], "text")]]
+    lines += [[("  " + part, "text")] for part in others]
     if rollout.finish in CUT:
-        space = max(0, width - line_width(lines[-1]))
-        lines[-1].append((clip(" [cut]", space), palette.warn))
+        space = max(0, width - cells(lines[-1]))
+        lines[-1].append((clip(" [cut]", space), "warn"))
     return lines
 
 

@@ -8,22 +8,21 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.widget import Widget
 
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
-from grpo_tui.app.tui.keys import unbound
+from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
-    PageChosen,
     PagePanel,
-    RunActivated,
     RunsPanel,
     SettingsPanel,
     VerdictLine,
@@ -39,9 +38,11 @@ from grpo_tui.app.tui.screens.compare.state import (
     load_answers,
     load_prompts,
 )
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.compare.runs import threshold
 from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
+from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
 EXPORTS = {"csv": as_csv, "json": as_json, "md": as_markdown, "curves.csv": curves_csv}
@@ -54,31 +55,28 @@ class CompareScreen(ChartScreen):
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right_square_bracket", "page(1)", "page", id="compare.page", key_display="[ ]",
-                tooltip="Next page: changed settings, ranking, metrics, answers"),
-        Binding("left_square_bracket", "page(-1)", "previous page", id="compare.page_before",
-                show=False, tooltip="Previous page"),
-        Binding("plus", "pick", "add runs", id="compare.pick", key_display="+",
-                tooltip="Add or remove runs"),
-        Binding("G", "sweep", "sweep", id="compare.sweep",
-                tooltip="Compare the chosen run's sweep and no other runs, or the newest sweep"),
-        Binding("b", "baseline", "baseline", id="compare.baseline",
-                tooltip="Use the chosen run as the baseline"),
-        Binding("space", "hide", "hide run", id="compare.hide", show=False,
-                tooltip="Hide the chosen run's curves, or show them"),
-        Binding("x", "remove", "remove run", id="compare.drop", show=False,
-                tooltip="Remove the chosen run from the comparison"),
-        Binding("T", "reach", "threshold", id="compare.reach", show=False,
-                tooltip="Type what counts as reached: an accuracy, or METRIC=VALUE"),
-        Binding("t", "stat", "values: last, best, at the crosshair", id="compare.stat", show=False,
-                tooltip="Compare last values, best ones, or those at the crosshair"),
-        Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
-                tooltip="Answers to the next prompt"),
-        Binding("p", "prompt(-1)", "previous prompt", id="compare.prompt_before", show=False,
-                tooltip="Answers to the previous prompt"),
-        Binding("enter", "enter", "open", id="compare.open",
-                tooltip="Open the run, draw the metric, show equal settings, or answers by token"),
+    BINDINGS: ClassVar = [
+        bind("right_square_bracket", "turn(1)", "page", "compare.page",
+             "Next page: changed settings, ranking, metrics, answers", "[ ]"),
+        hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
+               "Previous page"),
+        bind("plus", "pick", "add runs", "compare.pick", "Add or remove runs", "+"),
+        bind("G", "sweep", "sweep", "compare.sweep",
+             "Compare the chosen run's sweep and no other runs, or the newest sweep"),
+        bind("b", "baseline", "baseline", "compare.baseline", "Use the chosen run as the baseline"),
+        hidden("space", "hide", "hide run", "compare.hide",
+               "Hide the chosen run's curves, or show them"),
+        hidden("x", "remove", "remove run", "compare.drop",
+               "Remove the chosen run from the comparison"),
+        hidden("T", "reach", "threshold", "compare.reach",
+               "Type what counts as reached: an accuracy, or METRIC=VALUE"),
+        hidden("t", "stat", "values: last, best, at the crosshair", "compare.stat",
+               "Compare last values, best ones, or those at the crosshair"),
+        hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
+        hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
+               "Answers to the previous prompt"),
+        bind("enter", "enter", "open", "compare.open",
+             "Open the run, draw the metric, show equal settings, or answers by token"),
         unbound("common", "common end", "compare.common",
                 "Crosshair to where the shortest run ends"),
         unbound("bands", "seeds as bands", "compare.bands",
@@ -91,14 +89,14 @@ class CompareScreen(ChartScreen):
 
     def body(self) -> ComposeResult:
         """Verdict, runs beside settings, curves, a page below; a hint card without runs."""
-        yield CardPanel(id="card")
+        yield CardPanel("compare", id="card")
         yield VerdictLine(id="verdict")
         with Container(id="top"):
             with Horizontal(id="side"):
-                yield RunsPanel(id="runs")
-                yield SettingsPanel(id="settings")
-            yield CurvesPanel(id="curves")
-        yield PagePanel(id="page")
+                yield RunsPanel("runs", id="runs")
+                yield SettingsPanel("changed settings", id="settings")
+            yield CurvesPanel("curves", id="curves")
+        yield PagePanel("metrics", id="page")
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +116,7 @@ class CompareScreen(ChartScreen):
 
     def _zoomed(self, panel: Widget | None) -> None:
         """Show the chosen chart alone while the curves are zoomed."""
-        self.view = replace(self.view, solo=isinstance(panel, CurvesPanel))
+        self.update(solo=isinstance(panel, CurvesPanel))
         self.draw()
 
     def watch_view(self, old: View, new: View) -> None:
@@ -131,15 +129,12 @@ class CompareScreen(ChartScreen):
         page.pages = self.pages()
         if short and new.page == "ranking" != old.page:
             self.set_class(True, "-page")
-        if "top" not in self.arrangement.sizes:
-            rows = page.height_needed()
-            fraction = max(1.5, (total - 5) / rows - 1) if rows and not short else 0
-            self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
-        if "side" not in self.arrangement.sizes:
-            runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
-            needed = settings.height_needed() if settings.display else 0
-            rows = max(runs.height_needed(), needed)
-            self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
+        rows = page.height_needed()
+        fraction = max(1.5, (total - 5) / rows - 1) if rows and not short else 0
+        self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
+        runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
+        rows = max(runs.height_needed(), settings.height_needed() if settings.display else 0)
+        self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
 
     @property
     def ready(self) -> bool:
@@ -207,7 +202,7 @@ class CompareScreen(ChartScreen):
         watched = self.run_on_watch
         self._awaits_run = self.run_is_opening
         try:
-            newest, opened = await self.workbench.reader.ask(
+            newest, opened = await self.ask(
                 lambda r: (
                     r.runs(limit=MAX_LISTED, metrics=()),
                     r.runs(archived=True, keys=[watched]),
@@ -219,10 +214,10 @@ class CompareScreen(ChartScreen):
         except NoStoreError:  # before the very first run
             newest, opened = (), ()
         except StoreError as error:
-            self.view = replace(self.view, problem=str(error), loaded=True)
+            self.update(problem=str(error), loaded=True)
             return
         swept = any(run.sweep_id is not None for run in newest)
-        self.view = replace(self.view, newest=newest[:2], swept=swept, loaded=True, problem="")
+        self.update(newest=newest[:2], swept=swept, loaded=True, problem="")
         if opened and watched != self._opened and len(self.view.refs) < 2:
             self._opened = watched
             self.compare((opened[0].id,))
@@ -247,17 +242,16 @@ class CompareScreen(ChartScreen):
 
     async def _items(self, text: str) -> Sequence[Item]:
         base = self.view.chosen
-        runs = await self.workbench.reader.ask(lambda r: list_runs(r, text, base), "pick")
+        runs = await self.ask(lambda r: list_runs(r, text, base), "pick")
         return [Item(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
         key = self.view.chosen.key if self.view.chosen else self.run_on_watch
-        try:
-            runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
-        except (StoreError, asyncio.CancelledError):
-            return
+        runs: Sequence[RunSummary] = ()
+        with reporting(self):
+            runs = await self.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
         chosen = [run for run in runs if run.key == key]
         sweeps = [run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None]
         if sweeps:
@@ -272,23 +266,18 @@ class CompareScreen(ChartScreen):
 
     @work(exclusive=True, group="page")
     async def _read_answers(self) -> None:
-        view, ask = self.view, self.workbench.reader.ask
-        runs = view.runs
-        try:
-            prompts = view.prompts
+        view = self.view
+        runs, prompts = view.runs, view.prompts
+        with reporting(self):
             if prompts is None:
-                prompts = await ask(lambda reader: load_prompts(reader, runs), "prompts")
-                self.view = replace(self.view, prompts=prompts)
+                prompts = await self.ask(lambda reader: load_prompts(reader, runs), "prompts")
+                self.update(prompts=prompts)
             if prompts:
-                prompt = prompts[min(view.prompt, len(prompts) - 1)]
-                answers = await ask(
+                prompt = prompts[clamped(view.prompt, len(prompts))]
+                answers = await self.ask(
                     lambda reader: load_answers(reader, runs, prompt, view.axis, view.x), "answers"
                 )
-                self.view = replace(self.view, answers=answers)
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+                self.update(answers=answers)
 
     # -- requests from panels and other screens ------------------------------------------------
 
@@ -300,7 +289,7 @@ class CompareScreen(ChartScreen):
 
     def find(self, text: str) -> None:
         """Keep the settings and metrics that match the text."""
-        self.view = replace(self.view, filter=text, row=0)
+        self.update(filter=text, row=0)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The comparison as CSV, JSON or Markdown, and the curves as CSV."""
@@ -321,14 +310,8 @@ class CompareScreen(ChartScreen):
             return
         tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
         page = "settings" if message.panel.id == "settings" else view.page
-        last = tables.get(page, len(view.rows)) - 1
-        self.view = replace(view, row=max(0, min(last, view.row + message.rows)))
+        self.update(row=clamped(view.row + message.rows, tables.get(page, len(view.rows))))
 
-    @on(PageChosen)
-    def choose_page(self, message: PageChosen) -> None:
-        self.turn_to(message.page)
-
-    @on(RunActivated)
     def open_run(self) -> None:
         """Watch the chosen run."""
         if self.view.chosen is not None:
@@ -338,7 +321,7 @@ class CompareScreen(ChartScreen):
 
     def action_common(self) -> None:
         """Move the crosshair to where the shortest run ends."""
-        self.view = replace(self.view, at=None)
+        self.update(at=None)
         self.read_at_crosshair()
 
     def action_bands(self) -> None:
@@ -347,18 +330,17 @@ class CompareScreen(ChartScreen):
         if comparison is None or not comparison.seeds:
             self.notify("No two of these runs differ only in the seed.")
             return
-        self.view = replace(self.view, bands=not self.view.bands)
+        self.update(bands=not self.view.bands)
         self.draw()
 
     def action_run(self, by: int) -> None:
         """Choose another run."""
-        last = max(0, len(self.view.runs) - 1)
-        self.view = replace(self.view, run=max(0, min(last, self.view.run + by)))
+        self.update(run=clamped(self.view.run + by, len(self.view.runs)))
 
     def action_baseline(self) -> None:
         """Make the chosen run the baseline."""
         if self.view.chosen is not None:
-            self.view = replace(self.view, baseline=self.view.chosen.id)
+            self.update(baseline=self.view.chosen.id)
             self.reload()
 
     def action_hide(self) -> None:
@@ -385,7 +367,7 @@ class CompareScreen(ChartScreen):
         has_panel = self.query_one(SettingsPanel).display
         return tuple(page for page in PAGES if page != "settings" or not has_panel)
 
-    def action_page(self, by: int) -> None:
+    def action_turn(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""
         short = self.has_class("-short")
         pages: tuple[Page | None, ...] = (None, *self.pages()) if short else self.pages()
@@ -397,12 +379,12 @@ class CompareScreen(ChartScreen):
             self.query_one(CurvesPanel).focus()
             self.call_after_refresh(self.draw)
         else:
-            self.turn_to(page)
+            self.action_page(page)
 
-    def turn_to(self, page: Page) -> None:
+    def action_page(self, page: Page) -> None:
         """Show a page."""
         self.set_class(True, "-page")
-        self.view = replace(self.view, page=page, row=0)
+        self.update(page=page, row=0)
         if self.has_class("-short"):
             self.query_one(PagePanel).focus()
         self.read_more()
@@ -410,7 +392,7 @@ class CompareScreen(ChartScreen):
     def action_stat(self) -> None:
         """Switch between last values, best ones and those at the crosshair."""
         stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
-        self.view = replace(self.view, stat=stat)
+        self.update(stat=stat)
 
     def action_reach(self) -> None:
         """Ask what counts as reached."""
@@ -425,26 +407,26 @@ class CompareScreen(ChartScreen):
         try:
             threshold(text)
         except CompareError as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.warn(error)
             return
-        self.view = replace(self.view, reach=text)
-        self.turn_to("ranking")
+        self.update(reach=text)
+        self.action_page("ranking")
         self.reload()
 
     def action_settings(self) -> None:
         """Toggle between all settings and those that differ; if none are visible, show them."""
-        self.view = replace(self.view, everything=not self.view.everything, row=0)
+        self.update(everything=not self.view.everything, row=0)
         if "settings" in self.pages():
-            self.turn_to("settings")
+            self.action_page("settings")
 
     def action_prompt(self, by: int) -> None:
         """Show answers to another prompt; if the page is hidden, show it first."""
         count = len(self.view.prompts or ())
         if self.view.page == "answers" and count:
-            self.view = replace(self.view, prompt=(self.view.prompt + by) % count, row=0)
+            self.update(prompt=(self.view.prompt + by) % count, row=0)
             self.read_more()
         else:
-            self.turn_to("answers")
+            self.action_page("answers")
 
     def action_enter(self) -> None:
         """Open the item under the cursor."""
@@ -483,7 +465,7 @@ class CompareScreen(ChartScreen):
         view = self.view
         if not view.rows:
             return
-        key = view.rows[min(view.row, len(view.rows) - 1)].key
+        key = view.rows[clamped(view.row, len(view.rows))].key
         others = tuple(metric for metric in view.metrics if metric != key)
         metrics = others if key in view.metrics and others else (*others, key)
         chart = metrics.index(key) if key in metrics else 0

@@ -17,7 +17,6 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.looks.colours import Palette
 from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
@@ -74,7 +73,12 @@ class Marker:
     """The mark and colour that identify a run; the mark alone is enough."""
 
     mark: str
-    colour: int
+    colour: str
+
+    @property
+    def span(self) -> tuple[str, str]:
+        """The mark in its colour."""
+        return self.mark, f"bold {self.colour}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +200,11 @@ class View:
         """The name of a column's run or setting."""
         return self.name_of(runs).removesuffix(f", {len(runs)} seeds")
 
-    def marker(self, run: str, palette: Palette) -> Marker:
+    def marker(self, run: str) -> Marker:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
         slot = self.slots.get(run, 0)
         turn = slot + slot // len(MARKS)
-        return Marker(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
+        return Marker(MARKS[turn % len(MARKS)], f"cycle.{slot}")
 
     def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
         """Compare these runs; those already present keep their mark and colour."""

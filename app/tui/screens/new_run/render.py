@@ -17,7 +17,6 @@ from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
 from grpo_tui.app.tui.screens.new_run.state import (
     CHANGED,
@@ -31,10 +30,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     choices_of,
     cost,
 )
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
-from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.markdown import md_cell
-from grpo_tui.experiments.export.markdown import table as md_table
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
 from grpo_tui.experiments.values import CheckpointView
 
 GIGA = 1e9
@@ -128,41 +124,34 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def plain_text(lines: Sequence[Line]) -> str:
-    """The text of lines."""
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+def heading(text: str) -> Line:
+    return [(text, "bold headline")]
 
 
-def heading(text: str, palette: Palette) -> Line:
-    return [(text, style(palette.headline, bold=True))]
-
-
-def entry_lines(
-    entries: Iterable[tuple[str, str]], width: int, palette: Palette, most: int = 2
-) -> list[Line]:
+def entry_lines(entries: Iterable[tuple[str, str]], width: int, most: int = 2) -> list[Line]:
     """Dim labels and their texts, each wrapped to at most `most` lines; no line for no text."""
     return [
         line
         for label, text in entries
         if text
-        for line in paragraph(text, width, most, palette.text, (f"{label:<{LABEL}}", palette.label))
+        for line in paragraph(text, width, most, "text", (f"{label:<{LABEL}}", "label"))
     ]
 
 
-def problem_lines(error: str, width: int, palette: Palette, most: int = 20) -> list[Line]:
-    return paragraph(f"✗ {error}", width, most, palette.bad)
+def problem_lines(error: str, width: int, most: int = 20) -> list[Line]:
+    return paragraph(f"✗ {error}", width, most, "bad")
 
 
 # -- the header -----------------------------------------------------------------------------
 
 
-def header_line(view: View, width: int, palette: Palette) -> Line:
+def header_line(view: View, width: int) -> Line:
     """The costs, or what prevents a launch; whether it can be launched, and what is changed."""
-    state, message, colour = _status(view, palette)
+    state, message, colour = _status(view)
     changed = f"{len(view.form.changed) or 'nothing'} changed"
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
     space = width - len(changed + runs + state) - 7
-    message_colour = colour if message else palette.label
+    message_colour = colour if message else "label"
     if not message:
         is_sweep = view.form.config is not None and view.form.count > 1
         costs = sweep_cost(view) if is_sweep else cost_summary(view)
@@ -171,33 +160,33 @@ def header_line(view: View, width: int, palette: Palette) -> Line:
             message = message.rpartition(", ")[0]
     return [
         (pad(f" {message}", max(0, space)), message_colour),
-        (f"   {runs}", style(palette.headline, bold=True)),
-        (changed, palette.accent if view.form.changed else palette.label),
-        (f"   {state} ", style(colour, bold=bool(view.error_count))),
+        (f"   {runs}", "bold headline"),
+        (changed, "accent" if view.form.changed else "label"),
+        (f"   {state} ", "bold bad" if view.error_count else colour),
     ]
 
 
-def _status(view: View, palette: Palette) -> tuple[str, str, int]:
+def _status(view: View) -> tuple[str, str, str]:
     """Whether the run can be launched, and why not; only what was tried is ready."""
     if view.error_count:
         errors = [f"YAML: {view.yaml_error}"] if view.yaml_error else []
         errors += [f"✗ {error}" for error in view.errors.values()]
-        return f"✗ {view.error_count} to fix", errors[0], palette.bad
+        return f"✗ {view.error_count} to fix", errors[0], "bad"
     if not view.ready:
-        return "… checking", "", palette.label
+        return "… checking", "", "label"
     for name, state in (
         ("problem", "not checked"), ("now", "cannot start now"), ("fetches", "downloads first"),
     ):  # fmt: skip
         if text := view.ready.get(name):
             message = text if isinstance(text, str) else " ".join(text)
-            return f"▲ {state}", f"▲ {message}", palette.warn
-    return "✓ ready", "", palette.good
+            return f"▲ {state}", f"▲ {message}", "warn"
+    return "✓ ready", "", "good"
 
 
 # -- the form -------------------------------------------------------------------------------
 
 
-def form_lines(view: View, width: int, palette: Palette) -> list[tuple[str, Line]]:
+def form_lines(view: View, width: int) -> list[tuple[str, Line]]:
     """The lines of the form, with the setting that belongs to each; headings have none."""
     lines: list[tuple[str, Line]] = []
     section, choice = "main", ""
@@ -205,13 +194,13 @@ def form_lines(view: View, width: int, palette: Palette) -> list[tuple[str, Line
         if row.section != section:
             section = row.section
             rule = "─" * max(0, width - cell_len(section) - 3)
-            title = (f" {section} ", style(palette.label, bold=True))
-            lines.append(("", [title, (rule, palette.guide)]))
+            title = (f" {section} ", "bold label")
+            lines.append(("", [title, (rule, "guide")]))
         if section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
             choice = name
             text = f"   {name}: {ASKS[name]}"
-            lines.append(("", [(text, style(palette.label, italic=True))]))
-        lines += [(row.path, line) for line in setting_lines(view, row, width, palette)]
+            lines.append(("", [(text, "italic label")]))
+        lines += [(row.path, line) for line in setting_lines(view, row, width)]
     return lines
 
 
@@ -225,41 +214,41 @@ def value_at(width: int) -> int:
     return MARK + name_cells(width) + 1
 
 
-def setting_lines(view: View, field: FormField, width: int, palette: Palette) -> list[Line]:
+def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     """A setting: mark, name, value, previous value; below it any problem."""
     path = field.path
     selected = view.row is not None and view.row.path == path
-    background = palette.cursor if selected else palette.paper
-    error, mark, colour = view.errors.get(path, ""), " ", palette.label
+    error, mark, colour = view.errors.get(path, ""), " ", "label"
     if error:
-        mark, colour = "✗", palette.bad
+        mark, colour = "✗", "bad"
     elif field.changed:
-        mark, colour = "●", palette.accent
-    dim = palette.label if is_unread(view, field) else palette.text
+        mark, colour = "●", "accent"
+    dim = "label" if is_unread(view, field) else "text"
     space = name_cells(width)
     is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
     name = path if is_full else path.rpartition(".")[2]
-    line: Line = [
-        (f" {mark} ", style(colour, background, bold=True)),
-        (pad(name, space) + " ", style(palette.headline if selected else dim, background)),
-        *_value(view, field, width - value_at(width), background, palette),
+    line = [
+        (f" {mark} ", f"bold {colour}"),
+        (pad(name, space) + " ", "headline" if selected else dim),
+        *_value(view, field, width - value_at(width)),
     ]
+    line = list_row(line, width, selected=selected)
     if not error:
         return [line]
     text = allowed(field.info)
     error += f" (allowed: {text})" if text not in error else ""
-    return [line, *paragraph(error, width, 4, palette.bad, ("   ✗ ", palette.bad))]
+    return [line, *paragraph(error, width, 4, "bad", ("   ✗ ", "bad"))]
 
 
-def _value(view: View, field: FormField, width: int, background: int, palette: Palette) -> Line:
+def _value(view: View, field: FormField, width: int) -> Line:
     """The value with its unit, and at the right end a note, if it is not cut."""
     text, note = value_text(view, field)
-    colour = palette.label if note == "suggested" or text != field.text else palette.text
+    colour = "label" if note == "suggested" or text != field.text else "text"
     if field.changed:
-        colour = palette.bad if field.path in view.errors else palette.headline
+        colour = "bold bad" if field.path in view.errors else "bold headline"
         note = f"← {start_text(view, field)}"
     if not text:
-        text, colour = OFF, palette.label
+        text, colour = OFF, "label"
     unit = field.info.unit if text[0].isdigit() else ""
     unit = f" {unit}" if unit and not field.path.endswith(unit) else ""
     note = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
@@ -267,10 +256,7 @@ def _value(view: View, field: FormField, width: int, background: int, palette: P
         note = ""
     value = clip(text, max(1, width - cell_len(note) - len(unit) - 3))
     space = max(1, width - cell_len(value + unit + note) - 1)
-    return [
-        (value, style(colour, background, bold=field.changed)),
-        (f"{unit}{' ' * space}{note} ", style(palette.label, background)),
-    ]
+    return [(value, colour), (f"{unit}{' ' * space}{note} ", "label")]
 
 
 def value_text(view: View, field: FormField) -> tuple[str, str]:
@@ -331,17 +317,17 @@ def allowed(info: Setting) -> str:
 # -- help on a setting ----------------------------------------------------------------------
 
 
-def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def help_lines(view: View, width: int) -> list[Line]:
     """A setting's help, range and the origin of its value."""
     if view.row is None:
-        return paragraph("No setting matches; esc shows all again.", width, 2, palette.label)
+        return paragraph("No setting matches; esc shows all again.", width, 2, "label")
     entries, origin = _entries(view, view.row), view.form.origin
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
     error = view.errors.get(view.row.path, "")
-    lines = paragraph(f"✗ {error}", width, ERROR_LINES, palette.bad) if error else []
-    lines += paragraph(view.row.info.help.replace("`", ""), width, 3, palette.text)
-    return lines + entry_lines(entries, width, palette, 6)
+    lines = paragraph(f"✗ {error}", width, ERROR_LINES, "bad") if error else []
+    lines += paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
+    return lines + entry_lines(entries, width, 6)
 
 
 def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
@@ -419,11 +405,11 @@ def size(count: float) -> str:
     return f"{short(count / per)} {unit}"
 
 
-def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def cost_lines(view: View, width: int) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk; and a sweep in all."""
     config, form = view.form.config, view.form
     if config is None:
-        return paragraph("Costs are shown once all errors are fixed.", width, 3, palette.label)
+        return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
     price = cost(config, view.runs)
     about, time = "at most", price.source.partition(":")[0]
     if price.seconds_per_step is not None:
@@ -435,17 +421,17 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines = entry_lines([
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
         ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
-    ], width, palette)  # fmt: skip
-    lines += memory_lines(view, width, palette)
+    ], width)  # fmt: skip
+    lines += memory_lines(view, width)
     lines += entry_lines([
         ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
         *side_costs(config, count, view.examples.get("held_out"), view.memory),
-    ], width, palette)  # fmt: skip
+    ], width)  # fmt: skip
     if form.count > 1:
         entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in form.axes.items()]
         entries += [("seeds", str(form.seeds)), ("in all", sweep_cost(view))]
-        lines += [[], heading(f"a sweep of {form.count} runs; above is the first", palette)]
-        lines += entry_lines(entries, width, palette)
+        lines += [[], heading(f"a sweep of {form.count} runs; above is the first")]
+        lines += entry_lines(entries, width)
     return lines
 
 
@@ -501,33 +487,33 @@ def side_costs(
     return entries
 
 
-def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def memory_lines(view: View, width: int) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
-    memory, label = view.memory, (f"{'memory':<{LABEL}}", palette.label)
+    memory, label = view.memory, (f"{'memory':<{LABEL}}", "label")
     if not memory or "problem" in memory:
         reason = "reading the model's shape" if view.activity else "not estimated"
         reason = f"unknown: {memory['problem']}" if memory else reason
-        return entry_lines([("memory", reason)], width, palette)
+        return entry_lines([("memory", reason)], width)
     if refused := memory.get("refused"):
-        return paragraph(f"✗ {refused}", width, 4, palette.bad, label)
+        return paragraph(f"✗ {refused}", width, 4, "bad", label)
     used = min(1.0, memory["peak"] / max(1, memory["limit"]))
     full = max(1, round(10 * used))
-    line: Line = [
+    line = [
         label,
-        ("━" * full, palette.warn if used > 0.8 else palette.accent),
-        ("─" * (10 - full), palette.guide),
-        (f" {size(memory['peak'])} of {size(memory['limit'])}", palette.text),
+        ("━" * full, "warn" if used > 0.8 else "accent"),
+        ("─" * (10 - full), "guide"),
+        (f" {size(memory['peak'])} of {size(memory['limit'])}", "text"),
     ]
     per, unit = byte_unit(memory["peak"])
     if memory.get("teacher"):
-        line = [*line, (f", teacher {size(memory['teacher'])}", palette.label)]
+        line = [*line, (f", teacher {size(memory['teacher'])}", "label")]
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
     layers = "recomputed" if memory["grad_checkpoint"] else "kept"
     at_a_time = f"{memory['max_rows']:,} answers sampled at a time, {memory['micro_rows']:,}"
     rows = f"{at_a_time} per backward pass, layers {layers}"
-    return [line, *entry_lines([("", text), ("", rows)], width, palette)]
+    return [line, *entry_lines([("", text), ("", rows)], width)]
 
 
 def cost_summary(view: View) -> str:
@@ -548,58 +534,58 @@ def cost_summary(view: View) -> str:
 # -- the page of the recipe -----------------------------------------------------------------
 
 
-def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def recipe_lines(view: View, width: int) -> list[Line]:
     """The six choices by their names in a recipe file, the formula, and what is refused."""
     form = view.form
-    lines: list[Line] = []
+    lines = []
     for path, error in form.errors.items():
         if path.startswith("algorithm."):
             # rules name their settings, ranges do not
             name = f"{path.partition('.')[2]} " if "must be" in error[:20] else ""
-            lines += problem_lines(name + error, width, palette, 5)
+            lines += problem_lines(name + error, width, 5)
     if form.recipe is None:
         return lines
     lines += [[]] if lines else []
     changed = {path.partition(".")[2] for path in form.overrides}
-    indent = ("  ", None)
+    indent = ("  ", "")
     for answer in answers(form.recipe):
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
         space = width - 11 - cell_len(answer.choice + asks)
         lines.append(
             [
-                (mark, style(palette.accent, bold=True)),
-                (f"{answer.question:<8} ", style(palette.headline, bold=True)),
-                (answer.choice, palette.accent),
-                (" " * max(1, space), None),
-                (asks, palette.label),
+                (mark, "bold accent"),
+                (f"{answer.question:<8} ", "bold headline"),
+                (answer.choice, "accent"),
+                (" " * max(1, space), ""),
+                (asks, "label"),
             ]
         )
-        lines += paragraph(answer.text, width, 3, palette.text, indent)
+        lines += paragraph(answer.text, width, 3, "text", indent)
     lines.append([])
     for text in formula(form.recipe):
-        lines += paragraph(text, width, 3, palette.of_series("kl"), indent)
+        lines += paragraph(text, width, 3, "series.kl", indent)
     return lines
 
 
 # -- the page of example prompts ------------------------------------------------------------
 
 
-def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def prompt_lines(view: View, width: int) -> list[Line]:
     """The task in numbers and its first problems, with visible line ends."""
     examples = view.examples
     if not examples:
         text = view.activity or "The first prompts of the run appear here."
-        return paragraph(text, width, 2, palette.label)
+        return paragraph(text, width, 2, "label")
     if error := examples.get("problem"):
-        return problem_lines(error, width, palette, 30)
+        return problem_lines(error, width, 30)
     sizes = f"{examples['train']:,} problems to train on, {examples['held_out']:,} held out"
     if skipped := examples.get("skipped", 0):
         sizes += f", {skipped:,} skipped"
-    lines = paragraph(examples["about"], width, 3, palette.text)
-    lines.append([(clip(sizes, width), palette.label)])
+    lines = paragraph(examples["about"], width, 3, "text")
+    lines.append([(clip(sizes, width), "label")])
     for note in filter(None, (*examples["notes"], examples["lacking"])):
-        lines += paragraph(note, width, 6, palette.warn)
+        lines += paragraph(note, width, 6, "warn")
     for index, example in enumerate(examples["examples"]):
         selected = index == view.example
         count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
@@ -608,27 +594,27 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
         lines += [
             [],
             [
-                ("▸─" if selected else "──", palette.guide),
-                (head, style(palette.headline, bold=selected)),
-                (rule, palette.guide),
+                ("▸─" if selected else "──", "guide"),
+                (head, "bold headline" if selected else "headline"),
+                (rule, "guide"),
             ],
         ]
-        lines += prompt_text(example["text"], width, palette)
-        for name, colour in (("target", palette.good), ("columns", palette.label)):
+        lines += prompt_text(example["text"], width)
+        for name, colour in (("target", "good"), ("columns", "label")):
             if text := example[name]:
-                lines += paragraph(text, width, 1, colour, (f"{name} ", palette.label))
+                lines += paragraph(text, width, 1, colour, (f"{name} ", "label"))
         if example["folded"]:
             text = "The template takes no system message: it is put before the user's."
-            lines += paragraph(text, width, 2, palette.warn)
+            lines += paragraph(text, width, 2, "warn")
     return lines
 
 
-def prompt_text(text: str, width: int, palette: Palette) -> list[Line]:
+def prompt_text(text: str, width: int) -> list[Line]:
     """The text that the model reads, with each line end as a dim symbol."""
-    lines: list[Line] = []
+    lines = []
     for line in text.split("\n"):
-        lines += paragraph(line, width - 1, 40, palette.text)
-        lines[-1].append(("⏎", palette.label))
+        lines += paragraph(line, width - 1, 40, "text")
+        lines[-1].append(("⏎", "label"))
     lines[-1].pop()
     return lines
 
@@ -636,43 +622,43 @@ def prompt_text(text: str, width: int, palette: Palette) -> list[Line]:
 # -- the page of tried rewards --------------------------------------------------------------
 
 
-def prompt_end(view: View, width: int, palette: Palette) -> list[Line]:
+def prompt_end(view: View, width: int) -> list[Line]:
     """The end of the prompt that is answered, and its target; two lines."""
-    examples, label = view.examples.get("examples", ()), palette.label
+    examples = view.examples.get("examples", ())
     if view.example >= len(examples):
         activity = "" if view.examples else view.activity
-        return [[(activity or "no prompt yet; the page of prompts says why", label)], []]
+        return [[(activity or "no prompt yet; the page of prompts says why", "label")], []]
     example = examples[view.example]
     text = clip_start(example["text"].strip().replace("\n", " "), width - 7)
     target = f"target {example['target']}" if example["target"] else ""
     return [
-        [("after  ", label), (text, label)],
-        [(clip(target, width - 22), palette.good), ("   n p another prompt", label)],
+        [("after  ", "label"), (text, "label")],
+        [(clip(target, width - 22), "good"), ("   n p another prompt", "label")],
     ]
 
 
-def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def score_lines(view: View, width: int) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
-    scores, label = view.scores, palette.label
+    scores = view.scores
     if not scores:
-        return paragraph("The scores of the reward functions appear here.", width, 3, label)
+        return paragraph("The scores of the reward functions appear here.", width, 3, "label")
     if error := scores.get("problem"):
-        return problem_lines(error, width, palette)
-    lines: list[Line] = []
+        return problem_lines(error, width)
+    lines = []
     for row in scores["rows"]:
         value = weighted = ""
         if row["value"] is not None:
             value, weighted = short(row["value"]), signed(row["value"] * row["weight"])
-        lines.append([(pad(row["name"], max(4, width - 22)) + " ", palette.text),
-                      (f"{value or 'None':>6} × {short(row['weight']):<4}", label),
-                      (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
+        lines.append([(pad(row["name"], max(4, width - 22)) + " ", "text"),
+                      (f"{value or 'None':>6} × {short(row['weight']):<4}", "label"),
+                      (f"{weighted:>7}", "bold headline")])  # fmt: skip
         if row["reason"]:
-            lines += paragraph(row["reason"], width, 3, label, ("  ", None))
+            lines += paragraph(row["reason"], width, 3, "label", ("  ", ""))
     total = "None: no function applies" if scores["total"] is None else short(scores["total"])
-    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", palette.text),
-                  (total, style(palette.good, bold=True))])  # fmt: skip
+    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", "text"),
+                  (total, "bold good")])  # fmt: skip
     for error in scores["problems"]:
-        lines += problem_lines(error, width, palette, 6)
+        lines += problem_lines(error, width, 6)
     return lines
 
 
@@ -704,37 +690,37 @@ def probe_enter(view: View) -> str:
     return "use it" if is_useful else "probe again"
 
 
-def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def probe_lines(view: View, width: int) -> list[Line]:
     """What a probe found: advice, prompts with a signal by group size, pass rates."""
     probe = view.probe
     if not probe:
         text = ("The model answers 32 prompts at three temperatures, as in a run without training: "
                 "how many it gets right, and which group size gives a signal. ⏎ starts it; it "
                 "takes about as long as a few steps.")  # fmt: skip
-        return paragraph(text, width, 8, palette.text)
+        return paragraph(text, width, 8, "text")
     if error := probe.get("problem"):
-        return problem_lines(error, width, palette)
+        return problem_lines(error, width)
     tables = probe.get("tables", ())
     if not tables:
         text = "Stopped." if probe["ended"] else "Loading the model…"
-        return paragraph(text, width, 2, palette.label)
+        return paragraph(text, width, 2, "label")
     return [
-        *_advice(view, width, palette), [],
-        *_signal_table(probe, width, palette), [], *_pass_rates(tables[0], width, palette),
+        *_advice(view, width), [],
+        *_signal_table(probe, width), [], *_pass_rates(tables[0], width),
     ]  # fmt: skip
 
 
-def _advice(view: View, width: int, palette: Palette) -> list[Line]:
-    probe, colour = view.probe, palette.text
+def _advice(view: View, width: int) -> list[Line]:
+    probe, colour = view.probe, "text"
     stopped = probe.get("stopped")
     if best := probe["best"]:
         text = (f"Use group size {best['group_size']} at temperature {best['temperature']:g}: the "
                 "smallest at which 80% of the prompts have a signal.")  # fmt: skip
-        colour = palette.good
+        colour = "good"
     elif probe["ended"] and not stopped:
         text = ("No group size tried gives 80% of the prompts a signal: use easier or harder "
                 "prompts, or other settings.")  # fmt: skip
-        colour = palette.warn
+        colour = "warn"
     else:
         text = f"{'Stopped at' if stopped else 'Sampled'} {probe['answers']:,} of "
         text += f"{probe['of']:,} answers. A prompt has a signal if its answers differ in score."
@@ -743,75 +729,71 @@ def _advice(view: View, width: int, palette: Palette) -> list[Line]:
     return paragraph(text, width, 3, colour)
 
 
-def _signal_table(probe: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+def _signal_table(probe: Mapping[str, Any], width: int) -> list[Line]:
     """The share of prompts with a signal, its interval, and the seconds of a step."""
-    tables, label = probe["tables"], palette.label
+    tables = probe["tables"]
     wide = width >= GROUP + CELL * len(tables)
     column = CELL if wide else max(10, (width - GROUP) // len(tables))
     text = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
     letter = "temperature" if wide else "T"
     heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
-    lines: list[Line] = paragraph(text, width, 2, label)
-    lines.append([("group ", label), *((head, label) for head in heads)])
+    lines = paragraph(text, width, 2, "label")
+    lines.append([("group ", "label"), *((head, "label") for head in heads)])
     rows = {
         (row["group_size"], table["temperature"]): row
         for table in tables
         for row in table["group_sizes"]
     }
     for group_size in sorted({group_size for group_size, _ in rows}):
-        line: Line = [(f"{group_size:>4}  ", palette.text)]
+        line = [(f"{group_size:>4}  ", "text")]
         for temperature in (table["temperature"] for table in tables):
             row = rows.get((group_size, temperature))
             chosen = probe["best"] == {"group_size": group_size, "temperature": temperature}
-            line += (
-                _signal_cell(row, chosen, probe, column, palette)
-                if row
-                else [(" " * column, label)]
-            )
+            line += _signal_cell(row, chosen, probe, column) if row else [(" " * column, "label")]
         lines.append(line)
     return lines
 
 
 def _signal_cell(
-    row: Mapping[str, Any], chosen: bool, probe: Mapping[str, Any], column: int, palette: Palette
+    row: Mapping[str, Any], chosen: bool, probe: Mapping[str, Any], column: int
 ) -> Line:
-    colour = palette.good if row["share"] >= probe["enough"] else palette.text
+    colour = "good" if row["share"] >= probe["enough"] else "text"
     ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
     text = f"{'–'.join(ends):<7}" if column >= CELL else ""
     text += seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
     return [
-        (f"{'▸' if chosen else ' '}{share(row['share']):>4} ", style(colour, bold=chosen)),
-        (pad(text, column - 6), palette.label),
+        (f"{'▸' if chosen else ' '}{share(row['share']):>4} ", "bold " * chosen + colour),
+        (pad(text, column - 6), "label"),
     ]
 
 
-def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+def _pass_rates(table: Mapping[str, Any], width: int) -> list[Line]:
     """A bar for each range of pass rates."""
-    rows, label = table["histogram"], palette.label
+    rows = table["histogram"]
     if rows is None:
         text = "No reward function says which answers are right, so there are no pass rates."
-        return paragraph(text, width, 2, label)
+        return paragraph(text, width, 2, "label")
     text = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
-    lines: list[Line] = paragraph(f"{text}by their share of right answers", width, 2, label)
+    lines = paragraph(f"{text}by their share of right answers", width, 2, "label")
     highest, longest = max(count for _, count in rows), max(4, width - 18)
     for name, count in rows:
         bar = "▆" * round(longest * count / highest)
-        lines.append([(f"{name:>10}  ", label), (bar, palette.accent),
-                      (f" {count}" if count else "", label)])  # fmt: skip
+        lines.append([(f"{name:>10}  ", "label"), (bar, "accent"),
+                      (f" {count}" if count else "", "label")])  # fmt: skip
     return lines
 
 
 # -- the pages of YAML, differences and play ------------------------------------------------
 
 
-def yaml_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def yaml_lines(view: View, width: int) -> list[Line]:
     """Errors in the text, otherwise a description of it."""
     if view.yaml_error:
-        return problem_lines(view.yaml_error, width, palette, 3)
+        return problem_lines(view.yaml_error, width, 3)
     text = "Only what differs from the defaults; what you delete goes back to its default."
     if view.form.count > 1:
         text = f"The first run of the sweep; all of them: {sweep_command(view, 'FILE')}"
-    return paragraph(text, width, 3, palette.label)
+    return paragraph(text, width, 3, "label")
 
 
 def sweep_command(view: View, file: str) -> str:
@@ -821,42 +803,42 @@ def sweep_command(view: View, file: str) -> str:
     return " ".join(["grpo-tui sweep", file, *sets, *seeds])
 
 
-def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def diff_lines(view: View, width: int) -> list[Line]:
     """The settings that differ from the recipe's, then those that differ from the origin."""
     form, origin = view.form, view.form.origin
     from_recipe = {path: as_text(value) or "none" for path, value in form.overrides.items()}
     from_origin = {path: start_text(view, form.fields[path]) for path in form.changed}
-    lines: list[Line] = []
+    lines = []
     for name, rows in (
         (f"recipe {form.recipe.name}" if form.recipe is not None else "the recipe", from_recipe),
         (f"{'parent run' if origin.run else 'preset'} {origin.name}", from_origin),
     ):
         count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
-        lines += [[], heading(f"{count} from {name}", palette)]
+        lines += [[], heading(f"{count} from {name}")]
         for path, start in rows.items():
             label = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
             value = clip(form.fields[path].text or "by the recipe", width // 2)
             lines.append(
                 [
-                    (pad(label, NAME_CELLS) + " ", palette.text),
-                    (value, style(palette.headline, bold=True)),
-                    (f" ← {start}", palette.label),
+                    (pad(label, NAME_CELLS) + " ", "text"),
+                    (value, "bold headline"),
+                    (f" ← {start}", "label"),
                 ]
             )
     return lines[1:]
 
 
-def play_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def play_lines(view: View, width: int) -> list[Line]:
     """The dialogue so far."""
-    colours = {"answer": palette.headline, "hint": palette.label, "error": palette.bad}
+    colours = {"answer": "headline", "hint": "label", "error": "bad"}
     marks = {"answer": "▸ ", "error": "✗ "}
     hint = (
         "You answer in the model's place and see what the environment replies: the quickest "
         "way to find out that it is wrong. `grpo-tui tasks test` does the same."
     )
-    lines: list[Line] = []
+    lines = []
     for role, text in view.episode.lines or (("hint", hint),):
-        colour = colours.get(role, palette.text)
+        colour = colours.get(role, "text")
         lines += paragraph(text, width, 40, colour, (marks.get(role, "  "), colour))
     return lines
 
@@ -869,7 +851,7 @@ class Page(NamedTuple):
 
     title: str
     help: str
-    lines: Callable[[View, int, Palette], list[Line]]
+    lines: Callable[[View, int], list[Line]]
     topic: str = "screen:new_run"
     enter: str = ""
 
@@ -915,20 +897,6 @@ PAGE: Final[Mapping[str, Page]] = {
 }
 
 
-def strip_line(view: View, width: int, palette: Palette) -> Line:
-    """The titles of the pages, the current one marked, with gaps where they fit."""
-    titles = [PAGE[name].title for name in view.pages]
-    gap = " " * (1 + (sum(map(cell_len, titles)) + 2 * len(titles) <= width))
-    line: Line = [(" ", None)]
-    for title in titles:
-        if title == PAGE[view.page].title:
-            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], palette.accent)
-            line += [*heading(title, palette), (f"▐{gap}"[: len(gap)], palette.accent)]
-        else:
-            line += [(title, palette.label), (gap, None)]
-    return line
-
-
 # -- lists and dialogs ----------------------------------------------------------------------
 
 
@@ -960,15 +928,15 @@ def value_picker(view: View, field: FormField) -> Picker:
     ]  # fmt: skip
     items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
-    def details(text: str, width: int, palette: Palette) -> list[Line]:
+    def details(text: str, width: int) -> list[Line]:
         then = view.with_form(view.form.type(path, text))
         if is_recipe:
-            return recipe_card(then, text, width, palette)
+            return recipe_card(then, text, width)
         if path.startswith("algorithm."):
-            return recipe_lines(then, width, palette)
+            return recipe_lines(then, width)
         if errors := then.form.errors:
-            return problem_lines("; ".join(errors.values()), width, palette, 8)
-        return paragraph("This value is allowed here.", width, 1, palette.text)
+            return problem_lines("; ".join(errors.values()), width, 8)
+        return paragraph("This value is allowed here.", width, 1, "text")
 
     hint = "✗ conflicts with the current settings. Several marked values make a sweep."
     axis = view.form.axes.get(path, ())
@@ -976,14 +944,14 @@ def value_picker(view: View, field: FormField) -> Picker:
                   marks=axis, details=details, below=not is_recipe)  # fmt: skip
 
 
-def recipe_card(view: View, name: str, width: int, palette: Palette) -> list[Line]:
+def recipe_card(view: View, name: str, width: int) -> list[Line]:
     """A recipe's title, summary, six choices, character and paper."""
     card = card_of(name)
     return [
-        heading(card.title, palette), *paragraph(card.summary, width, 3, palette.text),
-        [], *recipe_lines(view, width, palette), [],
-        *entry_lines([("good", card.good), ("bad", card.bad)], width, palette, 3),
-        *paragraph(card.paper, width, 1, palette.label),
+        heading(card.title), *paragraph(card.summary, width, 3, "text"),
+        [], *recipe_lines(view, width), [],
+        *entry_lines([("good", card.good), ("bad", card.bad)], width, 3),
+        *paragraph(card.paper, width, 1, "label"),
     ]  # fmt: skip
 
 
@@ -997,20 +965,18 @@ def start_picker(view: View) -> Picker:
         for value, run in runs.items()
     ]
 
-    def details(value: str, width: int, palette: Palette) -> list[Line]:
+    def details(value: str, width: int) -> list[Line]:
         if value not in runs:
             chosen = preset(value.partition(":")[2])
             body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
-            lines = [*paragraph(chosen.about, width, 6, palette.text), []]
-            return lines + [
-                part for line in body for part in paragraph(line, width, 2, palette.label)
-            ]
+            lines = [*paragraph(chosen.about, width, 6, "text"), []]
+            return lines + [part for line in body for part in paragraph(line, width, 2, "label")]
         run = runs[value]
         state = f"{run.status}, step {run.step} of {run.total_steps}"
         entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
                    ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
                    ("note", run.note))  # fmt: skip
-        return entry_lines(entries, width, palette)
+        return entry_lines(entries, width)
 
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
@@ -1093,26 +1059,3 @@ def beside(training: str) -> str:
 
     used, free = memory_now()
     return f"in parallel; this process uses {used:.1f} GB, {free:.1f} GB are free"
-
-
-# -- the settings as text -------------------------------------------------------------------
-
-
-def as_json(config: RunConfig) -> str:
-    """All settings as one JSON object."""
-    return json_text(config.model_dump(mode="json"), indent=2) + "\n"
-
-
-def as_markdown(view: View) -> str:
-    """The differences, then all settings, as tables."""
-    form, origin = view.form, view.form.origin
-    lines = [f"# {md_cell(view.name)}", "", f"From {origin.kind} {md_cell(origin.name)}.", ""]
-    if form.changed:
-        changed = (
-            {"setting": path, "was": as_text(form.start[path]), "is": form.fields[path].text}
-            for path in form.changed
-        )
-        lines += [*md_table(("setting", "was", "is"), changed), ""]
-    rows = ({"setting": path, "value": row.text} for path, row in form.fields.items()
-            if path not in FORM_ONLY)  # fmt: skip
-    return "\n".join([*lines, *md_table(("setting", "value"), rows)]) + "\n"

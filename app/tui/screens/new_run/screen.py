@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
@@ -28,25 +27,21 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.export import free_path
 from grpo_tui.app.tui.dialogs.picker import Picked
-from grpo_tui.app.tui.keys import unbound
+from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.completion import ENDINGS, NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
-    as_json,
-    as_markdown,
     checkpoint_picker,
     form_lines,
     header_line,
     help_lines,
     launch_dialog,
-    plain_text,
     probe_enter,
     probe_key,
     prompt_end,
     start_picker,
-    strip_line,
     sweep_command,
     value_at,
     value_picker,
@@ -66,9 +61,11 @@ from grpo_tui.app.tui.screens.new_run.state import (
     next_number,
     preset_view,
 )
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.pages import PagesPanel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -91,45 +88,19 @@ class ViewPanel(Panel):
     navigable = True
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(3, 0)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-3, 0)
-
 
 class HeaderPanel(ViewPanel, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
-        return [header_line(self.view, width, self.palette)]
+        return [header_line(self.view, width)]
 
 
-class ScrolledPanel(ViewPanel):
-    """A panel that scrolls its lines."""
-
-    top: reactive[int] = reactive(0)
-
-    def scrolled(self, lines: list[Line], height: int) -> list[Line]:
-        """The visible lines; one that says that more follow is better than a cut one."""
-        height = max(1, height)
-        top = max(0, min(self.top, len(lines) - height))
-        self.set_reactive(ScrolledPanel.top, top)
-        visible = lines[top : top + height]
-        left = len(lines) - top - height
-        if left > 0:
-            visible[-1] = [(f"… {left + 1} more lines", None)]
-        return visible
-
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - a panel's
-        self.top = max(0, self.top + rows)
-
-
-class HelpPanel(ScrolledPanel):
+class HelpPanel(ViewPanel, ScrolledPanel):
     """Help on the setting under the cursor."""
 
     def topic(self) -> str:
@@ -140,18 +111,25 @@ class HelpPanel(ScrolledPanel):
         row = self.view.row
         title = row.path if row is not None else "help"
         if title != self.title:
-            self.set_reactive(ScrolledPanel.top, 0)
+            self._top = 0
         self.title = title
-        return self.scrolled(help_lines(self.view, width, self.palette), height)
+        return self.scrolled(help_lines(self.view, width), height)
 
 
-class PagePanel(ScrolledPanel):
+class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
     """One page of what belongs to the settings, below a strip with the titles of all pages."""
 
     def compose(self) -> ComposeResult:
         yield TextField(placeholder="an answer, as the model might give it", id="answer")
         yield TextField(soft_wrap=False, tab_behavior="focus", id="text")
         yield Field(id="reply")
+
+    def titles(self) -> Mapping[str, str]:
+        return {name: PAGE[name].title for name in self.view.pages}
+
+    @property
+    def page(self) -> str:
+        return self.view.page
 
     @property
     def entry(self) -> Widget | None:
@@ -167,12 +145,12 @@ class PagePanel(ScrolledPanel):
     def watch_view(self, old: View, view: View) -> None:
         """Show the field of the page, with its text."""
         if old.page != view.page:
-            self.set_reactive(ScrolledPanel.top, 0)
+            self._top = 0
         for page, selector in ENTRIES.items():
             self.query_one(selector).display = page == view.page
         if view.page == "play":
             self.query_one("#reply", Field).placeholder = EPISODE_HINTS[view.episode.turn]
-            self.set_reactive(ScrolledPanel.top, 10**6)  # the end of the dialogue
+            self._top = 10**6  # the end of the dialogue
         is_free = view.page == "yaml" and not (self.area.has_focus or view.yaml_error)
         if is_free and view.form.config is not None and view.form.to_yaml() != self.area.text:
             self.area.load_text(view.form.to_yaml())
@@ -188,7 +166,7 @@ class PagePanel(ScrolledPanel):
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
             return safe(str(examples[view.example]["text"]), "\n")
-        return plain_text(PAGE[view.page].lines(view, 100, self.palette))
+        return plain_text(PAGE[view.page].lines(view, 100))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The strip, and the page with space for its field."""
@@ -199,23 +177,14 @@ class PagePanel(ScrolledPanel):
         elif view.page == "prompts" and view.examples.get("name"):
             self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head: list[Line] = [strip_line(view, width, self.palette), []]
+        head = [self.strip_line(width), []]
         if view.page == "try":
-            head += prompt_end(view, width, self.palette) + [[]] * (ANSWER_LINES + 1)
+            head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
         elif view.page == "yaml":
             head += [[]] * (height - YAML_LINES - len(head))
         below = int(view.page == "play")
-        lines = PAGE[view.page].lines(view, width, self.palette)
+        lines = PAGE[view.page].lines(view, width)
         return head + self.scrolled(lines, height - len(head) - below)
-
-    async def on_click(self, event: events.Click) -> None:
-        """Turn to the clicked page."""
-        offset, end = self.inside(event.offset), 0
-        names = {page.title: name for name, page in PAGE.items()}
-        for text, _ in strip_line(self.view, self.inner.width, self.palette):
-            start, end = end, end + len(text)
-            if offset.y == 0 and start <= offset.x < end and text in names:
-                await self.run_action(f"screen.page('{names[text]}')")
 
 
 class ValueField(Field):
@@ -234,9 +203,9 @@ class ValueField(Field):
 class SettingsPanel(ViewPanel):
     """The form; only the visible lines are drawn."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("settings", **kwargs)
-        self._top = self._first = 0
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._first = 0
         self._paths: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -272,8 +241,8 @@ class SettingsPanel(ViewPanel):
                  "" if view.listed else "/ finds others"]  # fmt: skip
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
-            return [[("no setting matches; esc shows all again", None)]]
-        lines = form_lines(view, width, self.palette)
+            return [[("no setting matches; esc shows all again", "")]]
+        lines = form_lines(view, width)
         self._paths = [path for path, _ in lines]
         self._first = self._paths.index(view.row.path)
         last = self._first + self._paths.count(view.row.path) - 1
@@ -323,29 +292,29 @@ class NewRunScreen(WorkbenchScreen):
     mode = "new_run"
     find_hint = "find a setting by its name or purpose"
     CSS_PATH = "new_run.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "edit", id="new.edit",
-                tooltip="Edit the setting, or choose from its list; do what the page offers"),
-        Binding("L,f5", "launch", "launch…", id="new.launch",
-                tooltip="Review the launch, then start here, detached or in the queue"),
-        Binding("right_square_bracket", "turn(1)", "page", id="new.page", key_display="[ ]",
-                tooltip="The next page: costs, recipe, prompts, rewards, probe, YAML, differences"),
-        Binding("left_square_bracket", "turn(-1)", "previous page", id="new.page_before",
-                show=False, tooltip="The previous page"),
-        Binding("space", "switch", "switch", id="new.toggle", show=False,
-                tooltip="Switch on or off, or take the next value"),
-        Binding("backspace", "reset", "reset", id="new.reset",
-                tooltip="Reset the setting to the value of the preset or parent"),
-        Binding("u,ctrl+z", "undo", "undo", id="new.undo",
-                tooltip="Undo the last change, including a change of preset"),
-        Binding("n", "example(1)", "next prompt", id="new.example", show=False,
-                tooltip="The next of the example prompts, to answer and to copy"),
-        Binding("p", "example(-1)", "previous prompt", show=False, id="new.example_before",
-                tooltip="The previous example prompt"),
-        Binding("w", "save", "save YAML…", id="new.save",
-                tooltip="Write the settings to a YAML file for `grpo-tui train`"),
-        Binding("D", "fetch", "download", id="new.fetch", show=False,
-                tooltip="Download the model and the data of the task"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "edit", "new.edit",
+             "Edit the setting, or choose from its list; do what the page offers"),
+        bind("L,f5", "launch", "launch…", "new.launch",
+             "Review the launch, then start here, detached or in the queue"),
+        bind("right_square_bracket", "turn(1)", "page", "new.page",
+             "The next page: costs, recipe, prompts, rewards, probe, YAML, differences", "[ ]"),
+        hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
+               "The previous page"),
+        hidden("space", "switch", "switch", "new.toggle",
+               "Switch on or off, or take the next value"),
+        bind("backspace", "reset", "reset", "new.reset",
+             "Reset the setting to the value of the preset or parent"),
+        bind("u,ctrl+z", "undo", "undo", "new.undo",
+             "Undo the last change, including a change of preset"),
+        hidden("n", "example(1)", "next prompt", "new.example",
+               "The next of the example prompts, to answer and to copy"),
+        hidden("p", "example(-1)", "previous prompt", "new.example_before",
+               "The previous example prompt"),
+        bind("w", "save", "save YAML…", "new.save",
+             "Write the settings to a YAML file for `grpo-tui train`"),
+        hidden("D", "fetch", "download", "new.fetch",
+               "Download the model and the data of the task"),
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
         unbound("begin", "begin with…", "new.begin",
                 "Begin with a checkpoint of the cloned run, or with its model untrained"),
@@ -376,7 +345,7 @@ class NewRunScreen(WorkbenchScreen):
         yield HeaderPanel(id="head")
         with Container(id="panes"):
             with Vertical(id="form"):
-                yield SettingsPanel(id="settings")
+                yield SettingsPanel("settings", id="settings")
                 yield HelpPanel(id="help")
             yield PagePanel(id="page")
 
@@ -429,16 +398,10 @@ class NewRunScreen(WorkbenchScreen):
     async def read_runs(self) -> None:
         """Load earlier runs, for names and costs."""
         try:
-            runs = await self.workbench.reader.ask(load_runs, "former runs")
+            runs = await self.ask(load_runs, "former runs")
         except StoreError:
             return  # without a store there are no earlier runs
-        self.view = replace(self.view, runs=runs)
-
-    def _report(self, error: object, title: str = "") -> None:
-        self.notify(str(error), title=title, severity="error", markup=False)
-
-    def _warn(self, text: object, title: str = "") -> None:
-        self.notify(str(text), title=title, severity="warning", markup=False)
+        self.update(runs=runs)
 
     # -- where settings come from -----------------------------------------------------------
 
@@ -454,20 +417,17 @@ class NewRunScreen(WorkbenchScreen):
         """Move to a setting, with all settings listed if it is not one of the main ones."""
         self.end_typing()
         self.end_search()
-        self.view = replace(self.view, all_settings=path not in MAIN, cursor=path)
+        self.update(all_settings=path not in MAIN, cursor=path)
         self._to_settings()
 
     @work(exclusive=True, group="clone")
     async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
         """Start from a run's settings, with some changed."""
-        try:
-            form = (await self.workbench.reader.ask(lambda r: clone_view(r, ref), "clone")).form
-        except (StoreError, ConfigError) as error:
-            self._report(error, "not cloned")
-            return
-        for path, value in changes:
-            form = form.type(path, as_text(value))
-        self.start_from(form)
+        with reporting(self):
+            form = (await self.ask(lambda r: clone_view(r, ref), "clone")).form
+            for path, value in changes:
+                form = form.type(path, as_text(value))
+            self.start_from(form)
 
     def start_from(self, form: RunForm) -> None:
         """Start from another preset or run."""
@@ -475,7 +435,7 @@ class NewRunScreen(WorkbenchScreen):
         self.end_typing()
         self.end_search()
         self.change(form)
-        self.view = replace(self.view, cursor=PRESET)
+        self.update(cursor=PRESET)
         if count:
             changes = f"{count} change{'s' if count > 1 else ''}"
             self.notify(f"Now from {form.origin.name}; u brings the {changes} back.", markup=False)
@@ -497,7 +457,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         self.end_typing()
         self.add_class("-paged")
-        self.view = replace(self.view, page=page)
+        self.update(page=page)
         self.arrangement.show("page")
         self.call_after_refresh(self.query_one(PagePanel).focus)
 
@@ -546,18 +506,12 @@ class NewRunScreen(WorkbenchScreen):
         bar = self.query_one(FindBar)
         bar.query_one(Input).value = ""
         bar.display = False
-        self.view = replace(self.view, search="", all_settings=False)
+        self.update(search="", all_settings=False)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The settings as YAML, JSON or Markdown."""
-        view, config = self.view, self.view.form.config
-        if config is None:
-            return {}
-        return {
-            "yaml": view.form.to_yaml,
-            "json": partial(as_json, config),
-            "md": partial(as_markdown, view),
-        }
+        """The settings as YAML."""
+        form = self.view.form
+        return {"yaml": form.to_yaml} if form.config is not None else {}
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -573,7 +527,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_choose(self, path: str, is_second: bool) -> None:
         """Move to the clicked setting; a second click edits it."""
         self.end_typing()
-        self.view = replace(self.view, cursor=path)
+        self.update(cursor=path)
         if is_second:
             self.action_open()
 
@@ -610,7 +564,7 @@ class NewRunScreen(WorkbenchScreen):
 
     def _type(self, field: FormField) -> None:
         self.change(self.view.form)
-        self.view = replace(self.view, cursor=field.path, editing=True)
+        self.update(cursor=field.path, editing=True)
         self.query_one(SettingsPanel).edit(self.view, field)
 
     @on(Input.Changed, "#value")
@@ -628,7 +582,7 @@ class NewRunScreen(WorkbenchScreen):
         if self.view.editing:
             panel = self.query_one(SettingsPanel)
             had_focus = panel.input.has_focus
-            self.view = replace(self.view, editing=False)
+            self.update(editing=False)
             if had_focus:
                 panel.focus()
 
@@ -720,7 +674,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_all_settings(self) -> None:
         """List all settings, or the main ones again."""
         self.end_typing()
-        self.view = replace(self.view, all_settings=not self.view.all_settings)
+        self.update(all_settings=not self.view.all_settings)
 
     # -- lists ------------------------------------------------------------------------------
 
@@ -744,29 +698,24 @@ class NewRunScreen(WorkbenchScreen):
         elif kind == "clone":
             self.clone(name)
 
-    @work(exclusive=True, group="begin")
+    @work(group="dialog")
     async def action_begin(self) -> None:
         """List the checkpoints of the cloned run to begin with."""
         run = self.view.form.origin.run
         if not run:
             self.notify("Clone a run first: ⏎ on preset. A run can begin with its checkpoints.")
             return
-        try:
-            saved = await self.workbench.reader.ask(
+        with reporting(self):
+            saved = await self.ask(
                 lambda reader: reader.checkpoints(reader.resolve(run).key), "checkpoints"
             )
-        except StoreError as error:
-            self._report(error)
-            return
-        if picked := await self.app.push_screen_wait(checkpoint_picker(saved)):
-            self._begin_with(*picked.value.partition(":")[::2])
-
-    def _begin_with(self, kind: str, path: str) -> None:
-        form = self.view.form.reset("optimizer.start")
-        full = self.view.form.fields["model.tuning"].text == "full"
-        setting = "model.path" if full else "model.adapter"
-        form = form.type(setting, path) if path else form.reset(setting)
-        self.change(form.type("optimizer.start", path if kind == "both" else ""))
+            if picked := await self.answer(checkpoint_picker(saved)):
+                kind, _, path = picked.value.partition(":")
+                form = self.view.form.reset("optimizer.start")
+                full = form.fields["model.tuning"].text == "full"
+                setting = "model.path" if full else "model.adapter"
+                form = form.type(setting, path) if path else form.reset(setting)
+                self.change(form.type("optimizer.start", path if kind == "both" else ""))
 
     # -- trying the settings, shortly after the last change ---------------------------------
 
@@ -798,14 +747,14 @@ class NewRunScreen(WorkbenchScreen):
             ("ready", "trying the rewards…", None),
         ):
             if key is None or key != self._tried.get(method) or online:
-                self.view = replace(self.view, activity=activity)
+                self.update(activity=activity)
                 result: dict[str, Any] = {method: await self._request(method, config, online)}
                 self._tried[method] = key
                 if method != "ready" or self.view.form is form:
-                    self.view = replace(self.view, **result)
+                    self.update(**result)
                 if method == "examples":
                     self.action_example(0)
-        self.view = replace(self.view, activity="")
+        self.update(activity="")
 
     async def _request(
         self, method: str, config: RunConfig, online: bool = False, **more: Any
@@ -822,7 +771,7 @@ class NewRunScreen(WorkbenchScreen):
         """Download what the example prompts need from the hub."""
         config = self.view.form.config
         if config is None:
-            self._warn("Fix the errors first.")
+            self.warn("Fix the errors first.")
             return
         names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
         self.notify(f"Downloading missing files of {names}; this may take a while.", markup=False)
@@ -831,7 +780,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_example(self, by: int) -> None:
         """Choose another example prompt, to answer and to copy."""
         count = len(self.view.examples.get("examples", ()))
-        self.view = replace(self.view, example=(self.view.example + by) % max(1, count))
+        self.update(example=(self.view.example + by) % max(1, count))
         self.score()
 
     # -- the probe --------------------------------------------------------------------------
@@ -849,7 +798,7 @@ class NewRunScreen(WorkbenchScreen):
         probe = self.view.probe
         if probe and not probe["ended"]:
             self.workers.cancel_group(self, "probe")
-            self.view = replace(self.view, probe={**probe, "ended": True, "stopped": True})
+            self.update(probe={**probe, "ended": True, "stopped": True})
             self.run_worker(self._request("stop", RunConfig()), group="free")
 
     @work(exclusive=True, group="probe")
@@ -857,10 +806,10 @@ class NewRunScreen(WorkbenchScreen):
         probe: Mapping[str, Any] = {"ended": False, "answers": 0, "of": 0, "best": None}
         key, begin = probe_key(config), True
         while not probe["ended"]:
-            self.view = replace(self.view, probe={**probe, "key": key})
+            self.update(probe={**probe, "key": key})
             probe = {"ended": True, **await self._request("probe", config, begin=begin)}
             begin = False
-        self.view = replace(self.view, probe={**probe, "key": key})
+        self.update(probe={**probe, "key": key})
 
     def _use_probe(self) -> None:
         group_size, temperature = map("{:g}".format, self.view.probe["best"].values())
@@ -884,7 +833,7 @@ class NewRunScreen(WorkbenchScreen):
             scores = await self._request(
                 "score", config, example=self.view.example, completion=answer
             )
-        self.view = replace(self.view, scores=scores)
+        self.update(scores=scores)
 
     @on(Input.Submitted, "#reply")
     def answer_environment(self, event: Input.Submitted) -> None:
@@ -897,7 +846,7 @@ class NewRunScreen(WorkbenchScreen):
         elif episode.turn != "environment":
             begins = episode.turn == "nobody"
             lines = () if begins else (*episode.lines, ("answer", text))
-            self.view = replace(self.view, episode=Episode(lines, "environment"))
+            self.update(episode=Episode(lines, "environment"))
             self._advance(config, None if begins else text)
 
     @work(exclusive=True, group="play")
@@ -906,7 +855,7 @@ class NewRunScreen(WorkbenchScreen):
         lines = update.get("lines", [("error", update.get("problem", ""))])
         lines = (*self.view.episode.lines, *((role, text) for role, text in lines))
         over = update.get("over", True)
-        self.view = replace(self.view, episode=Episode(lines, "nobody" if over else "person"))
+        self.update(episode=Episode(lines, "nobody" if over else "person"))
 
     @on(TextArea.Changed, "#text")
     def yaml_changed(self) -> None:
@@ -921,7 +870,7 @@ class NewRunScreen(WorkbenchScreen):
             form = form.from_yaml(text)
         except ConfigError as error:
             problem = str(error).removeprefix("this YAML: ")
-            self.view = replace(self.view, yaml_error=problem)
+            self.update(yaml_error=problem)
             return
         if form.edits != self.view.form.edits or self.view.yaml_error:
             self.change(form)
@@ -931,8 +880,7 @@ class NewRunScreen(WorkbenchScreen):
     def _ready(self) -> RunConfig | None:
         """The settings, or None after reporting what to fix and moving there."""
         self.end_typing()
-        if self.workbench.read_only:
-            self._warn("This view is read-only.")
+        if self.refused():
             return None
         if self.view.config is None:
             self._show_errors()
@@ -948,7 +896,7 @@ class NewRunScreen(WorkbenchScreen):
             text = error if path in error else f"{path}: {error}"
         else:
             count, text = "", f"the YAML is not applied: {view.yaml_error}"
-        self._warn(f"{text}{count}", "errors to fix first")
+        self.warn(f"{text}{count}", "errors to fix first")
 
     def action_launch(self) -> None:
         """Describe the launch and ask where to run."""
@@ -961,7 +909,7 @@ class NewRunScreen(WorkbenchScreen):
         try:
             len(self.view.form.points)
         except ConfigError as error:  # two values of a sweep that do not go together
-            self._warn(error, "not launched")
+            self.warn(error, "not launched")
             return
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
@@ -985,35 +933,29 @@ class NewRunScreen(WorkbenchScreen):
         if config is None:
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
-        path = free_path(Path.cwd(), stem, "yaml")
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        self.app.push_screen(Ask("save as", hint, path.name), partial(self._save, config))
+        dialog = Ask("save as", hint, free_path(Path.cwd(), stem, "yaml").name)
+        self.app.push_screen(dialog, partial(self._save, config))
 
     def _save(self, config: RunConfig, name: str | None) -> None:
         if name and name.strip():
             self._write(config, Path(name.strip()).expanduser().absolute())
 
-    @work(group="save")
+    @work(group="dialog")
     async def _write(self, config: RunConfig, path: Path) -> None:
         from grpo_engine.config.parse import write_yaml
 
-        if path.exists():
-            question = Choice[str](
-                "save as",
-                f"{path} exists already.",
-                [
-                    ("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
-                    ("over", "o", "overwrite it", ""),
-                ],
-            )
-            if not await self.app.push_screen_wait(question):
-                return
+        # a second ⏎ overwrites nothing
+        answers = [("", "n", "cancel", ""), ("over", "o", "overwrite it", "")]
+        question = Choice("save as", f"{path} exists already.", answers)
+        if path.exists() and not await self.answer(question):
+            return
         command = f"grpo-tui train {path.name}"
         if self.view.form.count > 1:
             command = sweep_command(self.view, path.name)
         try:
             path.write_text(write_yaml(config), encoding="utf-8")
         except OSError as error:
-            self._report(f"{path} was not written: {error.strerror}")
+            self.report(f"{path} was not written: {error.strerror}")
         else:
             self.notify(f"Wrote {path}; start it with {command}", markup=False)

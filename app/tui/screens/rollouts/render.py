@@ -45,7 +45,7 @@ from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, spar
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
@@ -74,58 +74,63 @@ def origin_name(origin: str) -> str:
 # -- groups, and one prompt over the steps ------------------------------------------------------
 
 
-def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def group_lines(view: View, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
     heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
-    lines: list[Line] = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", palette.label)]]
+    lines = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
     if all(group.demonstrated for group in view.groups):
         lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
-        line: Line = [
-            (f"{group.index + 1:>2}", palette.label),
-            ("▸" if selected else " ", palette.focus),
+        line = [
+            (f"{group.index + 1:>2}", "label"),
+            ("▸" if selected else " ", "focus"),
             (
                 pad(last_question(group.prompt_text), max(1, width - 3 - scored)),
-                palette.headline if selected else palette.text,
+                "headline" if selected else "text",
             ),
         ]
         if scored:
             line += [
-                (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
-                (pad(narrow(second, 4), 5, ">"), palette.label),
-                (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
+                (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
+                (pad(narrow(second, 4), 5, ">"), "label"),
+                (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
             ]
-        lines.append(list_row(line, width, palette, selected=selected))
+        lines.append(list_row(line, width, selected=selected))
     return lines
 
 
-def group_keys(view: View, palette: Palette) -> list[Line]:
+def group_keys(view: View) -> list[Line]:
     """Which keys show other groups."""
     if view.step is None:
         return []
-    label, key = palette.label, palette.headline
-    lines: list[Line] = [
-        [("t ", key), (f"{name} at {len(steps)} step{'s' if len(steps) != 1 else ''}", label)]
+    lines = [
+        [
+            ("t ", "headline"),
+            (f"{name} at {len(steps)} step{'s' if len(steps) != 1 else ''}", "label"),
+        ]
         for origin, name in ORIGIN_NAMES.items()
         if origin != view.step.origin and (steps := view.step.steps_of[origin])
     ]
-    return [*lines, [("< > ", key), ("step  ", label), ("n p ", key), ("prompt", label)]]
+    return [
+        *lines,
+        [("< > ", "headline"), ("step  ", "label"), ("n p ", "headline"), ("prompt", "label")],
+    ]
 
 
-def hit_lines(hits: Sequence[SearchHit], selected: int, width: int, palette: Palette) -> list[Line]:
+def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line]:
     """The hits of a search: step, answer, and the match with the text around it."""
     heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
     column = max(map(len, heads), default=0)
-    lines: list[Line] = []
+    lines = []
     for position, (hit, head) in enumerate(zip(hits, heads, strict=True)):
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - column))
-        line: Line = [
-            (head.ljust(column), palette.label), (before, palette.text),
-            (match, style(palette.headline, bold=True, underline=True)), (after, palette.text),
+        line = [
+            (head.ljust(column), "label"), (before, "text"),
+            (match, "bold underline headline"), (after, "text"),
         ]  # fmt: skip
-        lines.append(list_row(line, width, palette, selected=position == selected))
+        lines.append(list_row(line, width, selected=position == selected))
     return lines
 
 
@@ -139,7 +144,7 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
 
 
-def position_line(view: View, width: int, palette: Palette, *, newest: int) -> Line:
+def position_line(view: View, width: int, *, newest: int) -> Line:
     """The current position: run, step, prompt as far as it fits, target, answer.
 
     Where the step is not the newest, also the key that leads there.
@@ -147,36 +152,32 @@ def position_line(view: View, width: int, palette: Palette, *, newest: int) -> L
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
-    label, text = palette.label, palette.text
-    line: Line = [(f" {clip(view.step.run.name, 40)}", palette.headline),
-                  (f"  step {group.step}", text)]  # fmt: skip
+    line = [(f" {clip(view.step.run.name, 40)}", "headline"),
+                  (f"  step {group.step}", "text")]  # fmt: skip
     if group.origin != "train":
-        line.append((f"  {origin_name(group.origin)}", palette.accent))
-    line.append((f"  prompt {group.index + 1} ", label))
-    end: Line = []
+        line.append((f"  {origin_name(group.origin)}", "accent"))
+    line.append((f"  prompt {group.index + 1} ", "label"))
+    end = []
     if group.target:
-        end += [("  target ", label), (clip(group.target, 20), text)]
+        end += [("  target ", "label"), (clip(group.target, 20), "text")]
     if rollout is not None:
-        end += [("  answer ", label), (letter(rollout.index), text)]
-        end.append((f" of {len(group.rollouts)}", label))
+        end += [("  answer ", "label"), (letter(rollout.index), "text")]
+        end.append((f" of {len(group.rollouts)}", "label"))
     if newest > group.step and group.origin == "train":
-        end.append(("  4 goes to the newest step", label))
+        end.append(("  4 goes to the newest step", "label"))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
-    return [*line, (f"“{prompt}”", text), *end]
+    return [*line, (f"“{prompt}”", "text"), *end]
 
 
-def history_line(
-    history: Sequence[GroupView], group: GroupView, width: int, palette: Palette, *, live: bool
-) -> Line:
+def history_line(history: Sequence[GroupView], group: GroupView, width: int, *, live: bool) -> Line:
     """One prompt over the steps: a reward bar per visit, the current one in brackets.
 
     Only a run that is `live` can follow another prompt.
     """
-    label = palette.label
     same = visits(history, group)
     if len(same) < 2:
         text = " this prompt was drawn once; @ goes to pinned prompts"
-        return [(clip(text + ", * pins it" * live, width), label)]
+        return [(clip(text + ", * pins it" * live, width), "label")]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
     current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
@@ -188,38 +189,35 @@ def history_line(
     end = f"  {before}{short(rewards[current])}  [ ] @ step  d diff"
     space = width - len(name) - len(end) - 3
     indices = visible([len(text) + 2 for text in texts], space, current)
-    line: Line = [(name + "…" * (indices.start > 0), label)]
+    line = [(name + "…" * (indices.start > 0), "label")]
     for index in indices:
         text = f"[{texts[index]}]─" if index == current else f"{texts[index]}──"
-        colour = palette.headline if index == current else palette.of_series("reward")
+        colour = "headline" if index == current else "series.reward"
         line.append((text, colour))
-    return [*line, ("…" * (indices.stop < len(texts)) + end, label)]
+    return [*line, ("…" * (indices.stop < len(texts)) + end, "label")]
 
 
 # -- answers of a group -------------------------------------------------------------------------
 
 
-def answers_line(
-    rollouts: Sequence[RolloutView], selected: int, width: int, palette: Palette
-) -> Line:
+def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
     """All answers of a group in one line, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
     texts = [
         f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}{short(r.reward, 1)}"
         for r in rollouts
     ]
     indices = visible([len(text) + 2 for text in texts], width - 2, selected)
-    dim, focus = palette.label, palette.focus
-    line: Line = [("…", dim)] if indices.start else []
+    line = [("…", "label")] if indices.start else []
     for index in indices:
         current = index == selected
-        colour = palette.headline if current else palette.of_push(rollouts[index].advantage)
-        text = style(colour, palette.cursor if current else palette.paper, bold=current)
-        line += [("▌" if current else " ", focus), (texts[index], text),
-                 ("▐" if current else " ", focus)]  # fmt: skip
-    return [*line, ("…", dim)] if indices.stop < len(texts) else line
+        colour = push_colour(rollouts[index].advantage)
+        text = "bold headline on cursor" if current else colour
+        line += [("▌" if current else " ", "focus"), (texts[index], text),
+                 ("▐" if current else " ", "focus")]  # fmt: skip
+    return [*line, ("…", "label")] if indices.stop < len(texts) else line
 
 
-def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def sibling_lines(view: View, width: int, height: int) -> list[Line]:
     """The group's answers for comparison; each has its tokens' bars if all fit with them."""
     group, detail = view.group, view.loaded
     if group is None or height < 3 or len(group.rollouts) < 2:
@@ -230,30 +228,28 @@ def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list
     heading = "all answers to this prompt"
     if len(indices) < len(rollouts):
         heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
-    lines: list[Line] = [[(heading, palette.label)]]
+    lines = [[(heading, "label")]]
     for index in indices:
-        lane = lane_lines(rollouts[index], width - 1, 1, palette, group)
+        lane = lane_lines(rollouts[index], width - 1, 1, group)
         shades = view.shades(index) if barred else ()
         if detail is not None and shades:
             head = lane[0][:3]  # letter, push and reward
-            lane = _with_bars(detail.answers[index], shades, head, width - 1, palette)
-        lines += with_edge(lane, index == view.answer_at, palette)
+            lane = _with_bars(detail.answers[index], shades, head, width - 1)
+        lines += with_edge(lane, index == view.answer_at)
     return lines
 
 
-def _with_bars(
-    answer: Answer, shades: Values, head: Line, width: int, palette: Palette
-) -> list[Line]:
+def _with_bars(answer: Answer, shades: Values, head: Line, width: int) -> list[Line]:
     """An answer's first line of tokens after long thinking, and their bars below it."""
     indent, end = cells(head), answer.thinking + width
     rows = token_rows(answer.texts, answer.thinking, end, max(2, width - indent - 1))
     first, *more = (row.pieces for row in rows)
-    line = [*head, *((piece.text, palette.text) for piece in first)]
-    line.append(("…" if more or len(answer.texts) > end else "", palette.text))
-    return [line, [(" " * indent, None), *bars(shades, first, palette)]]
+    line = [*head, *((piece.text, "text") for piece in first)]
+    line.append(("…" if more or len(answer.texts) > end else "", "text"))
+    return [line, [(" " * indent, ""), *bars(shades, first)]]
 
 
-def bars(shades: Values, pieces: TokenLine, palette: Palette, stopped: Container[int] = ()) -> Line:
+def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Line:
     """The bars under tokens: the height is the size of a shade, the colour its sign.
 
     Those whose push a bound has `stopped` are underlined.
@@ -262,10 +258,10 @@ def bars(shades: Values, pieces: TokenLine, palette: Palette, stopped: Container
     for piece in pieces:
         shade = shades[piece.token] if piece.token < len(shades) else None
         if shade is None:
-            line.append((" " * piece.cells, None))
+            line.append((" " * piece.cells, ""))
             continue
-        colour = palette.of_advantage(shade, 1.0) if shade else palette.guide
-        look = style(colour, underline=piece.token in stopped)
+        colour = advantage_colour(shade, 1.0) if shade else "guide"
+        look = "underline " * (piece.token in stopped) + colour
         line.append((BARS[round(7 * abs(shade))] * piece.cells, look))
     return line
 
@@ -283,15 +279,15 @@ class TextRow:
     is_head: bool = False  # of a turn
 
 
-def text_rows(view: View, width: int, palette: Palette) -> list[TextRow]:
+def text_rows(view: View, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
     answer = view.answer
     if answer is None:
         return []
     if answer.rollout.spans:
-        return dialogue_rows(answer, view.token, view.unfolded, width, palette)
+        return dialogue_rows(answer, view.token, view.unfolded, width)
     if view.loaded is not None and answer.row is None:  # without token numbers
-        lines = paragraph(answer.rollout.text, width, 999, palette.text)
+        lines = paragraph(answer.rollout.text, width, 999, "text")
         return [TextRow(note=line) for line in lines]
     if not answer.thinking:
         return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
@@ -301,7 +297,7 @@ def text_rows(view: View, width: int, palette: Palette) -> list[TextRow]:
         keys = f"space {'folds' if is_open else 'unfolds'}"
     head = f"{'▾' if is_open else '▸'} thinking, {answer.thinking} tokens   {keys}"
     return [
-        TextRow(note=[(clip(head, width), palette.label)], is_head=True),
+        TextRow(note=[(clip(head, width), "label")], is_head=True),
         *token_rows(answer.texts, 0 if is_open else answer.thinking, None, width),
     ]
 
@@ -329,7 +325,7 @@ def visible_rows(
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(view: View, row: TextRow, shades: Values, palette: Palette) -> list[Line]:
+def row_lines(view: View, row: TextRow, shades: Values) -> list[Line]:
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     answer = view.answer
     if answer is None or not row.pieces:
@@ -338,14 +334,12 @@ def row_lines(view: View, row: TextRow, shades: Values, palette: Palette) -> lis
     for piece in row.pieces:
         current = piece.token == view.token and answer.row is not None
         clipped = piece.token < len(answer.last) and answer.last[piece.token].side != "free"
-        colour, background = (palette.headline, palette.cursor) if current else (palette.text, None)
-        line.append((piece.text, style(colour, background, bold=current, underline=clipped)))
-    return [line, bars(shades, row.pieces, palette)] if shades else [line]
+        look = "bold headline on cursor" if current else "text"
+        line.append((piece.text, "underline " * clipped + look))
+    return [line, bars(shades, row.pieces)] if shades else [line]
 
 
-def dialogue_rows(
-    answer: Answer, token: int, unfolded: bool, width: int, palette: Palette
-) -> list[TextRow]:
+def dialogue_rows(answer: Answer, token: int, unfolded: bool, width: int) -> list[TextRow]:
     """The lines of a dialogue; only the turn of the token is open, or every turn if `unfolded`."""
     rows: list[TextRow] = []
     text, spans = answer.rollout.text, answer.rollout.spans
@@ -355,13 +349,13 @@ def dialogue_rows(
         turn_spans = tuple(members)
         length = sum(span.chars for span in turn_spans)
         part, text = (text[:length], text[length:]) if turn < count - 1 else (text, "")
-        right = _turn_result(turn_spans, palette)
+        right = _turn_result(turn_spans)
         left = width - cells(right)
         start = turn_spans[0].start
         if not (unfolded or turn == current):
-            line: Line = [(f"▸ {turn + 1:>2}  ", palette.text)]
+            line: Line = [(f"▸ {turn + 1:>2}  ", "text")]
             line += [
-                (piece, palette.label if is_reply else palette.text)
+                (piece, "label" if is_reply else "text")
                 for piece, is_reply in flow(part, turn_spans, left - 8, 1)[0]
             ]
         else:
@@ -369,39 +363,39 @@ def dialogue_rows(
             head = f"▾ turn {turn + 1} of {count}, {tokens} token{'s' if tokens != 1 else ''}"
             if count > 1 and not (unfolded and rows):
                 head += f"   space {'folds' if unfolded else 'unfolds'} all"
-            line = [(head, palette.label)]
+            line = [(head, "label")]
         if right:
-            line += [(" " * max(1, left - cells(line)), None), *right]
+            line += [(" " * max(1, left - cells(line)), ""), *right]
         rows.append(TextRow(note=line, token=start, is_head=True))
         for message in messages(part, turn_spans) if unfolded or turn == current else ():
-            rows += _message_rows(message, answer.texts, start, width, palette)
+            rows += _message_rows(message, answer.texts, start, width)
     return rows
 
 
-def _turn_result(spans: Sequence[Span], palette: Palette) -> Line:
+def _turn_result(spans: Sequence[Span]) -> Line:
     """A turn's reward, or that its environment failed."""
     if any(span.error for span in spans):
-        return [("failed", palette.bad)]
+        return [("failed", "bad")]
     rewards = [span.reward for span in spans if span.reward is not None]
-    return [(f"reward {short(sum(rewards))}", palette.headline)] if rewards else []
+    return [(f"reward {short(sum(rewards))}", "headline")] if rewards else []
 
 
 def _message_rows(
-    message: Message, texts: tuple[str, ...], start: int, width: int, palette: Palette
+    message: Message, texts: tuple[str, ...], start: int, width: int
 ) -> Iterator[TextRow]:
     """The tokens of a turn, or its text if they are unknown; what the environment replied."""
     span = message.span
     if span is not None and message.is_reply:
-        lines = _reply_lines(message, span, width, palette)
+        lines = _reply_lines(message, span, width)
         yield from (TextRow(note=line, token=start) for line in lines)
     elif span is None or span.start + span.length > len(texts):
-        lines = paragraph(message.text, width, 99, palette.text)
+        lines = paragraph(message.text, width, 99, "text")
         yield from (TextRow(note=line, token=start) for line in lines)
     else:
         yield from token_rows(texts, span.start, span.start + span.length, width)
 
 
-def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> list[Line]:
+def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
     """What the environment replied, what it says about itself, and why it failed."""
     lines = wrap(f"‹{message.text}›", width - 2, MAX_REPLY) if message.text else []
     if message.has_calls:
@@ -413,16 +407,16 @@ def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> 
     errors = wrap(span.error, width - 2, 4) if span.error else []
     return [
         [(f"  {line}", colour)]
-        for colour, group in ((palette.label, lines), (palette.bad, errors)) for line in group
+        for colour, group in (("label", lines), ("bad", errors)) for line in group
     ]  # fmt: skip
 
 
-def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[Line]:
+def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
     looks: dict[str, Part] = {
-        "same": ("{}", palette.text),
-        "removed": ("[−{}]", palette.push[0]),
-        "added": ("[+{}]", style(palette.push[-1], bold=True)),
+        "same": ("{}", "text"),
+        "removed": ("[−{}]", "push.0"),
+        "added": ("[+{}]", "bold push.6"),
     }
     texts = [looks[change.tag][0].format(change.text) for change in changes]
     return [
@@ -434,9 +428,7 @@ def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[
 # -- the token under the cursor -----------------------------------------------------------------
 
 
-def token_lines(
-    answer: Answer, token: int, run: RunInfo, width: int, palette: Palette
-) -> list[Line]:
+def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Line]:
     """The token's probabilities, ratio, explanation and share of the loss, and notable tokens.
 
     Numbers are of the last pass.
@@ -444,13 +436,13 @@ def token_lines(
     row, recipe = answer.row, run.recipe
     assert row is not None
     title = f"← token {_name(answer, token, f'of {len(row.own)} ')} →"
-    lines: list[Line] = [[(clip(title, width), palette.headline)]]
-    lines.append(probability_line(answer, token, width, palette))
+    lines = [[(clip(title, width), "headline")]]
+    lines.append(probability_line(answer, token, width))
     passes = [losses[token] for losses in answer.losses]
     texts: list[tuple[str, str]] = []
     if passes:
         last = passes[-1]
-        lines.append(_ratio_line(last, width, palette))
+        lines.append(_ratio_line(last, width))
         if len(passes) > 1:
             ratios = ", ".join(short(loss.ratio, 3) for loss in passes)
             texts.append(("", f"in each pass: {ratios}"))
@@ -460,8 +452,8 @@ def token_lines(
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the objective: {share}"))
     for name, text in [*texts, *notable(answer, recipe)]:
-        head = (f"{name:<{LABEL}}", palette.label)
-        lines += paragraph(text, width, 3, palette.text, head) if text else []
+        head = (f"{name:<{LABEL}}", "label")
+        lines += paragraph(text, width, 3, "text", head) if text else []
     return lines
 
 
@@ -471,7 +463,7 @@ def _name(answer: Answer, token: int, of: str = "") -> str:
     return f"{bisect_left(answer.tokens, token) + 1} {of}“{text or EMPTY_SIGN}”"
 
 
-def probability_line(answer: Answer, token: int, width: int, palette: Palette) -> Line:
+def probability_line(answer: Answer, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
     row = answer.row
     assert row is not None
@@ -481,13 +473,13 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
     logprobs = [(name, values[token]) for name, values in stages if token < len(values)]
-    line: Line = []
+    line = []
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
-        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", palette.label)]
+        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", "label")]
         for index, (name, value) in enumerate(logprobs):
             line += [
-                (f"{gap * (index > 0)}{name} ", palette.label),
-                (probability(value, digits), palette.headline),
+                (f"{gap * (index > 0)}{name} ", "label"),
+                (probability(value, digits), "headline"),
             ]
         if cells(line) <= width:
             break
@@ -500,16 +492,15 @@ def probability(logprob: float, digits: int = 3) -> str:
     return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
 
 
-def _ratio_line(loss: TokenLoss, width: int, palette: Palette) -> Line:
+def _ratio_line(loss: TokenLoss, width: int) -> Line:
     """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
-    label, headline = palette.label, palette.headline
     clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
-    alarm = style(palette.of_series("clip"), bold=True)
-    ratio: Line = [(short(loss.ratio, 3), headline), (clipped.get(loss.side, ""), alarm)]
+    alarm = "bold series.clip"
+    ratio = [(short(loss.ratio, 3), "headline"), (clipped.get(loss.side, ""), alarm)]
     name = f"{'ratio':<{LABEL}}"
     if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
         bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
-        return [(name, label), ratio[0], (f"  {bounds}", label), ratio[1]]
+        return [(name, "label"), ratio[0], (f"  {bounds}", "label"), ratio[1]]
     size = max(21, min(32, width - LABEL - 28))
     span = (loss.high - loss.low) or 1.0
 
@@ -526,9 +517,9 @@ def _ratio_line(loss: TokenLoss, width: int, palette: Palette) -> Line:
     track[at] = "◆"
     track.insert(high + 1, short(loss.high))
     track.insert(low, short(loss.low))
-    diamond = alarm if ratio[1][0] else headline
-    line: Line = [(mark, diamond if mark == "◆" else label) for mark in track]
-    return [(name, label), *line, ("  ", None), *ratio]
+    diamond = alarm if ratio[1][0] else "headline"
+    line = [(mark, diamond if mark == "◆" else "label") for mark in track]
+    return [(name, "label"), *line, ("  ", ""), *ratio]
 
 
 def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
@@ -581,80 +572,66 @@ def heat_notes(view: View, changes: bool) -> list[str]:
 # -- rewards ------------------------------------------------------------------------------------
 
 
-def reward_lines(view: View, width: int, palette: Palette) -> list[Line]:
+def reward_lines(view: View, width: int) -> list[Line]:
     """Reward and advantage, each function with its reason, verdicts, the group and the prompt."""
     group, rollout = view.group, view.rollout
     if group is None or rollout is None:
         text = "What each reward function gave an answer, and why, appears here."
-        return hint(text, width, palette)
-    label = palette.label
-    total = style(palette.headline, bold=True)
-    lines: list[Line] = [
-        [(pad("reward", width - 8), label), (f"{short(rollout.reward):>8}", total)]
+        return hint(text, width)
+    lines = [
+        [(pad("reward", width - 8), "label"), (f"{short(rollout.reward):>8}", "bold headline")]
     ]
     if rollout.advantage is not None:
-        push = style(palette.of_push(rollout.advantage), bold=True)
+        push = f"bold {push_colour(rollout.advantage)}"
         advantage = f"{signed(rollout.advantage):>8}"
-        lines.append([(pad("advantage", width - 8), label), (advantage, push)])
-    lines += [[], *function_lines(rollout, largest_by_reward(view.step.groups if view.step else ()),
-                                  width, palette)]  # fmt: skip
-    lines += [[], *verdict_lines(verdicts(rollout, group), palette)]
+        lines.append([(pad("advantage", width - 8), "label"), (advantage, push)])
+    largest = largest_by_reward(view.step.groups if view.step else ())
+    lines += [[], *function_lines(rollout, largest, width)]
+    lines += [[], *verdict_lines(verdicts(rollout, group))]
     texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
     for text in texts:
-        lines += paragraph(text, width, 3, palette.label)
-    return [*lines, [], [("prompt", label)],
-            *paragraph(question(group.prompt_text), width, 99, palette.text)]  # fmt: skip
+        lines += paragraph(text, width, 3, "label")
+    return [*lines, [], [("prompt", "label")],
+            *paragraph(question(group.prompt_text), width, 99, "text")]  # fmt: skip
 
 
-def function_lines(
-    rollout: RolloutView, largest: Mapping[str, float], width: int, palette: Palette
-) -> list[Line]:
+def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: int) -> list[Line]:
     """Each reward function with bar, value, weight and reason.
 
     A bar is full at the largest score that the function gave in this step.
     """
-    lines: list[Line] = []
+    lines = []
     longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
     wide = 8 if width >= longest + 15 else 5
     for reward in rollout.rewards:
         full = 0
         if reward.value is not None:
             full = round(wide * min(1.0, abs(reward.value) / (largest.get(reward.name) or 1.0)))
-        colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
+        colour = "series.reward" if (reward.value or 0) >= 0 else "bad"
         name = pad(reward.name, max(6, min(longest, width - wide - 7)))
         value = "n/a" if reward.value is None else short(reward.value)
-        line: Line = [
-            (f"{name} ", palette.label),
+        line = [
+            (f"{name} ", "label"),
             ("█" * full, colour),
-            ("░" * (wide - full), palette.guide),
+            ("░" * (wide - full), "guide"),
         ]
-        line.append((pad(value, max(4, width - cells(line)), ">"), palette.text))
+        line.append((pad(value, max(4, width - cells(line)), ">"), "text"))
         lines.append(line)
         if reward.weight != 1:
-            lines.append([(f"  × weight {short(reward.weight)}", palette.label)])
-        reason = paragraph(reward.reason, width - 2, 99, palette.text) if reward.reason else []
-        lines += [[("  ", None), *part] for part in reason]
+            lines.append([(f"  × weight {short(reward.weight)}", "label")])
+        reason = paragraph(reward.reason, width - 2, 99, "text") if reward.reason else []
+        lines += [[("  ", ""), *part] for part in reason]
     return lines
 
 
-def verdict_lines(labels: Sequence[Verdict], palette: Palette) -> list[Line]:
+def verdict_lines(labels: Sequence[Verdict]) -> list[Line]:
     """The verdicts on an answer, one per line: ✓ good, ✗ bad, · neither."""
-    marks = {True: ("✓ ", palette.good), False: ("✗ ", palette.bad), None: ("· ", palette.label)}
+    marks = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("· ", "label")}
     return [
-        [(mark, colour), (label.text, palette.text)]
+        [(mark, colour), (label.text, "text")]
         for label in labels
         for mark, colour in (marks[label.good],)
     ]
-
-
-def scrolled(lines: list[Line], top: int, height: int, palette: Palette) -> tuple[list[Line], int]:
-    """The lines from `top`, with how many more there are; and the top as far as there are lines."""
-    top = max(0, min(top, len(lines) - height))
-    more = len(lines) - top - height
-    if more <= 0:
-        return lines[top:], top
-    note: Line = [(f"↓ {more + 1} more lines", palette.label)]
-    return [*lines[top : top + height - 1], note], top
 
 
 # -- files --------------------------------------------------------------------------------------

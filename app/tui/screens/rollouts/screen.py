@@ -1,20 +1,14 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
-import os
 import re
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual import events, on, work
-from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -35,7 +29,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, unbound
+from grpo_tui.app.tui.keys import LAST, PAGE, bind, hidden, unbound
 from grpo_tui.app.tui.messages import HighlightRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -52,7 +46,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -66,7 +60,9 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
-NEED_ANSWERS = frozenset({"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "diff"})
+NEED_ANSWERS = frozenset(
+    {"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "switch('diff')"}
+)
 START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
@@ -78,27 +74,23 @@ class ViewPanel(Panel):
     navigable = True
     view: reactive[View] = reactive(View)
 
-    def __init__(self, title: str = "", **kwargs: Any) -> None:
-        super().__init__(title, **kwargs)
-        self._top = 0
-
 
 class HistoryBar(ViewPanel, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     live: reactive[bool] = reactive(False)
     newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
-        view, palette = self.view, self.palette
+        view = self.view
         if view.group is None:
             return []
         history = view.loaded.history if view.loaded else ()
         return [
-            render.position_line(view, width, palette, newest=self.newest),
-            render.history_line(history, view.group, width, palette, live=self.live),
+            render.position_line(view, width, newest=self.newest),
+            render.history_line(history, view.group, width, live=self.live),
         ]
 
 
@@ -109,7 +101,7 @@ class GroupsPanel(ViewPanel):
         return "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
+        view = self.view
         if view.search is not None:
             return self._paint_search(view.search, width, height)
         origin = view.step.origin if view.step else "train"
@@ -117,11 +109,11 @@ class GroupsPanel(ViewPanel):
         self.note = f"sort {view.order}" if view.groups else ""
         if not view.groups:
             text = "The prompts of a step, with the mean reward of their answers, appear here."
-            return hint(text, width, palette)
-        heading, *rows = render.group_lines(view, width, palette)
-        foot = render.group_keys(view, palette)
+            return hint(text, width)
+        heading, *rows = render.group_lines(view, width)
+        foot = render.group_keys(view)
         space = max(1, height - 1 - len(foot))
-        rows = self._scrolled(rows, view.group_at, space)
+        rows = self.around(rows, view.group_at, space)
         return [heading, *rows, *([[]] * (space - len(rows))), *foot]
 
     def _paint_search(self, search: Search, width: int, height: int) -> list[Line]:
@@ -130,14 +122,9 @@ class GroupsPanel(ViewPanel):
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
-            return hint(text, width, self.palette)
-        lines = render.hit_lines(search.hits, self.view.hit, width, self.palette)
-        return self._scrolled(lines, self.view.hit, height)
-
-    def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
-        indices = visible([1] * len(lines), height, selected, top=self._top)
-        self._top = indices.start
-        return [lines[index] for index in indices]
+            return hint(text, width)
+        lines = render.hit_lines(search.hits, self.view.hit, width)
+        return self.around(lines, self.view.hit, height)
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group or hit."""
@@ -152,11 +139,7 @@ class GroupsPanel(ViewPanel):
 class AnswerPanel(ViewPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
-    @dataclass
-    class Clicked(Message):
-        """A token was clicked."""
-
-        token: int
+    wheel = 0
 
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
@@ -172,15 +155,15 @@ class AnswerPanel(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
-        view, palette = self.view, self.palette
+        view = self.view
         group, answer = view.group, view.answer
         self.title, self.note = "answer", ""
         if group is None or answer is None:
-            return hint(NO_RUN if view.step is None else NO_GROUPS, width, palette)
+            return hint(NO_RUN if view.step is None else NO_GROUPS, width)
         changes = view.diff and (view.earlier is not None or view.loaded is None)
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
         self.note_first(*render.heat_notes(view, changes))
-        head = [render.answers_line(group.rollouts, view.answer_at, width, palette)]
+        head = [render.answers_line(group.rollouts, view.answer_at, width)]
         if changes:
             return head + self._changes(width)
         head += self._reason(width)
@@ -192,30 +175,30 @@ class AnswerPanel(ViewPanel):
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
-            foot = [*foot[: left - 1], [(more, palette.label)]]
+            foot = [*foot[: left - 1], [(more, "label")]]
         lines = [*head, *text, [], *foot, []]
-        return lines + render.sibling_lines(view, width, height - len(lines), palette)
+        return lines + render.sibling_lines(view, width, height - len(lines))
 
     def _reason(self, width: int) -> list[Line]:
         """Why there are no changes, shades or losses to show; a blank line if there are."""
         detail = self.view.loaded
         if self.view.diff and detail is not None:
             text = "this prompt has no earlier answer to compare with"
-            return paragraph(text, width, 1, self.palette.label)
+            return paragraph(text, width, 1, "label")
         if detail is None or not detail.missing:
             return [[]]
-        colour = self.palette.label if detail.recorded else self.palette.warn
+        colour = "label" if detail.recorded else "warn"
         return paragraph(detail.missing, width, 3, colour)
 
     def _changes(self, width: int) -> list[Line]:
         changes, earlier = self.view.changes(), self.view.earlier
         if earlier is None:
-            return paragraph("reading the earlier answer", width, 1, self.palette.label)
+            return paragraph("reading the earlier answer", width, 1, "label")
         same = all(change.tag == "same" for change in changes)
         since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
         return [
-            *paragraph(since, width, 1, self.palette.label),
-            *render.diff_lines(changes, width, self.palette),
+            *paragraph(since, width, 1, "label"),
+            *render.diff_lines(changes, width),
         ]
 
     def _token(self, width: int) -> list[Line]:
@@ -223,22 +206,21 @@ class AnswerPanel(ViewPanel):
         answer, step = view.answer, view.step
         if answer is None or step is None or answer.row is None or not answer.row.ids:
             text = "" if view.loaded else "reading the token numbers"
-            return [[(text, self.palette.label)]]
-        return render.token_lines(answer, view.token, step.run, width, self.palette)
+            return [[(text, "label")]]
+        return render.token_lines(answer, view.token, step.run, width)
 
     def _text(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
-        rows, shades = render.text_rows(view, width, palette), view.shades(view.answer_at)
+        view = self.view
+        rows, shades = render.text_rows(view, width), view.shades(view.answer_at)
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
         drawn = [
-            (row, render.row_lines(view, row, shades, palette))
-            for row in rows[indices.start : indices.stop]
+            (row, render.row_lines(view, row, shades)) for row in rows[indices.start : indices.stop]
         ]
         self._drawn = [row for row, lines in drawn for _ in lines]
         return [line for _, lines in drawn for line in lines]
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the first one of a clicked turn."""
         point = self.inside(event.offset)
         line = point.y - self._text_top
@@ -246,34 +228,27 @@ class AnswerPanel(ViewPanel):
             return
         row, end = self._drawn[line], 0
         if not row.pieces:
-            self.post_message(self.Clicked(row.token))
+            await self.run_action(f"screen.token({row.token})")
         for piece in row.pieces:
             end += piece.cells
             if point.x < end:
-                self.post_message(self.Clicked(piece.token))
+                await self.run_action(f"screen.token({piece.token})")
                 return
 
 
-class RewardPanel(ViewPanel):
+class RewardPanel(ViewPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
     def topic(self) -> str:
         return "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        lines = render.reward_lines(self.view, width, self.palette)
-        lines, self._top = render.scrolled(lines, self._top, height, self.palette)
-        return lines
+        return self.scrolled(render.reward_lines(self.view, width), height)
 
     def watch_view(self, old: View, new: View) -> None:
         """Begin with the reward of another answer."""
         if old.rollout is not new.rollout:
             self._top = 0
-
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
-        """Scroll."""
-        self._top = max(0, self._top + rows)
-        self.refresh()
 
 
 class RolloutsScreen(WorkbenchScreen):
@@ -282,51 +257,44 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
-                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
-        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
-                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
-        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
-                tooltip="Go to the next clipped token of the run, or what the palette chose: "
+    BINDINGS: ClassVar = [
+        bind("n", "prompt(1)", "next prompt", "rollouts.group",
+             "Go to the next prompt of the step, or to the next hit of a search", "n p"),
+        hidden("p", "prompt(-1)", "previous prompt", "rollouts.group_before",
+               "Go to the previous prompt of the step, or the previous hit of a search"),
+        bind("f", "highlight(1)", "next clipped", "rollouts.moment",
+             "Go to the next clipped token of the run, or what the palette chose: "
                         "highest ratio, highest KL, lowest probability, largest share of the loss"),
-        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
-        Binding("v", "lab", "what if", id="rollouts.lab",
-                tooltip="The lab: what other settings would have done to the steps or a group"),
-        Binding("s", "sort", "sort", id="rollouts.sort",
-                tooltip="Sort groups by surprise, reward, length, KL or clip, and go to the "
+        hidden("F", "highlight(-1)", "previous clipped", "rollouts.moment_before",
+               "Go to the previous clipped token of the run, or what the palette chose"),
+        bind("v", "lab", "what if", "rollouts.lab",
+             "The lab: what other settings would have done to the steps or a group"),
+        bind("s", "sort", "sort", "rollouts.sort",
+             "Sort groups by surprise, reward, length, KL or clip, and go to the "
                         "furthest answer and token"),
-        Binding("t", "origin", "kind", id="rollouts.origin",
-                tooltip="Switch between training, pinned and held-out prompts"),
-        Binding("m", "heat", "heat", id="rollouts.heat",
-                tooltip="Shade tokens by the next measure"),
-        Binding("right_square_bracket", "visit(1)", "same prompt", id="rollouts.visit",
-                key_display="[ ]",
-                tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
-                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
-        Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
-                tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
-        Binding("d", "diff", "diff", id="rollouts.diff",
-                tooltip="Show the words that changed since this prompt was last sampled"),
-        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
-                tooltip="Go to the next step of the run"),
-        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
-                show=False,
-                tooltip="Go to the previous step"),
-        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
-                tooltip="Go ten steps on"),
-        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
-                show=False,
-                tooltip="Go ten steps back"),
-        Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
-                tooltip="Unfold every turn of a dialogue and long thinking, or only what is at the "
-                        "cursor"),
-        Binding("o", "pager", "pager", id="rollouts.pager", show=False,
-                tooltip="Read the answer in your pager"),
-        Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
-                tooltip="Follow this prompt through the rest of the run"),
+        bind("t", "origin", "kind", "rollouts.origin",
+             "Switch between training, pinned and held-out prompts"),
+        bind("m", "heat", "heat", "rollouts.heat", "Shade tokens by the next measure"),
+        bind("right_square_bracket", "visit(1)", "same prompt", "rollouts.visit",
+             "The same prompt at a later step", "[ ]"),
+        hidden("left_square_bracket", "visit(-1)", "same prompt, earlier", "rollouts.visit_before",
+               "The same prompt at an earlier step"),
+        hidden("at", "visit_at", "step of this prompt", "rollouts.visit_at",
+               "The same prompt at a step that you type, or -50 for 50 steps earlier"),
+        bind("d", "switch('diff')", "diff", "rollouts.diff",
+             "Show the words that changed since this prompt was last sampled"),
+        hidden("greater_than_sign", "step(1)", "next step", "rollouts.step",
+               "Go to the next step of the run"),
+        hidden("less_than_sign", "step(-1)", "previous step", "rollouts.step_before",
+               "Go to the previous step"),
+        hidden("right_curly_bracket", "step(10)", "ten steps on", "rollouts.steps",
+               "Go ten steps on"),
+        hidden("left_curly_bracket", "step(-10)", "ten steps back", "rollouts.steps_before",
+               "Go ten steps back"),
+        hidden("space", "switch('unfolded')", "unfold", "rollouts.unfold",
+               "Unfold every turn of a dialogue and long thinking, or only what is at the cursor"),
+        hidden("asterisk", "pin", "pin", "rollouts.pin",
+               "Follow this prompt through the rest of the run"),
         *(
             unbound(f"measure('{measure}')", name, f"rollouts.find_{measure}",
                     f"Go to the {name} of the step; f and F then go to the next and the previous")
@@ -409,7 +377,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="step")
     async def _find_in_newest(self, run: int, measure: Measure) -> None:
         with reporting(self):
-            step = await self.workbench.reader.ask(partial(load_step, run=run, step=None), "step")
+            step = await self.ask(partial(load_step, run=run, step=None), "step")
             self._watched = self._requested = run
             self.view = View(mode=self.view.mode).with_step(step)
             self.action_measure(measure)
@@ -433,7 +401,7 @@ class RolloutsScreen(WorkbenchScreen):
         source = current if current is not None and run in (None, current.key) else run or 0
         with reporting(self):
             read = partial(load_step, run=source, step=step, origin=origin)
-            groups = await self.workbench.reader.ask(read, "step")
+            groups = await self.ask(read, "step")
             self._loading = None
             if step is not None and groups.step != step:
                 self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
@@ -464,7 +432,7 @@ class RolloutsScreen(WorkbenchScreen):
         with reporting(self):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
-                detail = await self.workbench.reader.ask(read, "group")
+                detail = await self.ask(read, "group")
                 self.view = self.view.with_detail(detail)
 
     # -- moves ------------------------------------------------------------------------------
@@ -487,9 +455,9 @@ class RolloutsScreen(WorkbenchScreen):
         else:
             self._move(self.view.move_answer(event.rows))
 
-    @on(AnswerPanel.Clicked)
-    def choose_token(self, message: AnswerPanel.Clicked) -> None:
-        self._move(self.view.at_token(message.token))
+    def action_token(self, token: int) -> None:
+        """Go to a token."""
+        self._move(self.view.at_token(token))
 
     def action_prompt(self, by: int) -> None:
         """Go to another prompt of the step, or to another hit of a search."""
@@ -498,17 +466,13 @@ class RolloutsScreen(WorkbenchScreen):
         elif self.view.search is None:
             self._move(self.view.move_group(by))
 
-    def action_unfold(self) -> None:
-        """Unfold every turn and long thinking, or fold all but what is at the cursor."""
-        self.view = replace(self.view, unfolded=not self.view.unfolded)
-
     def action_heat(self) -> None:
         """Shade by the next measure."""
         self.view = self.view.next_mode()
 
-    def action_diff(self) -> None:
-        """Toggle between the changes since the previous visit and the tokens."""
-        self.view = replace(self.view, diff=not self.view.diff)
+    def action_switch(self, name: str) -> None:
+        """Show the changes since the previous visit, or unfold all that is folded; or no longer."""
+        self.update(**{name: not getattr(self.view, name)})
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -606,7 +570,7 @@ class RolloutsScreen(WorkbenchScreen):
             index = next_highlight(measure, highlights, groups, cursor, by)
             while index is None and (beside := step.step_beside(step.step, by)) != step.step:
                 read = partial(load_step, run=step.run, step=beside, origin=step.origin)
-                step = await self.workbench.reader.ask(read, "step")
+                step = await self.ask(read, "step")
                 highlights = await self._highlights(step)
                 index = (0 if by > 0 else len(highlights) - 1) if highlights else None
             if index is None:
@@ -626,7 +590,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
         read = partial(load_highlights, step=step, measure=self.view.measure)
-        highlights = await self.workbench.reader.ask(read, "highlights")
+        highlights = await self.ask(read, "highlights")
         groups = ordered(step.groups, self.view.order)
         return in_order(highlights, [group.index for group in groups])
 
@@ -638,12 +602,10 @@ class RolloutsScreen(WorkbenchScreen):
         self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
 
     def _sort(self, order: Order | None) -> None:
-        step, measure = self.view.step, ORDERS[order][-1] if order else None
-        if order is None or step is None:
-            return
-        self.view = self.view.ordered_by(order)
-        if measure is not None:
-            self._go_to_first(step, measure)
+        if order is not None and (step := self.view.step) is not None:
+            self.view = self.view.ordered_by(order)
+            if measure := ORDERS[order][-1]:
+                self._go_to_first(step, measure)
 
     # -- what leaves the screen -------------------------------------------------------------
 
@@ -655,52 +617,29 @@ class RolloutsScreen(WorkbenchScreen):
         if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
-            self.notify("This view is read-only.", severity="warning")
+            self.warn("This view is read-only.")
         else:
             session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
         """Open the lab on this step and this group; without training prompts, on the step's."""
-        step = self.view.step
-        if step is not None and step.origin == "train":
-            self._open_lab(step, self.view.group, self.view.answer_at)
-        elif step is not None:
-            self.opening = self._read_for_lab(step)
-
-    def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
-        from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-
-        if step.steps:
-            self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
-        else:
-            self.notify("The lab needs training prompts, and this run has recorded none.")
+        if self.view.step is not None:
+            self.opening = self._open_lab(self.view.step, self.view.group, self.view.answer_at)
 
     @work(exclusive=True, group="lab")
-    async def _read_for_lab(self, step: StepGroups) -> None:
-        with reporting(self):
-            read = partial(load_step, run=step.run, step=step.step)
-            training = await self.workbench.reader.ask(read, "lab")
-            self._open_lab(training, next(iter(training.groups), None), 0)
+    async def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
+        from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
-    def action_pager(self) -> None:
-        """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-            return
-        command = shlex.split(os.environ.get("PAGER") or "less")
-        with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
-            file.write(render.as_markdown(self.view))
-        try:
-            with self.app.suspend():
-                subprocess.run([*command, file.name], check=False)
-        except SuspendNotSupported:
-            self.notify("There is no pager here; y copies the answer.", severity="warning")
-        except OSError as error:
-            problem = f"{command[0]} did not start: {error.strerror}; set PAGER"
-            self.notify(problem, severity="error", markup=False)
-        finally:
-            Path(file.name).unlink()
+        with reporting(self):
+            if step.origin != "train":
+                read = partial(load_step, run=step.run, step=step.step)
+                step = await self.ask(read, "lab")
+                group, answer = next(iter(step.groups), None), 0
+            if step.steps:
+                self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
+            else:
+                self.notify("The lab needs training prompts, and this run has recorded none.")
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The step's answers as CSV, JSON or Markdown."""
@@ -715,7 +654,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
         new = Search(text=text) if self.view.step is not None and text.strip() else None
-        self.view = replace(self.view, search=new, hit=0)
+        self.update(search=new, hit=0)
         if self.view.step is not None and new is not None:
             self._search(self.view.step.run.key, text)
 
@@ -723,13 +662,13 @@ class RolloutsScreen(WorkbenchScreen):
     async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
-            ask = self.workbench.reader.ask
+            ask = self.ask
             results = await ask(partial(search, run=run, text=text), "search")
             result = Search(text=text)
             while not result.done and self.view.step and self.view.step.run.key == run:
                 result = await ask(lambda _: next(results), "search")
                 first = not self.view.hits
-                self.view = replace(self.view, search=result)
+                self.update(search=result)
                 if first and result.hits:
                     self._open_hit(0)
 

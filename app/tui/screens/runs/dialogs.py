@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Label
@@ -17,14 +16,14 @@ from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import QueueItemView, RunSummary
 
@@ -55,41 +54,38 @@ class QueuePanel(ListPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """State, name, differing settings, and the run it became; below, a note that is cut."""
         self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
-        palette = self.palette
         if self.item is None:
-            return paragraph(EMPTY, width, height, palette.label)
+            return paragraph(EMPTY, width, height, "label")
         note_width = max(1, width - 45)
-        details: list[Line] = []
+        details = []
         if cell_len(self.item.note) > note_width:
-            details = [[], *paragraph(self.item.note, width, height // 2, palette.text)]
+            details = [[], *paragraph(self.item.note, width, height // 2, "text")]
         height -= len(details)
-        top = max(0, self.selected - height + 1)
-        lines: list[Line] = []
-        for index, item in enumerate(self.items[top : top + height], top):
-            background = palette.cursor if index == self.selected else palette.paper
+        lines = []
+        for index, item in enumerate(self.items):
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
-            lines.append([
-                (pad(item.state, 11), style(palette.label, background)),
-                (pad(item.name or item.sweep or "run", 24), style(palette.headline, background)),
-                (pad(item.note or settings, note_width), style(palette.text, background)),
-                (pad(item.run or "", 10), style(palette.label, background)),
-            ])  # fmt: skip
+            line = [
+                (pad(item.state, 11), "label"),
+                (pad(item.name or item.sweep or "run", 24), "headline"),
+                (pad(item.note or settings, note_width), "text"),
+                (pad(item.run or "", 10), "label"),
+            ]
+            lines.append(list_row(line, width, selected=index == self.selected))
         lines += [[]] * (height - len(lines))
-        return lines + details
+        return self.around(lines, self.selected, height) + details
 
 
 class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "start_worker", "start a worker", id="queue.work",
-                tooltip="Train the waiting runs, one after another, in a background process"),
-        Binding("x", "remove", "remove", id="queue.cancel",
-                tooltip="Remove a waiting run from the queue"),
-        Binding("r", "train_anyway", "run anyway", id="queue.again",
-                tooltip="Train a run that was skipped, failed or removed after all"),
-        Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
+    BINDINGS: ClassVar = [
+        bind("enter", "start_worker", "start a worker", "queue.work",
+             "Train the waiting runs, one after another, in a background process"),
+        bind("x", "remove", "remove", "queue.cancel", "Remove a waiting run from the queue"),
+        bind("r", "train_anyway", "run anyway", "queue.again",
+             "Train a run that was skipped, failed or removed after all"),
+        bind("escape,q,Q", "close", "close", "queue.close", "Back to the runs"),
     ]  # fmt: skip
 
     @property
@@ -113,9 +109,7 @@ class QueueScreen(Dialog[None]):
     async def read(self) -> None:
         """Read the queue."""
         try:
-            items = await self.workbench.reader.ask(
-                lambda reader: reader.queue(ended=ENDED), "queue"
-            )
+            items = await self.ask(lambda reader: reader.queue(ended=ENDED), "queue")
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
@@ -123,8 +117,7 @@ class QueueScreen(Dialog[None]):
 
     def action_start_worker(self) -> None:
         """Start a process that works through the queue."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
         start_queue_worker(self.workbench.store)
         self.notify("A worker trains the waiting runs, one after another.")
@@ -132,7 +125,7 @@ class QueueScreen(Dialog[None]):
     def action_remove(self) -> None:
         """Remove the run under the cursor from the queue."""
         item = self.query_one(QueuePanel).item
-        if item is None or self.workbench.read_only:
+        if item is None or self.refused():
             return
         if item.state == "queued":
             self._write(lambda queue: queue.finish(item.key, "cancelled"))
@@ -142,7 +135,7 @@ class QueueScreen(Dialog[None]):
     def action_train_anyway(self) -> None:
         """Queue the run under the cursor once more."""
         item = self.query_one(QueuePanel).item
-        if item is None or self.workbench.read_only:
+        if item is None or self.refused():
             return
         if item.state in AGAIN:
             done = f"{item.name or 'The run'} waits again; ⏎ starts a worker."
@@ -166,7 +159,7 @@ class QueueScreen(Dialog[None]):
         try:
             await self.workbench.write(write)
         except StoreError as error:
-            self.notify(str(error), severity="error")
+            self.report(error)
             return
         if done:
             self.notify(done)
@@ -208,8 +201,8 @@ class DescribeDialog(Dialog[dict[str, str] | None]):
     }
     DescribeDialog Input:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel", id="describe.cancel", tooltip="Change nothing"),
+    BINDINGS: ClassVar = [
+        bind("escape", "cancel", "cancel", "describe.cancel", "Change nothing"),
     ]
 
     def __init__(self, runs: Sequence[RunSummary]) -> None:

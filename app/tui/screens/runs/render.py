@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.runs.state import (
     METRICS,
     SPARK_WIDTH,
@@ -27,7 +26,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     plot_lines,
     step_axis,
 )
-from grpo_tui.app.tui.widgets.panel import Line, Span, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, aligned, card, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -52,21 +51,7 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 # -- columns ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What a cell is drawn from besides the run."""
-
-    palette: Palette
-    background: int
-    now: float
-    sparks: Mapping[int, tuple[float, ...]]
-    baseline: RunSummary | None
-
-    def span(self, text: str, colour: int | None = None) -> Span:
-        return text, style(self.palette.text if colour is None else colour, self.background)
-
-
-Draw = Callable[[RunSummary, Cell, int], Line]
+Draw = Callable[[RunSummary, View], Line]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,33 +67,29 @@ class Column:
 
 
 def _text(value_of: Callable[[RunSummary], str]) -> Draw:
-    return lambda run, cell, width: [cell.span(pad(value_of(run), width))]
+    return lambda run, _: [(value_of(run), "text")]
 
 
-def _name(run: RunSummary, cell: Cell, width: int) -> Line:
-    glyph, colour = status_mark(run.status, cell.palette, cell.now)
-    name = pad(run.name or run.id, width - 2)
-    return [cell.span(f"{glyph} ", colour), cell.span(name, cell.palette.headline)]
+def _name(run: RunSummary, view: View) -> Line:
+    glyph, colour = status_mark(run.status, view.now)
+    return [(f"{glyph} ", colour), (run.name or run.id, "headline")]
 
 
-def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
-    progress = min(1.0, run.step / run.total_steps) if run.total_steps else 0.0
-    full = round(4 * progress)
-    steps = pad(f"{short(run.step)}/{short(run.total_steps)}", width - 5, ">")
-    return [cell.span(f"{steps} "), cell.span("━" * full, cell.palette.accent),
-            cell.span("─" * (4 - full), cell.palette.guide)]  # fmt: skip
+def _steps(run: RunSummary, _view: View) -> Line:
+    full = round(4 * min(1.0, run.step / run.total_steps)) if run.total_steps else 0
+    return [(f"{short(run.step)}/{short(run.total_steps)}", "text"),
+            (" " + "━" * full, "accent"), ("─" * (4 - full), "guide")]  # fmt: skip
 
 
-def _age(run: RunSummary, cell: Cell, width: int) -> Line:
+def _age(run: RunSummary, view: View) -> Line:
     created = seconds_of(run.created_at)
-    age = run.created_at if math.isnan(created) else seconds(max(0.0, cell.now - created))
-    return [cell.span(pad(age, width, ">"), cell.palette.label)]
+    age = run.created_at if math.isnan(created) else seconds(max(0.0, view.now - created))
+    return [(age, "label")]
 
 
-def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
-    bars = sparkline(cell.sparks.get(run.key, ()), width)
-    line = pad(bars.replace("█", "▇"), width)  # a gap to the row above
-    return [cell.span(line, cell.palette.of_series("reward"))]
+def _spark(run: RunSummary, view: View) -> Line:
+    bars = sparkline(view.sparks.get(run.key, ()), SPARK_WIDTH)
+    return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
@@ -123,21 +104,18 @@ def _best(key: str) -> Draw:
     """The best value and its step; with a baseline, the tinted difference to it."""
     unit = spec(key).unit
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
-        metric = metric_of(run, key)
+    def draw(run: RunSummary, view: View) -> Line:
+        metric, base = metric_of(run, key), view.baseline_run
         if metric is None or metric.best is None:
-            return [cell.span(pad("–", width, ">"), cell.palette.label)]
-        other = cell.baseline if cell.baseline and cell.baseline.key != run.key else None
-        base = metric_of(other, key) if other else None
-        tint, note = cell.palette.label, f"@{short(metric.best_step)}"
-        if base is not None and base.best is not None:
-            difference = metric.best - base.best
+            return [("–", "label")]
+        other = metric_of(base, key) if base and base.key != run.key else None
+        tint, note = "label", f"@{short(metric.best_step)}"
+        if other is not None and other.best is not None:
+            difference = metric.best - other.best
             note = change(metric.best, difference, unit)
             better = (difference > 0) == (spec(key).direction == "up")
-            if note != "=":
-                tint = cell.palette.good if better else cell.palette.bad
-        value = pad(with_unit(metric.best, unit), width - 6, ">")
-        return [cell.span(f"{value} "), cell.span(pad(note, 5), tint)]
+            tint = "label" if note == "=" else "good" if better else "bad"
+        return [(with_unit(metric.best, unit), "text"), (" " + pad(note, 5), tint)]
 
     return draw
 
@@ -145,9 +123,9 @@ def _best(key: str) -> Draw:
 def _last(key: str) -> Draw:
     unit = spec(key).unit.replace("tok/s", "")  # which is the title
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+    def draw(run: RunSummary, _view: View) -> Line:
         metric = metric_of(run, key)
-        return [cell.span(pad(with_unit(metric.last if metric else None, unit), width, ">"))]
+        return [(with_unit(metric.last if metric else None, unit), "text")]
 
     return draw
 
@@ -157,11 +135,10 @@ def _added(expression: str) -> Column:
     unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
     label = column_label(expression)
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+    def draw(run: RunSummary, _view: View) -> Line:
         value = run.columns.get(label)
         is_number = value is None or isinstance(value, float)
-        return [cell.span(pad(with_unit(value, unit) if is_number else value_text(value), width,
-                              ">"))]  # fmt: skip
+        return [(with_unit(value, unit) if is_number else value_text(value), "text")]
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))
@@ -257,84 +234,70 @@ def table_note(view: View) -> str:
     return " · ".join(filter(None, parts))
 
 
-def table_lines(
-    view: View, top: int, width: int, height: int, palette: Palette, now: float
-) -> list[Line]:
+def table_lines(view: View, top: int, width: int, height: int) -> list[Line]:
     """The titles and the rows from `top` on."""
     columns = fitting(width, view)
-    lines = [head_line(columns, view.sort, palette)]
+    lines = [head_line(columns, view.sort)]
     for index, row in enumerate(view.rows[top : top + height - 1], top):
-        background = palette.cursor if index == view.cursor else palette.paper
-        cell = Cell(palette=palette, background=background, now=now, sparks=view.sparks,
-                    baseline=view.baseline_run)  # fmt: skip
-        line = run_line(row.run, columns, cell, view) if row.run else _heading(row, cell, view)
-        used = sum(cell_len(text) for text, _ in line)
-        lines.append([*line, cell.span(" " * max(0, width - used))])
+        line = run_line(row.run, columns, view) if row.run else _heading(row, view)
+        lines.append(list_row(line, width, selected=index == view.cursor))
     if not view.rows:
-        lines.append([("No run matches; esc ends the search.", palette.label)])
+        lines.append([("No run matches; esc ends the search.", "label")])
     return lines
 
 
-def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
+def head_line(columns: Sequence[Column], sort: str) -> Line:
     """The column titles, with an arrow on the sort column."""
-    line: Line = [("  ", None)]
+    line = [("  ", "")]
     for column in columns:
         is_sorted = sort.lstrip("-") == column.key
         arrow = ("▾" if sort.startswith("-") else "▴") if is_sorted else " " * column.annotated
         text = pad(column.title + arrow, column.width, column.align)
-        line.append((text + " ", style(palette.headline if is_sorted else palette.label)))
+        line.append((text + " ", "headline" if is_sorted else "label"))
     return line
 
 
-def run_line(run: RunSummary, columns: Sequence[Column], cell: Cell, view: View) -> Line:
+def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
     """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
     signs = ("◆" if run.key == view.baseline else " ") + ("*" if run.key in view.marked else " ")
-    line: Line = [(signs, style(cell.palette.accent, cell.background, bold=True))]
+    line = [(signs, "bold accent")]
     for column in columns:
-        line += [*column.draw(run, cell, column.width), cell.span(" ")]
+        line += [*aligned(column.draw(run, view), column.width, column.align), (" ", "")]
     return line
 
 
-def _heading(row: Row, cell: Cell, view: View) -> Line:
+def _heading(row: Row, view: View) -> Line:
     sign = "▸" if row.folded else "▾"
     name = f"no {view.group}" if row.group == "–" else f"{view.group} {row.group}"
-    return [cell.span(f"{sign} {safe(name)}  ({row.count})", cell.palette.headline)]
+    return [(f"{sign} {safe(name)}  ({row.count})", "headline")]
 
 
-def card_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+def card_lines(view: View, width: int, height: int) -> list[Line]:
     """What to do where no run is listed."""
-    left = " " * max(0, (width - 62) // 2)
     head = "No runs left; u brings back what was deleted." if view.deleted else "No runs yet."
-    lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
-    lines += [[(left + head, style(palette.headline, bold=True))], []]
-    for key, name, help_text in CARD:
-        lines += [
-            [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, palette.text)],
-            [(f"{left}     {help_text}", palette.label)],
-        ]
-    return lines
+    return card(head, CARD, width, height)
 
 
 # -- the preview --------------------------------------------------------------------------------
 
 
-def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
+def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     """Everything that fits, the most important first."""
-    lines = _head(preview, width, palette)
+    lines = _head(preview, width)
     if preview.post_mortem is not None:
-        lines += _post_mortem(preview, width, palette)
-    lines += _charts(preview, width, height - len(lines), palette)
-    lines += _evaluations(preview, width, palette)
+        lines += _post_mortem(preview, width)
+    lines += _charts(preview, width, height - len(lines))
+    lines += _evaluations(preview, width)
     if preview.alert is not None:
         text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
-        lines += paragraph(text, width, 6, palette.warn)
+        lines += paragraph(text, width, 6, "warn")
     if preview.changed and len(lines) + 3 < height:
-        lines += [[], [("changed settings", palette.label)]]
+        lines += [[], [("changed settings", "label")]]
         names = _name_width(width)
         for path, value in preview.changed[: max(0, height - len(lines))]:
             for index, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
                 name = pad("" if index else path, names)
-                lines.append([(f"{name} ", palette.label), (part, palette.text)])
+                lines.append([(f"{name} ", "label"), (part, "text")])
     return lines[:height]
 
 
@@ -343,23 +306,23 @@ def _name_width(width: int) -> int:
     return min(26, width * 3 // 5)
 
 
-def _head(preview: Preview, width: int, palette: Palette) -> list[Line]:
+def _head(preview: Preview, width: int) -> list[Line]:
     run = preview.detail.summary
     waiting = f"{run.waiting} and are imported when the store can be written" if run.waiting else ""
     descent = preview.detail.descent
     texts = (
-        (f"{run.id} · {run.status}", 2, palette.text),
-        (f"step {run.step} of {run.total_steps} · {seconds(run.elapsed)}", 2, palette.text),
-        (f"{tokens(run.tokens)} tokens", 2, palette.text),
-        (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, palette.text),
-        (run.note, 3, palette.text), (run.error, 4, palette.bad), (waiting, 4, palette.warn),
-        (f"from {descent}" if descent else "", 3, palette.label),
+        (f"{run.id} · {run.status}", 2, "text"),
+        (f"step {run.step} of {run.total_steps} · {seconds(run.elapsed)}", 2, "text"),
+        (f"{tokens(run.tokens)} tokens", 2, "text"),
+        (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, "text"),
+        (run.note, 3, "text"), (run.error, 4, "bad"), (waiting, 4, "warn"),
+        (f"from {descent}" if descent else "", 3, "label"),
     )  # fmt: skip
     return [line for text, most, colour in texts if text
             for line in paragraph(text, width, most, colour)]  # fmt: skip
 
 
-def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
+def _post_mortem(preview: Preview, width: int) -> list[Line]:
     end = preview.post_mortem
     if end is None:
         return []
@@ -373,41 +336,41 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
     is_new = end.cause != preview.detail.summary.error  # which stands above
     texts = (f"ended: {end.cause}" if is_new else "", f"last step {end.last_step}", seen, saved)
     lines: list[Line] = [[]]
-    lines += [line for text in texts if text for line in paragraph(text, width, 3, palette.text)]
+    lines += [line for text in texts if text for line in paragraph(text, width, 3, "text")]
     resume = " from there" if step is not None else ""
-    lines.append([("r resume", palette.accent), (resume, palette.label)])
+    lines.append([("r resume", "accent"), (resume, "label")])
     for log_line in end.log_lines[-3:]:
-        lines += paragraph(DATE.sub(r"\1", log_line), width, 2, palette.label)
+        lines += paragraph(DATE.sub(r"\1", log_line), width, 2, "label")
     return lines
 
 
-def _charts(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
+def _charts(preview: Preview, width: int, height: int) -> list[Line]:
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
     charted = [series for series in preview.series[:3] if len(series.values) > 1][:count]
     steps = max((series.steps[-1] for series in charted), default=0)
     last = axis_end(steps, preview.detail.summary.total_steps)
-    lines = [line for series in charted for line in _chart(series, last, width, palette)]
-    return [*lines, step_axis(last, width, palette)] if lines else []
+    lines = [line for series in charted for line in _chart(series, last, width)]
+    return [*lines, step_axis(last, width)] if lines else []
 
 
-def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
+def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
-    trace = Curve(cut(curve, curve.steps, last, 2 * columns), palette.of_series(series.key),
-                  range_colour=None if curve.sparse else palette.raw)  # fmt: skip
+    trace = Curve(cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}",
+                  range_colour="" if curve.sparse else "raw")  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     last_value = with_unit(curve.value, metric.unit)  # where the line ends
-    title: Line = [(f"{metric.label} ", palette.label), (last_value, palette.headline)]
+    title = [(f"{metric.label} ", "label"), (last_value, "headline")]
     if not curve.sparse:  # the table has the last step's value
         left = width - cell_len(metric.label + last_value) - 1
-        title.append((clip(" smoothed", left), palette.label))
-    cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
-    return [title, *plot_lines(cells, scale, palette)]
+        title.append((clip(" smoothed", left), "label"))
+    cells = plot([trace], scale, columns, CHART_HEIGHT)
+    return [title, *plot_lines(cells, scale)]
 
 
-def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
+def _evaluations(preview: Preview, width: int) -> list[Line]:
     """Held-out accuracy before and after training, for each sampling method."""
-    lines: list[Line] = []
+    lines = []
     for mode in ("greedy", "sampled"):
         evaluations = [
             evaluation.metrics for evaluation in preview.evaluations if evaluation.mode == mode
@@ -417,7 +380,7 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
         if evaluations:
             text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
             name = pad(f"held-out, {mode}", _name_width(width))
-            lines.append([(f"{name} ", palette.label), (text, palette.text)])
+            lines.append([(f"{name} ", "label"), (text, "text")])
     return lines
 
 

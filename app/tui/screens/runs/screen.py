@@ -4,24 +4,22 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.reactive import reactive
 
-from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.keys import unbound
+from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
@@ -50,14 +48,12 @@ from grpo_tui.app.tui.screens.runs.state import (
     load_sparks,
 )
 from grpo_tui.app.tui.store import writes
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
-
-if TYPE_CHECKING:
-    from grpo_tui.app.tui.dialogs.picker import Picked
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
@@ -84,23 +80,6 @@ class RunsTable(ViewPanel):
     navigable = True
     now: reactive[float] = reactive(0.0, repaint=False)
 
-    @dataclass
-    class Clicked(Message):
-        """A row was clicked, or scrolled to; `double` opens it."""
-
-        index: int
-        double: bool = False
-
-    @dataclass
-    class TitleClicked(Message):
-        """The title of a column was clicked, which sorts by this key."""
-
-        key: str
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("runs", **kwargs)
-        self._top = 0
-
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
@@ -119,54 +98,48 @@ class RunsTable(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Titles, then the rows around the cursor; a hint card if there are no runs."""
-        view, palette = self.view, self.palette
+        view = self.view
         self.note = table_note(view)
         if view.problem:
-            return paragraph(view.problem, width, height, palette.bad)
+            return paragraph(view.problem, width, height, "bad")
         if view.is_empty:
-            return card_lines(view, width, height, palette)
+            return card_lines(view, width, height)
         if not view.loaded:
-            return [[("reading the store", palette.label)]]
+            return [[("reading the store", "label")]]
         count, rows = len(view.rows), max(1, height - 1)
         first = max(min(self._top, view.cursor), view.cursor - rows + 1)
         self._top = max(0, min(first, count - rows))
-        return table_lines(view, self._top, width, height, palette, self.now or time.time())
+        view = replace(view, now=self.now or time.time())
+        return table_lines(view, self._top, width, height)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
         x, y = self.inside(event.offset)
         column = column_at(fitting(self.inner.width, self.view), x)
         if y == 0 and column is not None and column.key:
-            self.post_message(self.TitleClicked(column.key))
+            await self.run_action(f"screen.sort_by({column.key!r})")
         elif 0 < y <= len(self.view.rows) - self._top:
-            self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
-
-    def on_mouse_scroll_down(self) -> None:
-        self.post_message(self.Clicked(self.view.moved(3).cursor))
-
-    def on_mouse_scroll_up(self) -> None:
-        self.post_message(self.Clicked(self.view.moved(-3).cursor))
+            self.action_move(y - 1 + self._top - self.view.cursor, 0)
+            if event.chain > 1:
+                await self.run_action("screen.open")
 
 
 class PreviewPanel(ViewPanel):
     """The run under the cursor at a glance."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("preview", **kwargs)
-
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""
-        view, palette = self.view, self.palette
+        view = self.view
         run, preview = view.selected, view.preview
         self.title = (run.name or run.id) if run else "preview"
         if run is None:
             hint = "⏎ folds or unfolds the group, space marks its runs."
             if view.row is None:
                 hint = "The curves of a run appear here."
-            return [[(part, palette.label)] for part in wrap(hint, width, height)]
+            return [[(part, "label")] for part in wrap(hint, width, height)]
         if preview is None or preview.detail.summary.key != run.key:
-            return [[("reading", palette.label)]]
-        return preview_lines(preview, width, height, palette)
+            return [[("reading", "label")]]
+        return preview_lines(preview, width, height)
 
 
 class RunsScreen(ControlScreen):
@@ -175,41 +148,38 @@ class RunsScreen(ControlScreen):
     mode = "runs"
     find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="runs.open", tooltip="Watch the run under the cursor"),
-        Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
-        Binding("G", "mark_sweep", "sweep", id="runs.sweep",
-                tooltip="Mark this run's sweep and no other runs, or unmark it; space adds"),
-        Binding("d", "compare", "compare", id="runs.compare",
-                tooltip="The marked runs side by side"),
-        Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
-        Binding("A", "chat", "ask", id="runs.chat", show=False,
-                tooltip="Ask the trained model and the one it began as the same thing"),
-        Binding("r", "resume", "resume", id="runs.resume",
-                tooltip="Resume from the last checkpoint"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "open", "runs.open", "Watch the run under the cursor"),
+        bind("space", "mark", "mark", "runs.mark", "Mark for the next action"),
+        bind("G", "mark_sweep", "sweep", "runs.sweep",
+             "Mark this run's sweep and no other runs, or unmark it; space adds"),
+        bind("d", "compare", "compare", "runs.compare", "The marked runs side by side"),
+        bind("c", "clone", "clone", "runs.clone", "A new run with these settings"),
+        hidden("A", "chat", "ask", "runs.chat",
+               "Ask the trained model and the one it began as the same thing"),
+        bind("r", "resume", "resume", "runs.resume", "Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
-        Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
-                tooltip="Pin this run as the baseline"),
-        Binding("i", "describe", "name, tags, note", id="runs.describe", show=False,
-                tooltip="Name, tags and note of this run; tags of the marked runs"),
-        Binding("g", "group", "group", id="runs.group", show=False,
-                tooltip="Group by recipe, task, model, sweep, seed or status"),
-        Binding("m", "columns", "columns…", id="runs.columns", show=False,
-                tooltip="Choose columns from all settings and metrics"),
-        Binding("s", "sort", "sort", id="runs.order", show=False,
-                tooltip="Sort by the next column; a click on a title sorts by it"),
-        Binding("x", "remove", "remove…", id="runs.archive",
-                tooltip="Archive or delete runs; u brings them back"),
-        Binding("u", "undo", "undo", id="runs.undo",
-                tooltip="Bring back what was archived or deleted last"),
-        Binding("Q", "queue", "queue", id="runs.queue", show=False,
-                tooltip="The queue of waiting runs"),
-        Binding("P", "demo", "play demo", id="runs.demo", tooltip="Play the bundled recorded run"),
+        hidden("b", "baseline", "baseline", "runs.baseline", "Pin this run as the baseline"),
+        hidden("i", "describe", "name, tags, note", "runs.describe",
+               "Name, tags and note of this run; tags of the marked runs"),
+        hidden("g", "group", "group", "runs.group",
+               "Group by recipe, task, model, sweep, seed or status"),
+        hidden("m", "columns", "columns…", "runs.columns",
+               "Choose columns from all settings and metrics"),
+        hidden("s", "sort", "sort", "runs.order",
+               "Sort by the next column; a click on a title sorts by it"),
+        bind("x", "remove", "remove…", "runs.archive",
+             "Archive or delete runs; u brings them back"),
+        bind("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
+        hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
+        bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
         unbound("new", "new run", "runs.new", "Settings of a new run"),
         unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
-        unbound("reverse", "reverse order", "runs.turn_round", "Sort the other way round"),
-        unbound("active_only", "active runs only", "runs.running", "Only active runs, or all"),
-        unbound("archived", "archived runs too", "runs.archived", "Show archived runs as well"),
+        unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
+        unbound("switch('active_only')", "active runs only", "runs.running",
+                "Only active runs, or all"),
+        unbound("switch('archived')", "archived runs too", "runs.archived",
+                "Show archived runs as well"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -224,14 +194,14 @@ class RunsScreen(ControlScreen):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="panes"):
-            yield RunsTable(id="table")
-            yield PreviewPanel(id="preview")
+            yield RunsTable("runs", id="table")
+            yield PreviewPanel("preview", id="preview")
 
     def on_mount(self) -> None:
         """Apply the remembered columns, read the runs, and poll for changes while active."""
         columns = self.workbench.preferences.get("runs.columns", [])
         if isinstance(columns, list):
-            self.view = replace(self.view, columns=tuple(map(str, columns)))
+            self.update(columns=tuple(map(str, columns)))
         self.query_one(RunsTable).focus()
         self.refresh_runs()
         self.set_interval(POLL_S, self._poll)
@@ -273,29 +243,24 @@ class RunsScreen(ControlScreen):
     async def _poll(self) -> None:
         if not self.is_current:
             return
-        try:
-            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
-        except (StoreError, asyncio.CancelledError):
-            return
+        changed = False
+        with suppress(StoreError, asyncio.CancelledError):
+            changed = await self.ask(lambda reader: reader.changed(), "changed")
         if changed or self.view.is_empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
-    def refresh_runs(self) -> None:
-        """Reload the table."""
-        self._read_list()
-
     @work(exclusive=True, group="runs")
-    async def _read_list(self) -> None:
+    async def refresh_runs(self) -> None:
         """Read the table; the cursor stays on its run."""
         view, selected = self.view, self.view.selected
         try:
-            fields = await self.workbench.reader.ask(partial(load_list, view=view), "runs")
+            fields = await self.ask(partial(load_list, view=view), "runs")
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
             fields = {"runs": ()}
         except StoreError as error:
-            self.view = replace(self.view, problem=str(error), loaded=True)
+            self.update(problem=str(error), loaded=True)
             return
         view = replace(self.view, loaded=True, problem="", **fields)
         key = self._returning or (selected.key if selected is not None else 0)
@@ -313,16 +278,13 @@ class RunsScreen(ControlScreen):
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
         unread = [run for run in runs if run.active or run.key not in self.view.sparks]
         selected = self.view.selected
-        ask = self.workbench.reader.ask
-        try:
+        with suppress(StoreError, asyncio.CancelledError):
             if unread:
-                sparks = await ask(partial(load_sparks, runs=unread), "sparks")
-                self.view = replace(self.view, sparks={**self.view.sparks, **sparks})
+                sparks = await self.ask(partial(load_sparks, runs=unread), "sparks")
+                self.update(sparks={**self.view.sparks, **sparks})
             if selected is not None:
-                preview = await ask(partial(load_preview, run=selected), "preview")
-                self.view = replace(self.view, preview=preview)
-        except (StoreError, asyncio.CancelledError):
-            return
+                preview = await self.ask(partial(load_preview, run=selected), "preview")
+                self.update(preview=preview)
 
     def watch_view(self, _old: View, new: View) -> None:
         """Pass the view to every panel, and what is selected to the other screens."""
@@ -338,26 +300,13 @@ class RunsScreen(ControlScreen):
     @on(Panel.Moved, "#table")
     def move(self, event: Panel.Moved) -> None:
         """Move the cursor; the preview follows once it stops."""
-        self._move(event.rows)
-
-    def _move(self, by: int) -> None:
-        self.view = self.view.moved(by)
+        self.view = self.view.moved(event.rows)
         self._rest()
 
     @work(exclusive=True, group="rest")
     async def _rest(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_visible()
-
-    @on(RunsTable.Clicked)
-    def click(self, message: RunsTable.Clicked) -> None:
-        self._move(message.index - self.view.cursor)
-        if message.double:
-            self.action_open()
-
-    @on(RunsTable.TitleClicked)
-    def sort_by_title(self, message: RunsTable.TitleClicked) -> None:
-        self._relist(sort=self.view.sorted_by(message.key).sort)
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
@@ -415,14 +364,9 @@ class RunsScreen(ControlScreen):
         run = self.view.selected
         if run is None:
             return
-        try:
-            pair = await self.workbench.reader.ask(
-                lambda reader: pair_of(reader, run.id, None), "chat"
-            )
-        except (StoreError, EngineError, asyncio.CancelledError) as error:
-            self.notify(str(error), severity="warning", markup=False)
-            return
-        self.app.push_screen(ChatScreen(pair))
+        with reporting(self):
+            pair = await self.ask(lambda reader: pair_of(reader, run.id, None), "chat")
+            self.app.push_screen(ChatScreen(pair))
 
     def action_resume(self) -> None:
         """Resume the run from its last checkpoint."""
@@ -461,19 +405,19 @@ class RunsScreen(ControlScreen):
         from grpo_tui.experiments.processes import environment
 
         if not available():
-            self.notify("The recording is missing; install grpo-tui again.", severity="error")
+            self.report("The recording is missing; install grpo-tui again.")
             return
         try:
             with self.app.suspend():
                 subprocess.run(command("demo"), env=environment(), check=False)
         except SuspendNotSupported:
-            self.notify("Not here: run `grpo-tui demo` in a terminal.", severity="warning")
+            self.warn("Not here: run `grpo-tui demo` in a terminal.")
 
     def action_queue(self) -> None:
         """Show the queue."""
         from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
 
-        self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
+        self.app.push_screen(QueueScreen())
 
     # -- controlling the run under the cursor, wherever it is training ----------------------
 
@@ -497,12 +441,10 @@ class RunsScreen(ControlScreen):
         """Send a request; the answer names the run."""
         run, controlled = self.view.selected, self.controlled_run()
         if run is None or controlled is None:
-            self.notify("No run is under the cursor.", severity="warning")
-        elif self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+            self.warn("No run is under the cursor.")
         elif not controlled.active:
-            self.notify(f"{controlled.name} has ended.", severity="warning", markup=False)
-        else:
+            self.warn(f"{controlled.name} has ended.")
+        elif not self.refused():
             self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
             session = self._session(run)
             if session is not None and session.feed.may_control:
@@ -528,15 +470,11 @@ class RunsScreen(ControlScreen):
     @work(group="write")
     async def _write(self, call: Callable[[], str]) -> None:
         """Change the store on the writer's thread, and say what was done."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
-        try:
+        with reporting(self):
             self.notify(await self.workbench.write(call))
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.refresh_runs()
+            self.refresh_runs()
 
     def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
@@ -546,27 +484,23 @@ class RunsScreen(ControlScreen):
         active = next((run for run in runs if run.active), None)
         if active is not None:
             self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
-        elif runs and self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif runs:
+        elif runs and not self.refused():
             self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
 
     def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
         path = self.workbench.store
-        changes: dict[str, Callable[[], str]] = {
-            "archive": partial(writes.set_archived, path, runs, True),
-            "restore": partial(writes.set_archived, path, runs, False),
-            "delete": partial(writes.delete, path, runs),
-        }
-        if answer not in changes:
-            return
-        self.view = replace(self.view, marked=frozenset())
-        if answer != "restore":
-            undo = changes["restore"] if answer == "archive" else self._restore
-            self._undo.append((undo, runs[0].key))
-        if answer == "delete":
+        restore = partial(writes.set_archived, path, runs, False)
+        if answer:
+            self.update(marked=frozenset())
+        if answer == "restore":
+            self._write(restore)
+        elif answer == "archive":
+            self._undo.append((restore, runs[0].key))
+            self._write(partial(writes.set_archived, path, runs, True))
+        elif answer == "delete":
+            self._undo.append((self._restore, runs[0].key))
             self.workbench.close_runs({run.key for run in runs})
-        self._write(changes[answer])
+            self._write(partial(writes.delete, path, runs))
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
@@ -593,7 +527,7 @@ class RunsScreen(ControlScreen):
     def action_escape(self) -> None:
         """Clear the marks once no search is open."""
         if self.view.marked and not self.query_one(FindBar).display:
-            self.view = replace(self.view, marked=frozenset())
+            self.update(marked=frozenset())
         else:
             super().action_escape()
 
@@ -602,16 +536,12 @@ class RunsScreen(ControlScreen):
         self._relist(filter=text, problem="")
 
     def _relist(self, **changes: Any) -> None:
-        self.view = replace(self.view, **changes)
+        self.update(**changes)
         self.refresh_runs()
 
-    def action_active_only(self) -> None:
-        """Toggle between active runs and all."""
-        self._relist(active_only=not self.view.active_only)
-
-    def action_archived(self) -> None:
-        """Show or hide archived runs."""
-        self._relist(archived=not self.view.archived)
+    def action_switch(self, name: str) -> None:
+        """List active runs only, or archived ones as well; or no longer."""
+        self._relist(**{name: not getattr(self.view, name)})
 
     def action_group(self) -> None:
         """Group by the next property."""
@@ -629,36 +559,24 @@ class RunsScreen(ControlScreen):
 
     @work(exclusive=True, group="columns")
     async def _try_group(self, group: str) -> None:
-        try:
+        with reporting(self):
             if group not in GROUPS:
-                await self.workbench.reader.ask(
-                    lambda reader: reader.runs(columns=[group], limit=0), "columns"
-                )
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._relist(group=group, folded=frozenset())
+                await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
+            self._relist(group=group, folded=frozenset())
 
-    @work(exclusive=True, group="columns")
+    @work(group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
         from grpo_tui.app.tui.dialogs.picker import Picker
         from grpo_tui.app.tui.screens.runs.dialogs import column_items
 
         columns = self.view.columns
-        try:
-            items = await self.workbench.reader.ask(
-                partial(column_items, columns=columns), "columns"
-            )
-        except (StoreError, asyncio.CancelledError):  # there is no store yet
-            return
-        picker = Picker("columns", items, marks=columns, verb="show", optional=True)
-        self.app.push_screen(picker, self._show_columns)
-
-    def _show_columns(self, picked: "Picked | None") -> None:
-        if picked is not None:
-            self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
-            self._relist(columns=picked.marks)
+        with suppress(StoreError, asyncio.CancelledError):  # there is no store yet
+            items = await self.ask(partial(column_items, columns=columns), "columns")
+            picker = Picker("columns", items, marks=columns, verb="show", optional=True)
+            if picked := await self.answer(picker):
+                self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
+                self._relist(columns=picked.marks)
 
     def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
@@ -668,9 +586,9 @@ class RunsScreen(ControlScreen):
         index = keys.index(current) if current in keys else -1
         self._relist(sort="-" + keys[(index + 1) % len(keys)])
 
-    def action_reverse(self) -> None:
-        """Reverse the order."""
-        self._relist(sort=self.view.sorted_by(self.view.sort.lstrip("-")).sort)
+    def action_sort_by(self, key: str = "") -> None:
+        """Sort by a column, or the other way round if that is what the order is by."""
+        self._relist(sort=self.view.sorted_by(key or self.view.sort.lstrip("-")).sort)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The listed runs as CSV, JSON or Markdown."""

@@ -76,6 +76,7 @@ class View:
     axes: tuple[str, ...] = ()  # settings that differ among the listed runs
     group: str = ""
     folded: frozenset[str | int | None] = frozenset()
+    now: float = 0.0
     sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     preview: Preview | None = None
     problem: str = ""

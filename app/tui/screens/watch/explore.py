@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -13,6 +12,7 @@ from textual.reactive import reactive
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.dialogs.picker import Picked
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
@@ -30,7 +30,7 @@ class Functions(Panel, can_focus=False):
     """What became of each reward function, above the chart of the reward."""
 
     DEFAULT_CSS = "Functions { height: auto; }"
-    framed: ClassVar[bool] = False
+    framed = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
 
@@ -39,16 +39,16 @@ class Functions(Panel, can_focus=False):
         return len(reward_chart(self.snapshot).keys) - 1
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        return function_lines(self.snapshot, width - 2, self.palette, curves=True)
+        return function_lines(self.snapshot, width - 2, curves=True)
 
 
 class ExploreScreen(ChartScreen):
     """One chart of the watched run, or several with one crosshair."""
 
     mode = "watch"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "explain_metric", "explain metric", id="explore.explain",
-                tooltip="Explain the chosen metric"),
+    BINDINGS: ClassVar = [
+        bind("enter", "explain_metric", "explain metric", "explore.explain",
+             "Explain the chosen metric"),
     ]  # fmt: skip
 
     def __init__(self, run: str, chart: str, *, pick: bool = False) -> None:
@@ -60,7 +60,7 @@ class ExploreScreen(ChartScreen):
         """Where the step is, and the charts."""
         yield PhaseBar(id="phase")
         yield Functions(id="functions")
-        yield CurvesPanel(id="curves")
+        yield CurvesPanel("curves", id="curves")
 
     def on_mount(self) -> None:
         """Draw the chart that was chosen on Watch, with the others behind it."""
@@ -90,7 +90,7 @@ class ExploreScreen(ChartScreen):
     def choose(self, key: str) -> None:
         """Show a metric alone, whichever it is."""
         metrics = self.view.metrics if key in self.view.metrics else (*self.view.metrics, key)
-        self.view = replace(self.view, metrics=metrics, chart=metrics.index(key), solo=True)
+        self.update(metrics=metrics, chart=metrics.index(key), solo=True)
         self.draw()
 
     def receive(self, message: Message) -> None:

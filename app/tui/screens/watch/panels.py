@@ -1,9 +1,8 @@
 """The panels of Watch; each draws a snapshot, moves its cursor and posts what a key asks for."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
@@ -11,10 +10,10 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
-    PromptFocused,
     RolloutOpened,
 )
 from grpo_tui.app.tui.screens.watch import render
@@ -60,13 +59,9 @@ class Curves(ChartStack, SnapshotList):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "explain metric", id="curves.explain",
-                tooltip="Explain the chosen metric"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
     ]  # fmt: skip
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("curves", **kwargs)
 
     def count(self) -> int:
         return len(charts_of(self.snapshot))
@@ -90,7 +85,7 @@ class Curves(ChartStack, SnapshotList):
                 text = "The curves of a run appear here."
             elif snapshot.reading:
                 text = "The run is being read."
-            return paragraph(text, width, 2, self.palette.label)
+            return paragraph(text, width, 2, "label")
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         rows = self.fitting(
@@ -103,20 +98,20 @@ class Curves(ChartStack, SnapshotList):
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
-        below = [[step_axis(last_step(snapshot), cells, self.palette)]] * columns
+        below = [[step_axis(last_step(snapshot), cells)]] * columns
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
         return [*lines, *gap, *side_by_side(below, cells)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, palette, chart = self.snapshot, self.palette, charts_of(self.snapshot)[index]
+        snapshot, chart = self.snapshot, charts_of(self.snapshot)[index]
         chosen = index == self.selected and self.has_focus
         series = tuple(snapshot.series.get(key) for key in chart.keys)
-        key = (chart, series, width, height, chosen, palette, snapshot.step,
+        key = (chart, series, width, height, chosen, snapshot.step,
                snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
         return self.unchanged(
             chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, palette, chosen),
+            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
@@ -136,16 +131,13 @@ class Curves(ChartStack, SnapshotList):
 class Answers(SnapshotList):
     """The answers to one prompt, one below the other, updated live."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="lanes.open",
-                tooltip="Open this answer, token by token, on Rollouts"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "open", "lanes.open",
+             "Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
 
     prompt: reactive[int] = reactive(0)
     now: reactive[float] = reactive(0.0, repaint=False)
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("answers", **kwargs)
 
     @property
     def group(self) -> StepGroup | None:
@@ -171,16 +163,16 @@ class Answers(SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then each answer that fits."""
-        group, palette = self.group, self.palette
+        group = self.group
         if group is None:
             self.title, self.note = "answers", ""
             text = render.no_answers(self.snapshot)
-            return hint(text, width, palette)
+            return hint(text, width)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
         subject = "the data's answer" if is_demonstrated(group) else "answers"
         self.title = (f"{subject} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
-        lines = render.prompt_lines(group, width, height, palette)
+        lines = render.prompt_lines(group, width, height)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
             text = " ".join(question(group.prompt_text).split())
             self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
@@ -201,14 +193,13 @@ class Answers(SnapshotList):
         visible = max(1, height // rows)
         selected = self.selected
         self._top = max(selected - visible + 1, min(self._top, selected, max(0, count - visible)))
-        lines: list[Line] = []
+        lines = []
         for index in range(self._top, min(count, self._top + visible)):
-            block = render.lane_lines(group.rollouts[index], width - 1, rows, self.palette, group,
-                                      self.now)  # fmt: skip
-            lines += render.with_edge(block, self.has_focus and index == selected, self.palette)
+            block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
+            lines += render.with_edge(block, self.has_focus and index == selected)
             self._items += [index] * rows
         if is_demonstrated(group) and len(lines) + 4 < height:
-            lines += [[], *hint(DEMONSTRATED, width, self.palette)]
+            lines += [[], *hint(DEMONSTRATED, width)]
         return lines
 
     def action_open(self) -> None:
@@ -227,16 +218,12 @@ class Answers(SnapshotList):
 class Groups(SnapshotList):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="groups.open",
-                tooltip="Open this group on Rollouts"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "open", "groups.open", "Open this group on Rollouts"),
     ]  # fmt: skip
 
     prompt: reactive[int] = reactive(0)
     linked: reactive[bool] = reactive(True)  # whether the answers on screen are of these groups
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("groups", **kwargs)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
@@ -257,20 +244,20 @@ class Groups(SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""
-        palette, snapshot, groups = self.palette, self.snapshot, self.snapshot.groups
+        snapshot, groups = self.snapshot, self.snapshot.groups
         self._items = []
         if not groups:
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
-            return hint(text, width, palette)
+            return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
         if all(map(is_demonstrated, groups)):
             return self._prompts(width, height, number)
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
-        head = [render.group_header(number, cell, answers, table, palette)]
+        head = [render.group_header(number, cell, answers, table)]
         head = head if height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width, palette) if height > FOOT_FROM else []
+        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
         first, explain = render.groups_window(groups, selected, space)
@@ -281,10 +268,11 @@ class Groups(SnapshotList):
             if len(lines) - len(head) + 1 + bool(reason) > space:
                 break
             marked = self.selected if index == selected and self.has_focus else None
-            line = render.group_line(group, table, number, cell, palette, focused=focused,
-                                     marked=marked, explained=bool(reason))  # fmt: skip
-            block = [[*line, *render.prompt_of(group, width - table, focused, palette)]]
-            block += [render.reason_line(reason, width, palette)] if reason else []
+            line = render.group_line(
+                group, table, number, cell, focused=focused, marked=marked, explained=bool(reason)
+            )
+            block = [[*line, *render.prompt_of(group, width - table, focused)]]
+            block += [render.reason_line(reason, width)] if reason else []
             lines = [*lines, *block]
             self._items += [index] * len(block)
             drawn += 1
@@ -297,7 +285,7 @@ class Groups(SnapshotList):
 
     def _prompts(self, width: int, height: int, number: int) -> list[Line]:
         """The prompts whose answers are the data's own, which nothing compares."""
-        groups, palette = self.snapshot.groups, self.palette
+        groups = self.snapshot.groups
         selected = min(self.prompt, len(groups) - 1)
         first = max(0, selected - height + 1)
         self.title = "prompts"
@@ -305,9 +293,7 @@ class Groups(SnapshotList):
         indices = range(first, min(len(groups), first + height))
         self._items = [*indices]
         return [
-            render.prompt_row(
-                groups[index], width, number, self.linked and index == selected, palette
-            )
+            render.prompt_row(groups[index], width, number, self.linked and index == selected)
             for index in indices
         ]
 
@@ -320,7 +306,7 @@ class Groups(SnapshotList):
 
     def choose(self, item: int) -> None:
         """Show another prompt."""
-        self.post_message(PromptFocused(item))
+        self.call_later(self.run_action, f"screen.choose({item})")
 
     def action_open(self) -> None:
         """Open the selected group at the selected answer."""
@@ -338,15 +324,10 @@ def _answers(snapshot: Snapshot) -> int:
 class AlertsLog(SnapshotList):
     """Active alerts, then the log, newest first."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "explain", id="log.explain",
-                tooltip="Explain the alert and what to try"),
-        Binding("x", "mute", "mute", id="log.mute",
-                tooltip="Mute this kind of alert in this run, or unmute it"),
+    BINDINGS: ClassVar = [
+        bind("enter", "open", "explain", "log.explain", "Explain the alert and what to try"),
+        bind("x", "mute", "mute", "log.mute", "Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("alerts · log", **kwargs)
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
@@ -376,14 +357,14 @@ class AlertsLog(SnapshotList):
         entries, selected, snapshot = self.entries, self.selected, self.snapshot
         self.note = counted(snapshot) + render.dated(snapshot)
         if not entries:
-            return paragraph("Alerts and log messages appear here.", width, 2, self.palette.label)
+            return paragraph("Alerts and log messages appear here.", width, 2, "label")
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
         limit = max(ALERT_LINES, height // 4)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         top = max(selected - height + 1, min(self._top, selected, max(0, len(entries) - height)))
         blocks = {
-            index: render.entry_lines(entry, self.palette, self.has_focus and index == selected,
-                                      width, limit, active=index < active)
+            index: render.entry_lines(entry, self.has_focus and index == selected, width, limit,
+                                      active=index < active)
             for index, entry in enumerate(entries[top : top + height], top)
         }  # fmt: skip
         while top < selected and sum(len(blocks[i]) for i in range(top, selected + 1)) > height:
@@ -403,7 +384,7 @@ class AlertsLog(SnapshotList):
         if isinstance(entry, AlertView):
             self.post_message(MuteRequested(entry.rule, not entry.muted))
         else:
-            self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
+            self.notify("Alerts can be muted, lines of the log cannot.")
 
     def copy_text(self) -> str:
         """Return the selected line."""
@@ -417,24 +398,24 @@ class NarratorLine(Panel, can_focus=False):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     sentences: reactive[tuple[str, ...]] = reactive(())
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return render.sentence_lines(self.sentences, width, height, self.palette)
+        return render.sentence_lines(self.sentences, width, height)
 
 
 class PhaseBar(Panel, can_focus=False):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        return [render.phase_line(self.snapshot, self.now, width, self.palette)]
+        return [render.phase_line(self.snapshot, self.now, width)]

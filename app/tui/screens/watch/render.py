@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import chain
 from math import isnan
 
-from rich.style import Style
-
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
 from grpo_tui.app.charts.series import Series, cut
@@ -27,7 +25,7 @@ from grpo_tui.app.text.numbers import (
 )
 from grpo_tui.app.text.prompt_text import asked, question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_middle, clip_start, pad, safe, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.watch.state import (
     Chart,
     guides_of,
@@ -52,46 +50,44 @@ NAME_CELLS = (99, 14, 9)  # of a curve's name in a title: all, or with its middl
 # -- charts -------------------------------------------------------------------------------------
 
 
-def curve_colour(chart: Chart, index: int, palette: Palette) -> int:
+def curve_colour(chart: Chart, index: int) -> str:
     """The colour of one of a chart's curves."""
     if index < len(chart.family):
-        return palette.of_series(chart.family[index])
-    return palette.cycle[(index + 2) % len(palette.cycle)]
+        return f"series.{chart.family[index]}"
+    return f"cycle.{index + 2}"
 
 
 def chart_lines(
-    chart: Chart, snapshot: Snapshot, width: int, height: int, palette: Palette, chosen: bool
+    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool
 ) -> list[Line]:
     """A chart with its title line."""
     curves = {i: snapshot.series[key] for i, key in enumerate(chart.keys) if key in snapshot.series}
     wide, tall = width - LABELS, height - 1
     listed = chart.names[:1] == ("",) and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
     tall -= len(curves) - 1 if listed else 0
-    below = function_lines(snapshot, width, palette) if listed else []
+    below = function_lines(snapshot, width) if listed else []
     guides = guides_of(chart, snapshot)
-    plotted: list[Line] = []
+    plotted = []
     hints = [f"{texts[-1]} " for _, texts in guides]
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
-            Curve(cut(series, series.steps, end, 2 * wide), curve_colour(chart, i, palette),
-                  range_colour=palette.raw if i == 0 and not series.sparse else None)
+            Curve(cut(series, series.steps, end, 2 * wide), curve_colour(chart, i),
+                  range_colour="raw" if i == 0 and not series.sparse else "")
             for i, series in reversed(curves.items())
         ]  # fmt: skip
         scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])
-        plotted = plot_lines(plot(traced, scale, wide, tall, palette, guides), scale, palette)
+        plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
         if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
             hints = []  # it is in the plot
     hints += ["◂ moved it most"] if listed and snapshot.mover else []
-    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, palette)
+    readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
     names = [name for name in (chart.title, chart.short) if name]
-    title = title_line(names, readouts, width, palette, chosen=chosen, hints=hints)
+    title = title_line(names, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
 
 
-def _readouts(
-    chart: Chart, curves: dict[int, Series], snapshot: Snapshot, palette: Palette
-) -> list[Readout]:
+def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> list[Readout]:
     """The value of each curve: the first, then that of the function that moved it most."""
     mover = chart.names.index(snapshot.mover) if snapshot.mover in chart.names[1:] else -1
     readouts = []
@@ -100,7 +96,7 @@ def _readouts(
         name = chart.names[i] if i < len(chart.names) else ""
         names = tuple(clip_middle(name, limit) for limit in NAME_CELLS)
         details = _details(series, unit, snapshot.step) if not (name or i) else ()
-        value_style = style(curve_colour(chart, i, palette), bold=not chart.names)
+        value_style = "bold " * (not chart.names) + curve_colour(chart, i)
         value = with_unit(series.value, unit)
         readouts.append(Readout(value, value_style, names=names, details=details))
     return readouts
@@ -117,9 +113,7 @@ def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
     return points + old, delta + old, old, f" @{series.last_step}"
 
 
-def function_lines(
-    snapshot: Snapshot, width: int, palette: Palette, *, curves: bool = False
-) -> list[Line]:
+def function_lines(snapshot: Snapshot, width: int, *, curves: bool = False) -> list[Line]:
     """Each reward function with its weight and its ends; the one that moved most is marked."""
     chart, weights, functions = reward_chart(snapshot), snapshot.weights, snapshot.reward_curves
     mover, word = snapshot.mover, " ◂ moved the reward most" if curves else " ◂"
@@ -130,27 +124,27 @@ def function_lines(
     left = max(map(cell_len, map(str.__add__, functions, times)), default=0)
     scale = [*filter(math.isfinite, chain(*(one.average for one in functions.values())))]
     low, high = min(scale, default=None), max(scale, default=None)  # one scale for all curves
-    lines: list[Line] = []
+    lines = []
     for i, (name, series) in enumerate(functions.items()):
-        colour = style(curve_colour(chart, i + 1, palette))
+        colour = curve_colour(chart, i + 1)
         mark = (word if name == mover else " " * len(word)) if len(functions) > 1 else ""
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
         curve = sparkline(list(series.average), room - left - 2, low, high) if curves else ""
-        named: Line = [
-            (clip_middle(name, room - cell_len(times[i])), palette.text),
-            (times[i], palette.label),
+        named = [
+            (clip_middle(name, room - cell_len(times[i])), "text"),
+            (times[i], "label"),
         ]
         gap = " " * (room - cells(named) - len(curve))
-        value_style = style(palette.headline if name == mover else palette.text)
+        value_style = "headline" if name == mover else "text"
         lines.append(
             [
                 (" ━ ", colour),
                 *named,
-                (gap, None),
+                (gap, ""),
                 (curve, colour),
                 (ends[i].rjust(right), value_style),
-                (mark, palette.accent),
+                (mark, "accent"),
             ]
         )
     return lines
@@ -184,11 +178,11 @@ def end_mark(rollout: StepRollout, now: float = 0.0) -> str:
     return ends.get(rollout.finish, " [cut]" if rollout.finish in CUT else "▪")
 
 
-def _mark_colour(rollout: StepRollout, palette: Palette) -> int:
+def _mark_colour(rollout: StepRollout) -> str:
     if rollout.finish is None:
-        return palette.label if waits_since(rollout) is not None else palette.accent
-    colours = {"environment_error": palette.bad, "turns": palette.warn}
-    usual = palette.warn if rollout.finish in CUT else palette.label
+        return "label" if waits_since(rollout) is not None else "accent"
+    colours = {"environment_error": "bad", "turns": "warn"}
+    usual = "warn" if rollout.finish in CUT else "label"
     return colours.get(rollout.finish, usual)
 
 
@@ -210,31 +204,30 @@ def number_cells(group: StepGroup) -> tuple[int, int]:
 
 
 def lane_lines(
-    rollout: StepRollout, width: int, rows: int, palette: Palette, group: StepGroup,
+    rollout: StepRollout, width: int, rows: int, group: StepGroup,
     now: float = 0.0,
 ) -> list[Line]:  # fmt: skip
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
-    lead: Line = [(f"{letter(rollout.index):>2} ", palette.text)]
+    lead = [(f"{letter(rollout.index):>2} ", "text")]
     if is_demonstrated(group):
-        lead, lead_cells = [(" ", None)], 1
+        lead, lead_cells = [(" ", "")], 1
     elif isinstance(rollout, BoardRollout):
-        lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), palette.label))
+        lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), "label"))
     else:
-        colour = palette.of_push(rollout.advantage, largest_push(group))
-        bold = style(palette.label if colour == palette.border else colour, bold=True)
+        colour = push_colour(rollout.advantage, largest_push(group))
         push, reward = push_and_reward(rollout)
-        lead.append((f"{arrow(rollout.advantage)}{push:>{push_cells}} ", bold))
-        lead.append((f"{reward:>{reward_cells}}  ", palette.text))
+        lead.append((f"{arrow(rollout.advantage)}{push:>{push_cells}} ", f"bold {colour}"))
+        lead.append((f"{reward:>{reward_cells}}  ", "text"))
     mark = end_mark(rollout, now)
-    lines: list[Line] = []
+    lines = []
     parts = text_rows(rollout, mark, width - lead_cells, rows)
     for i, part in enumerate(parts):
-        start: Line = lead if i == 0 else [(" " * lead_cells, None)]
+        start = lead if i == 0 else [(" " * lead_cells, "")]
         last = i == len(parts) - 1
-        tail: Line = [(mark, style(_mark_colour(rollout, palette)))] if last and mark else []
-        text = [(text, style(palette.label if reply else palette.text)) for text, reply in part]
+        tail = [(mark, _mark_colour(rollout))] if last and mark else []
+        text = [(text, "label" if reply else "text") for text, reply in part]
         lines.append([*start, *text, *tail])
     return lines + [[]] * (rows - len(lines))
 
@@ -261,9 +254,9 @@ def _plain_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[
     return parts
 
 
-def with_edge(lines: Sequence[Line], marked: bool, palette: Palette) -> list[Line]:
+def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:
     """Lines behind the mark of the cursor."""
-    edge = ("▌" if marked else " ", palette.accent)
+    edge = ("▌" if marked else " ", "accent")
     return [[edge, *line] for line in lines]
 
 
@@ -273,15 +266,15 @@ def lines_needed(group: StepGroup, width: int) -> int:
     return max(len(text_rows(item, end_mark(item), width, MOST_LINES)) for item in group.rollouts)
 
 
-def prompt_lines(group: StepGroup, width: int, height: int, palette: Palette) -> list[Line]:
+def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
     """The prompt with its target, if a line for each answer is left below."""
     target = f"   target {clip(group.target, 24)}" if group.target else ""
     space = width - 2 - cell_len(target)
     if space <= 0 or height < len(group.rollouts) + 2:
         return []
     rows = wrap(" ".join(question(group.prompt_text).split()), space, 1 if height < 20 else 3)
-    lines: list[Line] = [[(" ", None), (row, palette.headline)] for row in rows]
-    lines[0].append((target, palette.label))
+    lines = [[(" ", ""), (row, "headline")] for row in rows]
+    lines[0].append((target, "label"))
     return [*lines, []]
 
 
@@ -312,41 +305,39 @@ def cell_width(width: int, answers: int) -> int:
     return next((cell for cell in (7, 2, 1) if answers * cell <= width - MEAN), 0)
 
 
-def group_header(number: int, cell: int, answers: int, width: int, palette: Palette) -> Line:
+def group_header(number: int, cell: int, answers: int, width: int) -> Line:
     """The letters of the answers above their cells, and the heading of the means."""
     names = "".join(letter(i).ljust(cell)[:cell] for i in range(answers)) if cell > 1 else ""
-    label = style(palette.label)
-    return [(pad(" " * number + names, width - MEAN), label), ("mean", label)]
+    return [(pad(" " * number + names, width - MEAN), "label"), ("mean", "label")]
 
 
 def group_line(
-    group: StepGroup, width: int, number: int, cell: int, palette: Palette, *,
+    group: StepGroup, width: int, number: int, cell: int, *,
     focused: bool = False, marked: int | None = None, explained: bool = False,
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
-    bright = style(palette.headline if focused else palette.text, bold=focused)
-    spans = numbered(group, number, focused, palette)
+    bright = "bold headline" if focused else "text"
+    spans = numbered(group, number, focused)
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
-        spans += _marked(f"= {reason}".ljust(size), cell, marked, style(palette.label), palette)
+        spans += _marked(f"= {reason}".ljust(size), cell, marked, "label")
     elif cell:
-        spans += [_cell(rollout, cell, palette, largest_push(group), rollout.index == marked)
+        spans += [_cell(rollout, cell, largest_push(group), rollout.index == marked)
                   for rollout in group.rollouts]  # fmt: skip
     else:
         spans.append((clip(_counts(group), width - number - MEAN - 1), bright))
     mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
-    spans.append((" " * max(0, width - cells(spans) - MEAN), None))
+    spans.append((" " * max(0, width - cells(spans) - MEAN), ""))
     spans.append((f"{mean:>{MEAN}}", bright))
     return spans
 
 
-def _marked(text: str, cell: int, marked: int | None, plain: Style, palette: Palette) -> Line:
+def _marked(text: str, cell: int, marked: int | None, plain: str) -> Line:
     """A reason in place of the answers' cells, with the cursor on the one that is marked."""
     if marked is None:
         return [(text, plain)]
     start, end = marked * cell, (marked + 1) * cell
-    under = style(palette.headline, palette.cursor)
-    return [(text[:start], plain), (text[start:end], under), (text[end:], plain)]
+    return [(text[:start], plain), (text[start:end], "headline on cursor"), (text[end:], plain)]
 
 
 def _counts(group: StepGroup) -> str:
@@ -357,26 +348,25 @@ def _counts(group: StepGroup) -> str:
     return f"{up}▲ {down}▼"
 
 
-def _cell(rollout: StepRollout, cell: int, palette: Palette, largest: float, marked: bool) -> Span:
+def _cell(rollout: StepRollout, cell: int, largest: float, marked: bool) -> Span:
     if isinstance(rollout, BoardRollout):
-        text, colour = "▪" if rollout.finish is not None else "·", palette.label
+        text, colour = "▪" if rollout.finish is not None else "·", "label"
     else:
         text = arrow(rollout.advantage)
         if cell == 7:
             text += clip(push_and_reward(rollout)[0], 6).ljust(6)
-        colour = palette.of_push(rollout.advantage, largest)
-        colour = palette.label if colour == palette.border else colour
-    return text.ljust(cell), style(colour, palette.cursor if marked else None, bold=marked)
+        colour = push_colour(rollout.advantage, largest)
+    return text.ljust(cell), f"bold {colour} on cursor" if marked else colour
 
 
-def reason_line(reason: str, width: int, palette: Palette) -> Line:
+def reason_line(reason: str, width: int) -> Line:
     """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
     texts = (f"    └ {reason}: no push", f"  └ {reason}", f"  └ {reason.rpartition(', ')[2]}")
     text = next((text for text in texts if cell_len(text) <= width), texts[-1])
-    return [(clip(text, width), palette.label)]
+    return [(clip(text, width), "label")]
 
 
-def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
+def signal_line(snapshot: Snapshot, width: int) -> Line:
     """The share of groups with signal up to the visible step; the number is that step's."""
     now = signal_of(snapshot)
     values = [value for step, value in snapshot.signal if step < snapshot.groups_step]
@@ -387,34 +377,34 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
     space = max(1, width - 10 - len(number))
     curve = sparkline(values[-space:], space, 0.0, 1.0)
     return [
-        (" signal ", palette.label),
-        (curve, style(palette.of_series("kl"))),
-        (f" {number}", palette.text),
+        (" signal ", "label"),
+        (curve, "series.kl"),
+        (f" {number}", "text"),
     ]
 
 
-def prompt_row(group: StepGroup, width: int, number: int, focused: bool, palette: Palette) -> Line:
+def prompt_row(group: StepGroup, width: int, number: int, focused: bool) -> Line:
     """A prompt with its number."""
-    bright = style(palette.headline if focused else palette.text, bold=focused)
+    bright = "bold headline" if focused else "text"
     prompt = clip(asked(group.prompt_text), width - number)
-    return [*numbered(group, number, focused, palette), (prompt, bright)]
+    return [*numbered(group, number, focused), (prompt, bright)]
 
 
-def numbered(group: StepGroup, number: int, focused: bool, palette: Palette) -> Line:
+def numbered(group: StepGroup, number: int, focused: bool) -> Line:
     """The begin of a row: the number of a prompt, and the mark of the one in focus."""
-    bright = style(palette.headline if focused else palette.text, bold=focused)
+    bright = "bold headline" if focused else "text"
     return [
         (f"{group.index + 1:>{number - 2}}", bright),
-        ("▸ " if focused else "  ", palette.accent),
+        ("▸ " if focused else "  ", "accent"),
     ]
 
 
-def prompt_of(group: StepGroup, width: int, focused: bool, palette: Palette) -> Line:
+def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
     """The prompt of a group, where there is space beside its mean."""
     if width < SHORTEST_PROMPT:
         return []
-    colour = palette.text if focused else palette.label
-    return [(f"  {clip(asked(group.prompt_text), width - 2)}", style(colour))]
+    colour = "text" if focused else "label"
+    return [(f"  {clip(asked(group.prompt_text), width - 2)}", colour)]
 
 
 def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tuple[int, bool]:
@@ -430,97 +420,49 @@ def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tupl
 # -- alerts and log -----------------------------------------------------------------------------
 
 ENTRY_LEAD = 12  # cells before an alert's text: mark, time, sign
-SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
+SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 
 
 def entry_lines(
-    entry: AlertView | LogLine, palette: Palette, marked: bool, width: int, limit: int, *,
-    active: bool = True,
-) -> list[Line]:  # fmt: skip
+    entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
+) -> list[Line]:
     """An alert or a line of the log, in at most so many lines."""
+    look, tail = "text", list[tuple[str, str]]()
     if isinstance(entry, LogLine):
-        return [log_line(entry, palette, marked)]
-    if not active:
-        return closed_lines(entry, palette, marked, width, limit)
-    if entry.muted:
-        return [muted_line(entry, palette, marked)]
-    return alert_lines(entry, palette, marked, width, limit)
-
-
-def sign_of(severity: str) -> str:
-    """The sign of a severity; one of another version is written as it is."""
-    return SIGNS.get(severity) or safe(severity, " ")
-
-
-def colour_of(severity: str, palette: Palette) -> int:
-    return {"info": palette.label, "warning": palette.warn, "error": palette.bad}.get(
-        severity, palette.warn
-    )
-
-
-def _start(at: float | None, sign: str, palette: Palette, marked: bool, colour: int) -> Line:
-    """What is before the text of an entry: cursor, time and sign."""
-    return [("▌" if marked else " ", palette.accent),
-            (f"{clock(at)} ", palette.label),
-            (f"{sign} ", style(colour, bold=True))]  # fmt: skip
-
-
-def alert_lines(
-    alert: AlertView, palette: Palette, marked: bool, width: int, limit: int
-) -> list[Line]:
-    """An alert's time, severity, message and duration, wrapped to at most `most` lines."""
-    ends = alert.first_step, alert.last_step
-    since = f" at step {ends[1]}" if alert.count == 1 else " steps {} to {}".format(*ends)
-    if limit == 1:
-        since = ""  # a single line is for what the alert says; ⏎ tells the steps
-    text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
-    space, tail = width - ENTRY_LEAD, cell_len(since) + 3
-    rows = wrap(text, max(8, space), limit) or [""]
-    if len(rows) == limit:
-        rows[-1] = clip(rows[-1], max(8, space - tail))
-    elif cell_len(rows[-1]) + tail > space:
+        text, (sign, colour), limit = entry.text, sign_of(entry.severity), 1
+        look = "text" if entry.severity == "info" else colour
+    elif not active:
+        text, sign, colour = f"alert {_steps(entry)}, closed: {entry.explanation}", "·", "label"
+    elif entry.muted:
+        text, sign, colour, look, limit = entry.explanation, "–", "label", "label", 1
+        tail = [("  muted in this run  ", "label"), ("x", "accent")]
+    else:
+        text, look = f"{safe(entry.explanation, ' ')} {safe(entry.remedy, ' ')}", "headline"
+        sign, colour = sign_of(entry.severity)
+        # a single line is for what the alert says; ⏎ tells the steps
+        tail = [(f" {_steps(entry)}" if limit > 1 else "", "label"), ("  ⏎", "accent")]
+    space = max(8, width - ENTRY_LEAD)
+    rows = wrap(safe(text, " "), space, limit) or [""]
+    if tail and len(rows) == limit:
+        rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
+    elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
-    lines = _indented(rows, palette, marked, palette.headline)
-    colour = colour_of(alert.severity, palette)
-    lines[0][:2] = _start(alert.at, sign_of(alert.severity), palette, marked, colour)
-    lines[-1] += [
-        (since if rows[-1] else since.lstrip(), palette.label),
-        ("  ⏎", palette.accent),
-    ]
-    return lines
+    head = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
+    indent = [(" " * (ENTRY_LEAD - 1), "")]
+    lines = [[*(indent if i else head), (row, look)] for i, row in enumerate(rows)]
+    lines[-1] += tail
+    return with_edge(lines, marked)
 
 
-def _indented(rows: Sequence[str], palette: Palette, marked: bool, colour: int) -> list[Line]:
-    lines: list[Line] = [[(" " * (ENTRY_LEAD - 1), None), (row, style(colour))] for row in rows]
-    return with_edge(lines, marked, palette)
-
-
-def closed_lines(
-    alert: AlertView, palette: Palette, marked: bool, width: int, limit: int
-) -> list[Line]:
-    """An alert that is no longer active, as lines of the log."""
+def _steps(alert: AlertView) -> str:
+    """When an alert was active."""
     first, last = alert.first_step, alert.last_step
-    steps_text = f"alert at step {last}" if first == last else f"alert in steps {first} to {last}"
-    text = f"{steps_text}, closed: {safe(alert.explanation, ' ')}"
-    rows = wrap(text, max(8, width - ENTRY_LEAD), limit)
-    lines = _indented(rows, palette, marked, palette.text)
-    lines[0][:2] = _start(alert.at, SIGNS["info"], palette, marked, palette.label)
-    return lines
+    return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
-def muted_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
-    """An active alert that is muted."""
-    start = _start(alert.at, "–", palette, marked, palette.label)
-    text = f"{safe(alert.explanation, ' ')}  muted in this run  "
-    return [*start, (text, palette.label), ("x", palette.accent)]
-
-
-def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
-    """A line of the log."""
-    colour = colour_of(line.severity, palette)
-    text = style(palette.text if line.severity == "info" else colour)
-    start = _start(line.at, sign_of(line.severity), palette, marked, colour)
-    return [*start, (safe(line.text, " "), text)]
+def sign_of(severity: str) -> tuple[str, str]:
+    """Sign and colour of a severity; one of another version is written as it is."""
+    return SIGNS.get(severity) or (safe(severity, " "), "warn")
 
 
 def dated(snapshot: Snapshot) -> str:
@@ -536,9 +478,7 @@ BAR = 12
 PHASE_NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "checkpoint"}
 
 
-def sentence_lines(
-    sentences: Sequence[str], width: int, height: int, palette: Palette
-) -> list[Line]:
+def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Line]:
     """Whole sentences, as many as fit; only a first one that is too long is wrapped."""
     lines = wrap(sentences[0], width - 4, height) if sentences else []
     for sentence in map(safe, sentences[1:]):
@@ -548,13 +488,13 @@ def sentence_lines(
             lines[index] += f" {sentence}"
         elif len(lines) < height and space >= -1:
             lines.append(sentence)
-    return [[(" ▸ " if i == 0 else "   ", palette.accent), (line, palette.headline)]
+    return [[(" ▸ " if i == 0 else "   ", "accent"), (line, "headline")]
             for i, line in enumerate(lines)]  # fmt: skip
 
 
-def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:
+def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first."""
-    left = _phases(snapshot, now, width, palette)
+    left = _phases(snapshot, now, width)
     right = _numbers(snapshot)
     used = cells(left)
     while right and used + sum(len(text) + 2 for text in right) + 1 > width:
@@ -562,16 +502,13 @@ def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> 
         right = [first, *right] if comma else right
     tail = "  ".join(right)
     gap = max(int(bool(tail)), width - used - len(tail) - 1)
-    return [*left, (" " * gap, None), (tail, palette.label), (" ", None)]
+    return [*left, (" " * gap, ""), (tail, "label"), (" ", "")]
 
 
 def _numbers(snapshot: Snapshot) -> list[str]:
     numbers = []
     if snapshot.memory_gb is not None:
-        used = with_unit(snapshot.memory_gb, "GB")
-        if limit := snapshot.memory_limit_gb:
-            used = f"{used.removesuffix(' GB')}/{short(limit)} GB"
-        numbers.append(used)
+        numbers.append(with_unit(snapshot.memory_gb, "GB"))
     if snapshot.tokens_per_second:
         numbers.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
@@ -584,43 +521,43 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     return numbers
 
 
-def _phases(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:
-    label, text, board = style(palette.label), style(palette.text), snapshot.board
+def _phases(snapshot: Snapshot, now: float, width: int) -> Line:
+    board = snapshot.board
     if snapshot.status == "empty":
-        return [(" no run", label)]
+        return [(" no run", "label")]
     if not snapshot.active:
         spent = spent_in(snapshot)
         worked = f" after {seconds(snapshot.elapsed)}{'  per step' if spent else ''}"
         space = width - cell_len(snapshot.status + worked) - 2
-        status = {"failed": palette.bad, "lost": palette.warn}.get(snapshot.status, palette.good)
-        return [(f" {snapshot.status}", style(status, bold=True)), (worked, label),
-                *_usual_step(spent, space, palette)]  # fmt: skip
-    spans: Line = []
+        status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
+        return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
+                *_usual_step(spent, space)]  # fmt: skip
+    spans = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):
         if name == board.phase:
-            spans += _running(snapshot, name, now, palette)
+            spans += _running(snapshot, name, now)
         elif name in board.phase_seconds:
-            spans += [(f" {name} ", text), ("✓", palette.good),
-                      (f" {seconds(board.phase_seconds[name])} ", label)]  # fmt: skip
+            spans += [(f" {name} ", "text"), ("✓", "good"),
+                      (f" {seconds(board.phase_seconds[name])} ", "label")]  # fmt: skip
         else:
-            spans.append((f" {name} ", label))
+            spans.append((f" {name} ", "label"))
     if snapshot.status == "paused":
-        return [(" ‖ paused ", style(palette.warn, bold=True)), *spans]
-    return spans or [(" starting", text)]
+        return [(" ‖ paused ", "bold warn"), *spans]
+    return spans or [(" starting", "text")]
 
 
-def _usual_step(spent: dict[str, float], space: int, palette: Palette) -> Line:
+def _usual_step(spent: dict[str, float], space: int) -> Line:
     """The phases of a step, the slowest marked; the shortest join the others where it is narrow."""
     slowest = max(spent, key=spent.__getitem__, default="")
     while True:
-        spans: Line = []
+        spans = []
         for name, took in spent.items():
             slow = name == slowest
             spans += [
-                (f"  {name} ", style(palette.headline if slow else palette.text, bold=slow)),
-                (seconds(took), palette.label),
-                (" ◂ slowest" if slow else "", palette.accent),
+                (f"  {name} ", "bold headline" if slow else "text"),
+                (seconds(took), "label"),
+                (" ◂ slowest" if slow else "", "accent"),
             ]
         folded = spent.keys() - {"other", slowest}
         if not folded or cells(spans) <= space:
@@ -630,16 +567,16 @@ def _usual_step(spent: dict[str, float], space: int, palette: Palette) -> Line:
         del spent[shortest]
 
 
-def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Line:
+def _running(snapshot: Snapshot, name: str, now: float) -> Line:
     board = snapshot.board
-    spans: Line = [(f" {PHASE_NAMES.get(name, name)} ", style(palette.headline, bold=True))]
+    spans = [(f" {PHASE_NAMES.get(name, name)} ", "bold headline")]
     if board.phase_detail:
-        spans.append((f"{clip(board.phase_detail, 24)} ", palette.text))
+        spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:
         full, empty = progress_bar(board.done / board.total, BAR)
-        spans += [(full, palette.accent), (empty, palette.border), (" ", None)]
+        spans += [(full, "accent"), (empty, "border"), (" ", "")]
     if board.phase_started and now >= board.phase_started:
-        spans.append((f"{seconds(now - board.phase_started)} ", palette.label))
+        spans.append((f"{seconds(now - board.phase_started)} ", "label"))
     return spans
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -18,8 +17,8 @@ from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.export import Writer
-from grpo_tui.app.tui.keys import unbound
-from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
+from grpo_tui.app.tui.keys import bind, hidden, unbound
+from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -50,28 +49,23 @@ class WatchScreen(ControlScreen):
 
     mode = "watch"
     CSS_PATH = "watch.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         *CONTROL_BINDINGS,
-        Binding("m", "metrics", "metrics", id="curves.metrics",
-                tooltip="Choose any metrics to draw"),
-        Binding("n", "prompt(1)", "next prompt", id="watch.next",
-                tooltip="Show the next prompt of the step", key_display="n p"),
-        Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
-                tooltip="Show the previous prompt of the step"),
-        Binding("at", "seek_to", "step", id="watch.step", show=False,
-                tooltip="Go to a step that you type"),
-        Binding("less_than_sign", "seek(-1)", "previous step", id="watch.back", key_display="< >",
-                tooltip="The step before, while the run continues; in a replay, go there"),
-        Binding("greater_than_sign", "seek(1)", "next step", id="watch.forth", show=False,
-                tooltip="The step after"),
-        Binding("left_curly_bracket", "seek(-10)", "ten steps back", id="watch.back_far",
-                show=False, tooltip="Ten steps earlier"),
-        Binding("right_curly_bracket", "seek(10)", "ten steps on", id="watch.forth_far",
-                show=False, tooltip="Ten steps later"),
-        Binding("equals_sign", "pace(2)", "faster", id="watch.faster", key_display="- =",
-                tooltip="Replay twice as fast"),
-        Binding("minus", "pace(0.5)", "slower", id="watch.slower", show=False,
-                tooltip="Replay half as fast"),
+        bind("m", "metrics", "metrics", "curves.metrics", "Choose any metrics to draw"),
+        bind("n", "prompt(1)", "next prompt", "watch.next",
+             "Show the next prompt of the step", "n p"),
+        hidden("p", "prompt(-1)", "previous prompt", "watch.previous",
+               "Show the previous prompt of the step"),
+        hidden("at", "seek_to", "step", "watch.step", "Go to a step that you type"),
+        bind("less_than_sign", "seek(-1)", "previous step", "watch.back",
+             "The step before, while the run continues; in a replay, go there", "< >"),
+        hidden("greater_than_sign", "seek(1)", "next step", "watch.forth", "The step after"),
+        hidden("left_curly_bracket", "seek(-10)", "ten steps back", "watch.back_far",
+               "Ten steps earlier"),
+        hidden("right_curly_bracket", "seek(10)", "ten steps on", "watch.forth_far",
+               "Ten steps later"),
+        bind("equals_sign", "pace(2)", "faster", "watch.faster", "Replay twice as fast", "- ="),
+        hidden("minus", "pace(0.5)", "slower", "watch.slower", "Replay half as fast"),
         unbound("freeze", "freeze view", "watch.freeze", "Freeze the view; the run continues"),
         unbound("present", "latest step", "watch.present",
                 "Back to the step that the run is at; in a replay, to its end"),
@@ -92,11 +86,11 @@ class WatchScreen(ControlScreen):
         yield PhaseBar(id="phase")
         yield NarratorLine(id="narrator")
         with Horizontal(id="panels"):
-            yield Curves(id="curves")
+            yield Curves("curves", id="curves")
             with Container(id="step"):
-                yield Answers(id="answers")
-                yield Groups(id="groups")
-        yield AlertsLog(id="alerts")
+                yield Answers("answers", id="answers")
+                yield Groups("groups", id="groups")
+        yield AlertsLog("alerts · log", id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels, unless the view is frozen."""
@@ -139,7 +133,7 @@ class WatchScreen(ControlScreen):
         snapshot, session = self.query_one(Curves).snapshot, self.workbench.session
         if snapshot.status == "empty" or session is None:
             return {}
-        run, ask = session.run, self.workbench.reader.ask
+        run, ask = session.run, self.ask
         return {
             "csv": lambda: ask(lambda reader: texts.as_csv(reader, run, snapshot)),
             "json": lambda: ask(lambda reader: texts.as_json(reader, run, snapshot)),
@@ -261,12 +255,12 @@ class WatchScreen(ControlScreen):
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
         try:
-            past = await self.workbench.reader.ask(lambda r: snapshot_of(r, run, step), "past")
+            past = await self.ask(lambda r: snapshot_of(r, run, step), "past")
         except asyncio.CancelledError:
             return
         except StoreError as error:
             self._seeking = 0
-            self.notify(str(error), severity="error")
+            self.report(error)
             return
         self._seeking = 0
         if past.groups:
@@ -298,7 +292,7 @@ class WatchScreen(ControlScreen):
         """Show a metric alone, with crosshair, zoom, smoothing and a choice of metrics."""
         session = self.workbench.session
         if session is None or not self.snapshot.head.id:
-            self.notify("No run is open.", severity="warning")
+            self.warn("No run is open.")
         elif self.is_current:
             from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
 
@@ -328,8 +322,6 @@ class WatchScreen(ControlScreen):
         if isinstance(message, MetricRequested):
             self.explore(message.key)
 
-    @on(PromptFocused)
-    def show_prompt(self, message: PromptFocused) -> None:
+    def action_choose(self, prompt: int) -> None:
         """Show the prompt that a panel chose."""
-        message.stop()
-        self.prompt = message.prompt
+        self.prompt = prompt

@@ -11,7 +11,6 @@ from itertools import groupby
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
 from grpo_tui.app.charts.series import Trace, column
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.widgets.panel import Line
 
 LABELS = LABEL_CELLS + 1
@@ -22,7 +21,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 GUIDE = "┈"
 CROSSED = {" ": "│", GUIDE: "┼"}
 
-Cell = tuple[str, int | None, bool]
+Cell = tuple[str, str, bool]
 Dot = tuple[int, int]
 Guide = tuple[float, Sequence[str]]
 """A value, and the words of its line, of which the first that fit are used."""
@@ -33,15 +32,15 @@ class Curve:
     """A trace with its colour; the range of its values is below all lines, in its own colour."""
 
     trace: Trace
-    colour: int
+    colour: str
     mark: str = ""
-    range_colour: int | None = None
+    range_colour: str = ""
 
     def values(self) -> Iterator[float]:
         """All values that are drawn."""
         for item in self.trace.columns:
             yield from item.line
-            if self.range_colour is not None:
+            if self.range_colour:
                 yield from (item.low, item.high)
 
 
@@ -51,9 +50,9 @@ class Canvas:
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self.bits = [[0] * width for _ in range(height)]
-        self.colours: list[list[int | None]] = [[None] * width for _ in range(height)]
+        self.colours: list[list[str]] = [[""] * width for _ in range(height)]
 
-    def bar(self, x: int, top: int, bottom: int, colour: int) -> None:
+    def bar(self, x: int, top: int, bottom: int, colour: str) -> None:
         """Set the dots at pixels (x, top) to (x, bottom); y counts from the top."""
         for y in range(max(0, top), min(4 * self.height - 1, bottom) + 1):
             row, at = y >> 2, x >> 1
@@ -61,7 +60,7 @@ class Canvas:
                 self.colours[row][at], self.bits[row][at] = colour, 0
             self.bits[row][at] |= DOTS[y & 3][x & 1]
 
-    def line(self, points: Iterable[Dot | None], colour: int) -> None:
+    def line(self, points: Iterable[Dot | None], colour: str) -> None:
         """Join pixels by straight lines; None is a gap."""
         previous: Dot | None = None
         for point in points:
@@ -69,7 +68,7 @@ class Canvas:
                 self._stroke(previous or point, point, colour)
             previous = point
 
-    def _stroke(self, start: Dot, end: Dot, colour: int) -> None:
+    def _stroke(self, start: Dot, end: Dot, colour: str) -> None:
         (x0, y0), (x1, y1) = start, end
         if x0 == x1:
             self.bar(x0, min(y0, y1), max(y0, y1), colour)
@@ -82,7 +81,7 @@ class Canvas:
     def cells(self) -> list[list[Cell]]:
         """Each row of cells; empty ones are spaces."""
         return [
-            [(chr(0x2800 + bits), colour, False) if bits else (" ", None, False)
+            [(chr(0x2800 + bits), colour, False) if bits else (" ", "", False)
              for bits, colour in zip(*row, strict=True)]
             for row in zip(self.bits, self.colours, strict=True)
         ]  # fmt: skip
@@ -102,7 +101,7 @@ def axis_of(
 
 
 def plot(
-    curves: Sequence[Curve], scale: Axis, width: int, height: int, palette: Palette,
+    curves: Sequence[Curve], scale: Axis, width: int, height: int,
     guides: Sequence[Guide] = (),
 ) -> list[list[Cell]]:  # fmt: skip
     """The cells of the curves, the last one in front, with guide lines and marks."""
@@ -110,7 +109,7 @@ def plot(
     tall = 4 * height
     for curve in curves:
         for item in curve.trace.columns:
-            if curve.range_colour is not None and item.low == item.low:
+            if curve.range_colour and item.low == item.low:
                 canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall),
                            curve.range_colour)  # fmt: skip
     paths = [_path(curve.trace, scale, tall) for curve in curves]
@@ -119,7 +118,7 @@ def plot(
     cells = canvas.cells()
     for value, texts in guides:
         if scale.low < value <= scale.high:
-            _lay_guide(cells[scale.dot(value, tall) >> 2], texts, palette)
+            _lay_guide(cells[scale.dot(value, tall) >> 2], texts)
     marked: set[Dot] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
@@ -147,35 +146,33 @@ def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> 
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > cells[0][0] + 1)]
 
 
-def _lay_guide(row: list[Cell], texts: Sequence[str], palette: Palette) -> None:
+def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
     """A guide line in the empty cells of its row, with the first text that fits.
 
     It is in the middle, else where the row is free first.
     """
     for x, (char, _, _) in enumerate(row):
         if char == " ":
-            row[x] = (GUIDE, palette.guide, False)
+            row[x] = (GUIDE, "guide", False)
     line = "".join(char for char, _, _ in row)
     fitting = [f" {text} " for text in texts if len(text) + 8 < len(row)]
     middle = [(text, (len(row) - len(text)) // 2) for text in fitting]
     for text, start in (*middle, *((text, line.find(GUIDE * len(text))) for text in fitting)):
         if start >= 0 and line.startswith(GUIDE * len(text), start):
-            row[start : start + len(text)] = [(char, palette.label, False) for char in text]
+            row[start : start + len(text)] = [(char, "label", False) for char in text]
             return
 
 
-def plot_lines(
-    cells: Sequence[Sequence[Cell]], scale: Axis, palette: Palette, cross: int = -1
-) -> list[Line]:
+def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
     """The rows of a plot behind their axis labels, with a crosshair in one column."""
-    lines: list[Line] = []
+    lines = []
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
         if 0 <= cross < len(row) and row[cross][0] in CROSSED:
-            row[cross] = (CROSSED[row[cross][0]], palette.label, False)
-        line: Line = [(label, palette.label)]
+            row[cross] = (CROSSED[row[cross][0]], "label", False)
+        line = [(label, "label")]
         for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
-            cell_style = style(colour, bold=bold) if colour is not None else None
-            line.append(("".join(char for char, _, _ in group), cell_style))
+            look = f"bold {colour}" if bold else colour
+            line.append(("".join(char for char, _, _ in group), look))
         lines.append(line)
     return lines
 
@@ -190,7 +187,7 @@ def cross_position(at: int, span: float, width: int) -> float:
     return (2 * at + 0.5) / (2 * width - 1) * span
 
 
-def step_axis(last: float, width: int, palette: Palette) -> Line:
+def step_axis(last: float, width: int) -> Line:
     """The first and last step of the charts above."""
     start, end = " " * LABELS + "step 0", f"{last:.0f}"
-    return [(start + end.rjust(max(len(end) + 1, width - len(start))), palette.label)]
+    return [(start + end.rjust(max(len(end) + 1, width - len(start))), "label")]

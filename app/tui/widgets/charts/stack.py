@@ -24,7 +24,6 @@ class ChartStack(Panel):
 
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
-        self._top = 0  # the first visible row of charts
         self._boxes: list[tuple[int, Offset, int]] = []
         self._cache: dict[str, tuple[Any, Any]] = {}
 
@@ -101,7 +100,7 @@ def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
     """One chart, or two beside each other, the left one `width` wide."""
     if len(blocks) < 2:
         return blocks[0] if blocks else []
-    lines: list[Line] = []
+    lines = []
     for left, right in zip(*blocks, strict=True):
-        lines.append([*left, (" " * (width - cells(left) + GAP), None), *right])
+        lines.append([*left, (" " * (width - cells(left) + GAP), ""), *right])
     return lines

@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.style import Style
-
 from grpo_tui.app.text.safe_text import cell_len, clip
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.widgets.panel import Line, cells
 
 GAPS = ("  ", " ")
@@ -17,51 +14,51 @@ class Readout:
     """A curve's value; its names and details, the longest first, as there is room for them."""
 
     value: str
-    value_style: Style
-    mark: tuple[str, Style] | None = None
+    value_style: str
+    mark: tuple[str, str] | None = None
     names: tuple[str, ...] = ("",)
     details: tuple[str, ...] = ()
 
-    def spans(self, level: int, palette: Palette) -> Line:
+    def spans(self, level: int) -> Line:
         """Mark, name and value, with the name of this level."""
         name = self.names[min(level, len(self.names) - 1)]
-        named: Line = [(f"{name} ", palette.label)] if name else []
+        named = [(f"{name} ", "label")] if name else []
         return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
 
 
 def title_line(
-    names: Sequence[str], readouts: Sequence[Readout], width: int, palette: Palette, *,
+    names: Sequence[str], readouts: Sequence[Readout], width: int, *,
     chosen: bool, hints: Sequence[str] = (),
 ) -> Line:  # fmt: skip
     """The chart's name, or a shorter one where a hint needs the room, hints, and the readouts."""
-    right = _readouts(readouts, width - cell_len(names[0]) - 2, palette)
-    right = [(" ", None), *right] if right else []
+    right = _readouts(readouts, width - cell_len(names[0]) - 2)
+    right = [(" ", ""), *right] if right else []
     hint = f"  {hints[0]}" if hints else ""
     used = cells(right) + 1
     fitting = (name for name in names if cell_len(name + hint) + used <= width)
     name = clip(next(fitting, names[0]), width - 3)
-    value_style = style(palette.headline if chosen else palette.label, bold=chosen)
-    left: Line = [("▸" if chosen else " ", palette.accent), (name, value_style)]
+    value_style = "bold headline" if chosen else "label"
+    left = [("▸" if chosen else " ", "accent"), (name, value_style)]
     for hint in hints:
         if cells(left) + cells(right) + cell_len(hint) + 2 <= width:
-            left.append((f"  {hint}", palette.label))
-    return [*left, (" " * max(0, width - cells(left) - cells(right)), None), *right]
+            left.append((f"  {hint}", "label"))
+    return [*left, (" " * max(0, width - cells(left) - cells(right)), ""), *right]
 
 
-def _readouts(readouts: Sequence[Readout], space: int, palette: Palette) -> Line:
+def _readouts(readouts: Sequence[Readout], space: int) -> Line:
     """All of them with the longest names that fit, else those that fit without names."""
     levels = max((len(item.names) for item in readouts), default=0)
     for level in range(levels):
         for gap in GAPS if level == levels - 1 else GAPS[:1]:
-            parts = [item.spans(level, palette) for item in readouts]
+            parts = [item.spans(level) for item in readouts]
             free = space - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
             if free >= 0:
                 details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
-                parts[0] += [(details, palette.label)] if details else []
-                return [span for part in parts for span in ((gap, None), *part)][1:]
+                parts[0] += [(details, "label")] if details else []
+                return [span for part in parts for span in ((gap, ""), *part)][1:]
     line: Line = []
-    for part in (item.spans(levels, palette) for item in readouts):
+    for part in (item.spans(levels) for item in readouts):
         if cells(line) + cells(part) + 2 > space:
-            return [*line[1:], (" …", palette.label)] if line else []
-        line += [(" ", None), *part]
+            return [*line[1:], (" …", "label")] if line else []
+        line += [(" ", ""), *part]
     return line[1:]

@@ -13,7 +13,6 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
@@ -127,7 +126,7 @@ async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
         assert "at equal wall time" in frames.text(app)
         assert screen.view.x == pytest.approx(6 * 2.1)
         await pilot.press("a", "equals_sign", "minus", "minus")
-        screen.action_log()
+        screen.action_switch("log")
         await settled(pilot, screen)
         text = frames.text(app)
         assert "by step" in text
@@ -214,12 +213,12 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         assert screen.view.x == 4
         frames.check(app)
         await pilot.press("down", "down", "end")
-        screen.action_log()
+        screen.action_switch("log")
         await settled(pilot, screen)
         assert screen.view.metric == "completions/mean_length"
         frames.check(app)
         await pilot.press("up")
-        screen.action_log()
+        screen.action_switch("log")
         await settled(pilot, screen)
         assert screen.view.metric == "kl"
         assert "holes never recorded kl" in frames.text(app)
@@ -260,7 +259,7 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         fox = screen.view.refs[1]
-        look = screen.view.marker(fox, PALETTES["dark"])
+        look = screen.view.marker(fox)
         await pilot.press("space")
         await pilot.pause()
         assert [run.id for run in screen.view.visible_runs] == [fox]
@@ -271,7 +270,7 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
         await pilot.press("up", "space", "x")
         await settled(pilot, screen)
         assert [run.id for run in screen.view.runs] == [fox]
-        assert screen.view.marker(fox, PALETTES["dark"]) == look
+        assert screen.view.marker(fox) == look
 
 
 def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ async def test_only_the_verdict_marks_what_is_better(
         for metric in screen.view.metrics:
             choose(screen, metric)
             for page in ("metrics", "ranking"):
-                screen.turn_to(page)
+                screen.action_page(page)
                 await settled(pilot, screen)
                 text = frames.text(app)
                 assert not re.search(r"[▲▼★] ?[+−\d]|\d ★", text)
@@ -208,7 +208,7 @@ async def test_only_the_verdict_marks_what_is_better(
             assert [place for place, line in enumerate(rows[:6]) if said in line] == [first]
             shown = [re.findall(r"baseline|same setting as \S", line)[0] for line in rows[:3]]
             assert shown == ["baseline", "same setting as ◆", "same setting as ◆"]
-            mark = screen.view.marker(other.own.runs[0], screen.query_one(RunsPanel).palette).mark
+            mark = screen.view.marker(other.own.runs[0]).mark
             assert all(f"same setting as {mark}" in line for line in rows[first + 1 : 6])
 
 

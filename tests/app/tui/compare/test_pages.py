@@ -14,7 +14,6 @@ from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.text.comparison import ranking_rows
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import PagePanel
@@ -81,7 +80,7 @@ async def test_four_runs_have_a_column_each(sweep: Path) -> None:
     app = workbench(sweep)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, refs_of(sweep)[:4])
-        screen.turn_to("metrics")
+        screen.action_page("metrics")
         screen.action_bands()
         await settled(pilot, screen)
         heads = [re.findall("sweep-[0-9]", line) for line in frames.frame(app)[20:]]
@@ -133,7 +132,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        screen.turn_to("metrics")
+        screen.action_page("metrics")
         await settled(pilot, screen)
         found = screen.view.comparison
         assert found is not None
@@ -194,7 +193,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
             ]
             assert group.rollouts[0].text[:20] in text
         assert " of 2 " not in text
-        narrow = answers_lines(screen.view, 50, 20, PALETTES["dark"])
+        narrow = answers_lines(screen.view, 50, 20)
         assert "1–1 of 2" in "".join(part for part, _ in narrow[0])
         await pilot.press("n")
         await settled(pilot, screen)
@@ -260,7 +259,7 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         late = tuple(replace(row, reached=replace(row.reached, step=12_345_678.0))
                      for row in first.settings)  # fmt: skip
         found = replace(found, rankings=(replace(first, settings=late), *others))
-        lines = ranking_lines(replace(screen.view, comparison=found), 190, 40, PALETTES["dark"])
+        lines = ranking_lines(replace(screen.view, comparison=found), 190, 40)
         written = ["".join(piece for piece, _ in line) for line in lines]
         heads = [line for line in written if " best? " in line]
         assert len(heads) == 2

@@ -10,7 +10,6 @@ from grpo_engine.config.parse import build
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs import launch
 from grpo_tui.app.trial import ready
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused
 from grpo_tui.app.tui.screens.new_run import render, state
 from grpo_tui.app.tui.screens.new_run.state import (
@@ -27,8 +26,6 @@ from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 
 pytestmark = pytest.mark.usefixtures("no_trials")
-
-DARK = PALETTES["dark"]
 
 
 def form(**edits: str) -> RunForm:
@@ -114,7 +111,7 @@ def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyP
     assert gigabytes == pytest.approx(0.18)
     text = render.launch_text(view, "")
     assert "steps 10, 50 × 3 seeds: 6 runs, about 3 min, 180 MB of disk in all." in text
-    header = "".join(part for part, _ in render.header_line(view, 120, PALETTES["dark"]))
+    header = "".join(part for part, _ in render.header_line(view, 120))
     assert header.startswith(" about 3 min, 180 MB of disk")
     assert [way for way, *_ in render.launch_options(view, "")] == ["worker", "queue", ""]
 

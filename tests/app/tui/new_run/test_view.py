@@ -7,7 +7,6 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
 from grpo_engine.presets import names
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.new_run import render
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
@@ -28,8 +27,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     split_unknown,
 )
 from grpo_tui.app.tui.widgets.panel import Line
-
-DARK = PALETTES["dark"]
 
 
 def typed(view: View, **texts: str) -> View:
@@ -77,7 +74,7 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
     assert list(view.form.errors) == ["rollout.temperature"]
     assert view.config is None
     row = next(r for r in view.searched("temperature").rows if r.path == "rollout.temperature")
-    shown = words(setting_lines(view, row, 90, DARK))
+    shown = words(setting_lines(view, row, 90))
     assert "✗ must be a number > 0 and ≤ 10, such as 1; got 0" in shown
     assert "allowed" not in shown
 
@@ -86,7 +83,7 @@ def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_
     view = typed(preset_view("starter"), algorithm__ratio="none")
     own = EXCLUSIONS[0][2].format(trust="clip")
     assert own in view.form.errors["algorithm.ratio"]
-    assert own[:30] in words(recipe_lines(view, 200, DARK))
+    assert own[:30] in words(recipe_lines(view, 200))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -155,9 +152,9 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
 
 def test_a_reward_field_says_what_the_functions_get() -> None:
     view = replace(preset_view("starter"), cursor="rewards.functions", search="rewards.functions")
-    assert "chat messages" not in words(help_lines(view, 60, DARK))
+    assert "chat messages" not in words(help_lines(view, 60))
     view = replace(view, examples={"gets": "completions as chat messages, because …"})
-    assert "gets        completions as chat messages" in words(help_lines(view, 60, DARK))
+    assert "gets        completions as chat messages" in words(help_lines(view, 60))
 
 
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
@@ -176,7 +173,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
         "grad_checkpoint": True,
     }
     view = View(form=form, memory=memory)
-    shown = words(cost_lines(view, 90, DARK))
+    shown = words(cost_lines(view, 90))
     assert "48 answers sampled at a time, 4 per backward pass, layers recomputed" in shown
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
@@ -198,7 +195,7 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 ) -> None:
     tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
     form = RunForm(build(tree))
-    shown = words(cost_lines(View(form=form), 90, DARK))
+    shown = words(cost_lines(View(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
 
 
@@ -212,7 +209,7 @@ def test_the_number_format_says_what_auto_becomes_here(
     monkeypatch.setattr(render, "uses_gpu", lambda: on_gpu)
     form = RunForm(build({}))
     view = View(form=form, cursor="model.dtype", all_settings=True)
-    assert words_ in words(help_lines(view, 60, DARK))
+    assert words_ in words(help_lines(view, 60))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
 ) -> None:
     view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
     view = replace(view, all_settings=True)
-    shown = words(help_lines(view, 200, DARK))
+    shown = words(help_lines(view, 200))
     assert (": algorithm.importance_cap 3" in shown) == bool(said)
     assert not said or f"on where {said}: algorithm.importance_cap 3" in shown
 

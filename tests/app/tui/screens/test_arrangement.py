@@ -1,4 +1,4 @@
-"""Panels are resized and hidden by keys, within the terminal, and as they were left."""
+"""Panels are hidden by keys, and as they were left."""
 
 from pathlib import Path
 
@@ -14,8 +14,6 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.patience import PATIENCE
-
-LARGER, SMALLER = "right_parenthesis", "left_parenthesis"
 
 
 @pytest.fixture(scope="module")
@@ -61,53 +59,6 @@ async def press(app: Workbench, pilot: Pilot[int], name: str, *keys: str) -> Non
     await pilot.pause()
 
 
-async def test_a_panel_grows_by_what_its_neighbour_loses_until_that_is_at_its_least(
-    store: Path,
-) -> None:
-    app = opened(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await shown(app, pilot, "curves", "answers", "groups", "alerts")
-        curves, answers, groups = widths(app, "curves", "answers", "groups")
-        assert curves + answers + groups == 160
-        await press(app, pilot, "answers", SMALLER)  # groups, on its right, gets 4 columns
-        assert widths(app, "curves", "answers", "groups") == [curves, answers - 4, groups + 4]
-        await press(app, pilot, "answers", LARGER)
-        assert widths(app, "curves", "answers", "groups") == [curves, answers, groups]
-        await press(app, pilot, "groups", *[LARGER] * 30)  # the last one takes from the left
-        assert widths(app, "curves", "answers", "groups") == [curves, 24, 160 - curves - 24]
-        await press(app, pilot, "curves", LARGER)
-        assert widths(app, "curves") == [curves + 4]
-        height = panel(app, "alerts").region.height
-        await press(app, pilot, "alerts", LARGER)
-        assert panel(app, "alerts").region.height == height + 2
-        frames.check(app)
-        await press(app, pilot, "groups", "z")
-        assert widths(app, "groups") == [160]
-        await press(app, pilot, "groups", "z", "Z")
-        assert widths(app, "curves", "answers", "groups") == [curves, answers, groups]
-        assert panel(app, "alerts").region.height == height
-
-
-async def test_sizes_are_remembered_for_each_size_of_terminal(store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "settings.json"
-    app = opened(store, preferences=Preferences(path))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await shown(app, pilot, "curves", "answers", "groups", "alerts")
-        await press(app, pilot, "curves", LARGER, LARGER)
-        large = widths(app, "curves")
-        await pilot.resize_terminal(120, 40)
-        await shown(app, pilot, "curves", "answers", "groups", "alerts")
-        usual = widths(app, "curves")
-    app = opened(store, preferences=Preferences(path))
-    async with app.run_test(size=(160, 48)) as pilot:
-        await shown(app, pilot, "curves", "answers", "groups", "alerts")
-        assert widths(app, "curves") == large
-    app = opened(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await shown(app, pilot, "curves", "answers", "groups", "alerts")
-        assert widths(app, "curves") == usual
-
-
 async def test_a_hidden_panel_leaves_its_room_and_a_key_that_brings_it_back(
     store: Path, tmp_path: Path
 ) -> None:
@@ -148,7 +99,6 @@ async def test_the_last_panel_stays(store: Path) -> None:
         for name in ("groups", "answers", "alerts", "curves"):
             await press(app, pilot, name, "X")
         await shown(app, pilot, "curves")
-        await press(app, pilot, "curves", LARGER)  # nothing to take room from
         assert widths(app, "curves") == [160]
 
 
@@ -170,12 +120,6 @@ async def test_every_screen_has_the_keys(
             await shown(app, pilot, "table", "preview")
             await pilot.press("home", "space", "space", "d")
         await shown(app, pilot, name, *others)
-        before = panel(app, name).region.size
-        await press(app, pilot, name, LARGER)
-        grown = panel(app, name).region.size
-        assert grown.area > before.area
-        await press(app, pilot, name, "Z")
-        assert panel(app, name).region.size == before
         await press(app, pilot, name, "X")
         await shown(app, pilot, *others)
         assert f"Z show {name}" in frames.text(app)

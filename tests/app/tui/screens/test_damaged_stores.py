@@ -53,7 +53,7 @@ async def test_a_store_edited_by_hand_ends_no_screen(
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         screen = app.screen
         assert isinstance(screen, RunsScreen)
-        screen.action_archived()  # whether a run is archived cannot be read either
+        screen.action_switch("archived")  # whether a run is archived cannot be read either
         await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
         if name != "texts":
             await until(app, lambda: "is damaged: " in frames.text(app))

@@ -74,7 +74,7 @@ async def test_a_chart_alone_has_its_extremes_and_its_limit_at_every_size(
         text = frames.text(app)
         assert f"max {with_unit(max(kl.values()), '')} @{max(kl, key=lambda s: kl[s])}" in text
         assert f"last {with_unit(kl[STEPS], '')} @{STEPS}" in text
-        screen.action_solo()
+        screen.action_switch("solo")
         await pilot.pause()
         frames.check(app)
         await pilot.press("z")
@@ -127,7 +127,7 @@ async def test_one_crosshair_reads_all_charts_at_one_step(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await explored(app, pilot)
-        screen.action_solo()
+        screen.action_switch("solo")
         await pilot.press(*["minus"] * 6, "home", *["right"] * 9)
         await until(app, lambda: screen.view.charts is not None)
         await pilot.pause()

@@ -17,7 +17,6 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.inspector.lab import VARIED, Effect, outcome_of, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
@@ -108,7 +107,7 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert "Later steps would have" in text
         assert "temperature" not in text
         assert isinstance(app.screen, LabScreen)
-        told = [words for ((words, _),) in notes(app.screen.view, 400, 1, PALETTES["dark"])]
+        told = [words for ((words, _),) in notes(app.screen.view, 400, 1)]
         assert "The run's ratios are from ." in told[0]
 
 
@@ -197,18 +196,18 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         assert "would " in text
         assert "push in the loss" in text
         lines = ["".join(text for text, _ in line)
-                 for line in answer_lines(lab.view, 46, 4, PALETTES["dark"])]  # fmt: skip
+                 for line in answer_lines(lab.view, 46, 4)]  # fmt: skip
         count = len(lab.view.answers)
         assert "push in the loss" in lines[0]
         assert lines[-1] == f"… and {count - 2} more answers (↑↓)"
-        assert len(answer_lines(lab.view, 46, count + 1, PALETTES["dark"])) == count + 1
+        assert len(answer_lines(lab.view, 46, count + 1)) == count + 1
         # every answer has its tokens below as far as there are lines, the chosen one first
-        rows = token_lines(lab.view, 80, 60, PALETTES["dark"])
+        rows = token_lines(lab.view, 80, 60)
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
-        short_of = token_lines(lab.view, 80, len(rows) - 1, PALETTES["dark"])
+        short_of = token_lines(lab.view, 80, len(rows) - 1)
         assert short_of == rows[: len(short_of)]
-        assert len(token_lines(lab.view, 80, 2, PALETTES["dark"])) == 0
+        assert len(token_lines(lab.view, 80, 2)) == 0
         lab.query_one(EffectPanel).focus()
         await pilot.press("down")
         assert lab.view.answer_at == 1

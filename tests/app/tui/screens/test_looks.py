@@ -81,8 +81,8 @@ def test_sparklines_keep_gaps_and_extremes() -> None:
 def cells_of(steps: Sequence[int], values: Sequence[float], end: float) -> set[tuple[int, int]]:
     """The cells of a curve's dots, in a plot of 40 by 6."""
     series = Series.of("reward", steps, values)
-    curve = Curve(cut(series, steps, end, 80), 1)
-    rows = plot([curve], Axis(-1.2, 1.2), 40, 6, PALETTES["dark"])
+    curve = Curve(cut(series, steps, end, 80), "text")
+    rows = plot([curve], Axis(-1.2, 1.2), 40, 6)
     return {(x, y) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell[0] != " "}
 
 

@@ -13,7 +13,6 @@ from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_tui.app.feed.feed import LiveFeed
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
@@ -106,7 +105,7 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         whole = ("Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
                  "model earns by form and not by being right.")  # fmt: skip
         shown = replace(shown, alert=replace(shown.alert, explanation=whole))
-        lines = preview_lines(shown, 42, 40, PALETTES["dark"])
+        lines = preview_lines(shown, 42, 40)
         assert whole in " ".join(text for line in lines for text, _ in line)
 
 

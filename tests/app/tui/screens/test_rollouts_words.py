@@ -15,7 +15,6 @@ from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
     history_line,
@@ -41,7 +40,6 @@ from tests.app.script import CONFIG, answer, scored
 from tests.app.stored import STEPS, record, run_events, with_ends
 from tests.app.tui.screens.test_rollouts import opened
 
-PALETTE = next(iter(PALETTES.values()))
 HELD_OUT = (12, 30)
 
 
@@ -181,21 +179,17 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     with_reader = StoreReader(store)
     history = with_reader.history(1, with_reader.groups(1, STEPS, "eval")[0].prompt_hash)
     with_reader.close()
-    strips = [
-        said([history_line(history, shown, 100, PALETTE, live=True)]) for shown in history[-2:]
-    ]
+    strips = [said([history_line(history, shown, 100, live=True)]) for shown in history[-2:]]
     assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
     assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
     assert ".1 → 1.1" in strips[0]
-    assert "→" not in said(
-        [history_line(history, history[0], 100, PALETTE, live=True)]
-    )  # nothing before it
+    assert "→" not in said([history_line(history, history[0], 100, live=True)])  # nothing before it
 
 
 @pytest.mark.parametrize("width", [52, 60, 100])
 def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> None:
     for ratio in (0.01, 0.79, 0.8, 1.0, 1.1, 1.2, 1.21, 50.0):
-        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width, PALETTE)
+        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width)
         drawn = said([line])
         assert len(drawn) <= width
         before, _, rest = drawn.partition(".8")

@@ -16,7 +16,6 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
@@ -145,7 +144,7 @@ async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Pat
 def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
     width: int, right: str, score: str
 ) -> None:
-    ((text, _),) = reason_line(f"{right}, all scored {score}", width, PALETTES["dark"])
+    ((text, _),) = reason_line(f"{right}, all scored {score}", width)
     assert len(text) <= width
     assert "all scored" in text
 
@@ -304,7 +303,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
 
 def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
     board = BoardView(phase="update", done=3, total=4, phase_started=100.0)
-    line = phase_line(Snapshot(status="running", board=board), 102.5, 80, PALETTES["dark"])
+    line = phase_line(Snapshot(status="running", board=board), 102.5, 80)
     assert "update ━━━━━━━━━─── 2.5s " in "".join(text for text, _ in line)
 
 
@@ -423,7 +422,7 @@ async def test_the_signal_is_that_of_the_groups_shown(tmp_path: Path) -> None:
 
 def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() -> None:
     def line(snapshot: Snapshot) -> str:
-        return "".join(text for text, _ in signal_line(snapshot, 40, PALETTES["dark"])).rstrip()
+        return "".join(text for text, _ in signal_line(snapshot, 40)).rstrip()
 
     history = ((3, 0.75), (4, 0.5))
     assert line(Snapshot(signal=history, groups_step=5)).endswith(" –")

@@ -9,14 +9,11 @@ import pytest
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare.render import delta_text
-from grpo_tui.app.tui.screens.runs.render import COLUMNS, Cell, fitting, run_line
+from grpo_tui.app.tui.screens.runs.render import COLUMNS, fitting, run_line
 from grpo_tui.app.tui.screens.runs.state import METRICS, View
 from grpo_tui.experiments.reader import StoreReader
 from tests.experiments.made import evaluated, record_run
-
-DARK = PALETTES["dark"]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +64,10 @@ def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> No
         low, high = high, low
 
     def drawn(title: str, baseline: bool) -> list[str]:
-        other = low if baseline else None
-        cell = Cell(palette=DARK, background=0, now=0.0, sparks={}, baseline=other)
+        view = View(runs=(low, high), baseline=low.key if baseline else 0)
         columns = (*COLUMNS, *fitting(200, View(columns=(own,))))
         column = next(column for column in columns if column.title == title)
-        return "".join(text for text, _ in run_line(high, [column], cell, View())).split()
+        return "".join(text for text, _ in run_line(high, [column], view)).split()
 
     assert drawn("held-out", baseline=False) == ["75%", "@3"]
     assert drawn("held-out", baseline=True) == ["75%", "▲50.0"]

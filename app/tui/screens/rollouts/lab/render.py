@@ -15,7 +15,6 @@ from grpo_tui.app.inspector.measures import Values, shades
 from grpo_tui.app.text.numbers import share, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.safe_text import cell_len, pad
-from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
@@ -30,11 +29,9 @@ NO_TOKENS = (
 )
 
 
-def setting_lines(
-    base: Recipe, recipe: Recipe, selected: int, width: int, palette: Palette
-) -> list[Line]:
+def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> list[Line]:
     """One line per setting: its value, and the recorded one if it was changed."""
-    lines: list[Line] = []
+    lines = []
     names = ["recipe" if name == "name" else name for name in VARIED]
     column = min(max(map(len, names)) + 1, width - 16)
     for index, name in enumerate(VARIED):
@@ -43,39 +40,39 @@ def setting_lines(
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
         before = f"  was {value_text(old)}" if new != old else ""
         before = before if cell_len(text + before) <= width - column else ""
-        look = style(palette.accent if new != old else palette.text, bold=current)
-        line: Line = [(pad(names[index], column), palette.label), (text + before, look)]
-        lines.append(list_row(line, width, palette, selected=current))
+        look = "bold " * current + ("accent" if new != old else "text")
+        line = [(pad(names[index], column), "label"), (text + before, look)]
+        lines.append(list_row(line, width, selected=current))
     count = len(differences(base, recipe))
     text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
-    return [*lines, [], [(text if count else "unchanged", palette.label)]]
+    return [*lines, [], [(text if count else "unchanged", "label")]]
 
 
-def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+def table_lines(view: LabView, width: int) -> list[Line]:
     """The four measures under the run's recipe and under each variant."""
     column = 13 if width >= 80 else 11 if width >= 64 else 8
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
-    lines: list[Line] = [[(heading, palette.label)]]
+    lines = [[(heading, "label")]]
     before = _measures(view, view.base)
     for index, variant in enumerate((view.base, *view.variants)):
         name = name_of(variant, view.base) if index else "the run"
-        line: Line = [
-            ("● " if index else "○ ", style(colour_of(index, palette))),
-            (pad(name, name_width - 2), palette.text),
+        line = [
+            ("● " if index else "○ ", colour_of(index)),
+            (pad(name, name_width - 2), "text"),
         ]
         for value, old in zip(_measures(view, variant), before, strict=True):
             differs = value not in (old, "…")
-            look = style(palette.accent if differs else palette.text, bold=differs)
+            look = "bold accent" if differs else "text"
             line.append((pad(value, column, ">"), look))
-        lines.append(list_row(line, width, palette, selected=index == view.variant + 1))
+        lines.append(list_row(line, width, selected=index == view.variant + 1))
     return lines
 
 
-def colour_of(index: int, palette: Palette) -> int:
+def colour_of(index: int) -> str:
     """The colour of the run's recipe (0) or of a variant."""
-    return palette.cycle[(index - 1) % len(palette.cycle)] if index else palette.label
+    return f"cycle.{index - 1}" if index else "label"
 
 
 def _measures(view: LabView, recipe: Recipe) -> list[str]:
@@ -86,31 +83,31 @@ def _measures(view: LabView, recipe: Recipe) -> list[str]:
     return [with_unit(value, unit) for value, (_, unit) in pairs]
 
 
-def scope_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
     """Charts over the steps; the groups of the step; or the answers of the group."""
     if view.scope == "steps":
-        return chart_lines(view, width, height, palette)
+        return chart_lines(view, width, height)
     if view.base not in view.outcomes or view.recipe not in view.outcomes:
-        return [[("computing", None)]]
+        return [[("computing", "")]]
     if view.scope == "step":
-        return group_lines(view, width, height, palette)
+        return group_lines(view, width, height)
     if not view.answers:
         text = "This group has no token numbers: t changes to the step."
-        return paragraph(text, width, 3, palette.text)
-    lines = answer_lines(view, width, max(3, height - TOKEN_ROWS - 1), palette)
-    return [*lines, [], *token_lines(view, width, height - len(lines) - 1, palette)]
+        return paragraph(text, width, 3, "text")
+    lines = answer_lines(view, width, max(3, height - TOKEN_ROWS - 1))
+    return [*lines, [], *token_lines(view, width, height - len(lines) - 1)]
 
 
-def chart_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+def chart_lines(view: LabView, width: int, height: int) -> list[Line]:
     """The four measures over the steps, two beside each other."""
     width, height = (width - GAP) // 2, height // 2
     if height < 3 or width < LABELS + 4:
         return []
-    charts = [_chart(view, index, width, height, palette) for index in range(len(MEASURES))]
+    charts = [_chart(view, index, width, height) for index in range(len(MEASURES))]
     return [*side_by_side(charts[:2], width), *side_by_side(charts[2:], width)]
 
 
-def _chart(view: LabView, measure: int, width: int, height: int, palette: Palette) -> list[Line]:
+def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     title, unit = MEASURES[measure]
     first, last = view.steps[0], view.steps[-1]
     wide, tall = width - LABELS, height - 2
@@ -121,20 +118,19 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
         series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         front = index == view.variant + 1
-        curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
+        curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index)))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
-    label = palette.label
     ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)
     if not view.pending and not any(curve.trace.columns for curve in curves):
         title, ends = f"{title}: unknown", ""
-    rows = plot_lines(plot(curves, scale, wide, tall, palette), scale, palette)
+    rows = plot_lines(plot(curves, scale, wide, tall), scale)
     return [
-        [(pad(" " + title, width), label)], *rows, [(pad(" " * LABELS + ends, width), label)],
+        [(pad(" " + title, width), "label")], *rows, [(pad(" " * LABELS + ends, width), "label")],
     ]  # fmt: skip
 
 
-def group_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+def group_lines(view: LabView, width: int, height: int) -> list[Line]:
     """One row per group of the step, before and after."""
     space = min(MAX_NAME, width - 4 - 54)  # beside the columns
     rows = []
@@ -148,10 +144,10 @@ def group_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
         ]))  # fmt: skip
     selected = view.groups.index(view.group) if view.group in view.groups else 0
     headings = ("signal", "clipped", "mean push")
-    return _before_after(headings, rows, selected, "groups", width, height, palette)
+    return _before_after(headings, rows, selected, "groups", width, height)
 
 
-def answer_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     """One row per answer of the group: advantage, clipped share and push."""
     assert view.group is not None
     digits = 2 + (width >= 57)
@@ -167,35 +163,35 @@ def answer_lines(view: LabView, width: int, height: int, palette: Palette) -> li
         for index, *effects in zip(view.answers, *outcomes, strict=True)
     ]  # fmt: skip
     headings = ("advantage", "clipped", "push in the loss")
-    return _before_after(headings, rows, view.answer_at, "answers", width, height, palette)
+    return _before_after(headings, rows, view.answer_at, "answers", width, height)
 
 
 def _before_after(
     headings: Sequence[str], rows: Sequence[tuple[str, Sequence[Sequence[str]]]], selected: int,
-    noun: str, width: int, height: int, palette: Palette,
+    noun: str, width: int, height: int,
 ) -> list[Line]:  # fmt: skip
     """A table whose cells are `before → after`; rows that do not fit are counted."""
     widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
     columns = [pad(name, sum(pair) + 3, "^") for name, pair in zip(headings, widths, strict=True)]
     indent = len(rows[0][0]) if rows else 0
-    lines: list[Line] = [[(" " * indent + "".join(columns), palette.label)]]
+    lines = [[(" " * indent + "".join(columns), "label")]]
     indices = visible([1] * len(rows), height - 1 - (len(rows) >= height), selected)
     for index in indices:
         name, pairs = rows[index]
-        line: Line = [(name, palette.text)]
+        line = [(name, "text")]
         for (before, after), (left, right) in zip(pairs, widths, strict=True):
-            look = style(palette.accent, bold=True) if before != after else palette.label
+            look = "bold accent" if before != after else "label"
             line += [
-                (pad(before, left, ">"), palette.text),
-                (" → ", palette.label),
+                (pad(before, left, ">"), "text"),
+                (" → ", "label"),
                 (pad(after, right), look),
             ]
-        lines.append(list_row(line, width, palette, selected=index == selected))
+        lines.append(list_row(line, width, selected=index == selected))
     more = len(rows) - len(indices)
-    return [*lines, [(f"… and {more} more {noun} (↑↓)", palette.label)]] if more else lines
+    return [*lines, [(f"… and {more} more {noun} (↑↓)", "label")]] if more else lines
 
 
-def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+def token_lines(view: LabView, width: int, height: int) -> list[Line]:
     """The selected answer, then the others, as far as there are lines.
 
     Under a text is each token's gradient, before and after, on one scale for the group.
@@ -211,7 +207,7 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
             (scaled[row + count * index], set(np.flatnonzero(clipped[row]).tolist()))
             for index, (_, clipped) in enumerate(outcomes)
         ]
-        for part in _token_parts(view, row, drawn, width, palette):
+        for part in _token_parts(view, row, drawn, width):
             if len(lines) + len(part) > height:
                 return lines
             lines += part
@@ -220,37 +216,37 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
 
 
 def _token_parts(
-    view: LabView, row: int, drawn: Sequence[tuple[Values, set[int]]], width: int, palette: Palette
+    view: LabView, row: int, drawn: Sequence[tuple[Values, set[int]]], width: int
 ) -> Iterator[list[Line]]:
     """Each line of an answer's tokens with the bars of their gradients, before and after."""
     assert view.group is not None
     replies = view.rows[view.group.index, view.answers[row]].replies
     head = letter(view.answers[row])
     for line in lay_out(view.texts(row), max(2, width - 6)):
-        text: Line = [(f"{head:<6}", palette.label)]
-        text += [(p.text, palette.label if p.token in replies else palette.text) for p in line]
+        text = [(f"{head:<6}", "label")]
+        text += [(p.text, "label" if p.token in replies else "text") for p in line]
         part = [text]
         if not all(p.token in replies for p in line):
             part += [
-                [(f"{name:<6}", palette.label), *bars(values, line, palette, stopped)]
+                [(f"{name:<6}", "label"), *bars(values, line, stopped)]
                 for name, (values, stopped) in zip(("was", "would"), drawn, strict=True)
             ]
         yield part
         head = ""
 
 
-def missing_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+def missing_lines(view: LabView, width: int) -> list[Line]:
     """Which numbers are missing, and how they are recorded."""
     effect = view.effect(view.recipe)
     if effect is None or not effect.missing:
         return []
     if not effect.tokens:
-        return paragraph(NO_TOKENS, width, 3, palette.warn)
+        return paragraph(NO_TOKENS, width, 3, "warn")
     text = " ".join(MISSING[name] for name in MISSING if name in effect.missing)
-    return paragraph(text, width, 2, palette.label)
+    return paragraph(text, width, 2, "label")
 
 
-def notes(view: LabView, width: int, limit: int, palette: Palette) -> list[Line]:
+def notes(view: LabView, width: int, limit: int) -> list[Line]:
     """What the numbers say exactly, and what they cannot say."""
     before, after = view.effect(view.base), view.effect(view.recipe)
     parts = []
@@ -269,4 +265,4 @@ def notes(view: LabView, width: int, limit: int, palette: Palette) -> list[Line]
     elif before and before.tokens:
         low, high = short(before.lowest, 3), short(before.highest, 3)
         parts.append(f"The run's ratios are from {low} to {high}.")
-    return paragraph(" ".join(parts), width, limit, palette.label)
+    return paragraph(" ".join(parts), width, limit, "label")

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
@@ -20,6 +19,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
+from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
@@ -73,10 +73,10 @@ class SettingsPanel(LabPanel):
         base, recipe = self.view.base, self.view.recipe
         count = len(self.view.variants)
         self.note = f"variant {self.view.variant + 1} of {count}" if count > 1 else ""
-        lines = render.setting_lines(base, recipe, self.selected, width, self.palette)
+        lines = render.setting_lines(base, recipe, self.selected, width)
         space = height - len(lines)
         text = self._help(base, recipe)
-        help_lines = paragraph(text, width, max(1, min(8, space)), self.palette.label)
+        help_lines = paragraph(text, width, max(1, min(8, space)), "label")
         return [*lines, *([[]] if len(help_lines) < space else []), *help_lines]
 
     def _help(self, base: Recipe, recipe: Recipe) -> str:
@@ -101,15 +101,15 @@ class EffectPanel(LabPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The variants as a table, the scope, and what the numbers can say."""
-        view, palette = self.view, self.palette
+        view = self.view
         self.title, self.note = view.title, ""
         if view.scope == "steps":
             count, left = len(view.steps), len({step for _, step in view.pending})
             self.note = f"{count - left} of {count} steps" if left else f"{count} steps"
-        head = render.missing_lines(view, width, palette) + render.table_lines(view, width, palette)
-        foot = render.notes(view, width, max(5, height // 5), palette)
+        head = render.missing_lines(view, width) + render.table_lines(view, width)
+        foot = render.notes(view, width, max(5, height // 5))
         space = max(0, height - len(head) - len(foot) - 2)
-        lines = render.scope_lines(view, width, space, palette)[:space]
+        lines = render.scope_lines(view, width, space)[:space]
         return [*head, [], *lines, *([[]] * (space - len(lines))), [], *foot]
 
 
@@ -120,29 +120,22 @@ class LabScreen(Dialog[None]):
     LabScreen { background: $background; }
     LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
-        Binding("enter", "type", "edit", id="lab.type",
-                tooltip="Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
-        Binding("t", "scope", "scope", id="lab.scope",
-                tooltip="Show a range of steps, the step or the group"),
-        Binding("at", "range", "step range", id="lab.range", tooltip="Type the range of steps"),
-        Binding("plus", "add", "add variant", id="lab.add",
-                tooltip="Put another variant beside this one"),
-        Binding("c", "clone", "clone", id="lab.clone",
-                tooltip="A new run with the settings of this variant"),
-        Binding("x", "remove", "remove", id="lab.remove",
-                tooltip="Remove this variant"),
-        Binding("right_square_bracket", "variant(1)", "variant", id="lab.variant",
-                key_display="[ ]",
-                tooltip="Go to the next variant"),
-        Binding("left_square_bracket", "variant(-1)", "previous variant", id="lab.variant_before",
-                show=False,
-                tooltip="Go to the previous variant"),
-        Binding("backspace", "reset", "reset", id="lab.reset",
-                tooltip="Reset this setting to the run's value"),
-        Binding("question_mark,f1", "explain", "explain", id="lab.explain",
-                tooltip="Explain the setting, the numbers and the keys"),
+    BINDINGS: ClassVar = [
+        bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
+        bind("enter", "type", "edit", "lab.type",
+             "Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
+        bind("t", "scope", "scope", "lab.scope", "Show a range of steps, the step or the group"),
+        bind("at", "range", "step range", "lab.range", "Type the range of steps"),
+        bind("plus", "add", "add variant", "lab.add", "Put another variant beside this one"),
+        bind("c", "clone", "clone", "lab.clone", "A new run with the settings of this variant"),
+        bind("x", "remove", "remove", "lab.remove", "Remove this variant"),
+        bind("right_square_bracket", "variant(1)", "variant", "lab.variant",
+             "Go to the next variant", "[ ]"),
+        hidden("left_square_bracket", "variant(-1)", "previous variant", "lab.variant_before",
+               "Go to the previous variant"),
+        bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
+        bind("question_mark,f1", "explain", "explain", "lab.explain",
+             "Explain the setting, the numbers and the keys"),
     ]  # fmt: skip
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
@@ -199,12 +192,12 @@ class LabScreen(Dialog[None]):
             view = self.view
             read = partial(study.of_step, recipes=view.recipes, outcomes=view.outcomes)
             outcomes, rows = await app.reader.ask(read, "lab.step")
-            self.view = replace(self.view, outcomes=outcomes, rows=rows)
+            self.update(outcomes=outcomes, rows=rows)
             while pending := self.view.pending:
                 recipe, step = pending[0]
                 compute = partial(study.effect, recipe=recipe, step=step)
                 effects = {pending[0]: await app.reader.ask(compute, "lab")}
-                self.view = replace(self.view, effects={**self.view.effects, **effects})
+                self.update(effects={**self.view.effects, **effects})
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -212,7 +205,7 @@ class LabScreen(Dialog[None]):
         try:
             self._show(self.view.with_recipe(change(self.view.recipe)))
         except EngineError as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.warn(error)
 
     @on(Panel.Moved, "#settings")
     def change_setting(self, event: Panel.Moved) -> None:

@@ -1,0 +1,45 @@
+"""PagesPanel: one of several pages, below a strip with the titles of all of them."""
+
+from collections.abc import Mapping
+
+from textual import events
+
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+
+
+class PagesPanel(Panel):
+    """A panel of pages; a click on a title turns to its page, by the screen's `page` action."""
+
+    navigable = True
+
+    def titles(self) -> Mapping[str, str]:
+        """The title of each page, by its name."""
+        raise NotImplementedError
+
+    @property
+    def page(self) -> str:
+        """The name of the visible page."""
+        raise NotImplementedError
+
+    def strip_line(self, width: int) -> Line:
+        """The titles of the pages, the current one marked, with gaps where they fit."""
+        titles = self.titles()
+        gap = " " * (1 + (sum(map(cell_len, titles.values())) + 2 * len(titles) <= width))
+        line = [(" ", "")]
+        for name, title in titles.items():
+            if name == self.page:
+                line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], "accent")
+                line += [(title, "bold headline"), (f"▐{gap}"[: len(gap)], "accent")]
+            else:
+                line += [(title, "label"), (gap, "")]
+        return line
+
+    async def on_click(self, event: events.Click) -> None:
+        """Turn to the clicked page."""
+        offset, end = self.inside(event.offset), 0
+        names = {title: name for name, title in self.titles().items()}
+        for text, _ in self.strip_line(self.inner.width):
+            start, end = end, end + cell_len(text)
+            if offset.y == 0 and start <= offset.x < end and text in names:
+                await self.run_action(f"screen.page('{names[text]}')")

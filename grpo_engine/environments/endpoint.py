@@ -1,0 +1,268 @@
+"""An endpoint as OpenAI's on this machine: requests in, and answers out in its form.
+
+It has an address and a key for each rollout, and serves nobody else: what has no key is refused,
+and so is a page in a browser, which sends where it comes from.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from grpo_engine.environments.calls import CALL, find_calls
+
+MAX_BODY = 8 << 20  # bytes of a request
+READING_S = 10.0  # in which a request has to arrive
+ROLES = ("system", "user", "assistant", "tool")
+# what would change the distribution, or needs what sampling does not give; with its neutral values
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "n": (1,), "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},),
+    "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+}  # fmt: skip
+
+
+class RefusedError(Exception):
+    """A request that gets no answer, with the HTTP status that says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = HTTPStatus(status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a program asks for: the next answer of a dialogue."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any]
+    stop: tuple[str, ...]
+    max_tokens: int  # 0 for no limit
+    model: str
+    streams: bool
+    reports_usage: bool  # at the end of a stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The model's answer as a message, why it ended, and its number in the rollout."""
+
+    message: Mapping[str, Any]
+    finish: str
+    context: int  # tokens of the dialogue before it
+    tokens: int
+    number: int
+
+    def body(self, request: Request) -> tuple[str, bytes]:
+        """The type and the bytes of a response, at once or as events of a stream."""
+        usage = {
+            "prompt_tokens": self.context, "completion_tokens": self.tokens,
+            "total_tokens": self.context + self.tokens,
+        }  # fmt: skip
+        kind = "chat.completion.chunk" if request.streams else "chat.completion"
+        common = {"id": f"chatcmpl-{self.number}", "object": kind, "created": 0}
+        common["model"] = request.model
+        if not request.streams:
+            choice = {"index": 0, "message": self.message, "finish_reason": self.finish}
+            whole = {**common, "choices": [{**choice, "logprobs": None}], "usage": usage}
+            return "application/json", json.dumps(whole).encode()
+        calls = [{"index": n, **call} for n, call in enumerate(self.message.get("tool_calls", ()))]
+        delta = {**self.message, **({"tool_calls": calls} if calls else {})}
+        parts: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]},
+        ]
+        if request.reports_usage:
+            parts.append({"choices": [], "usage": usage})
+        events = [json.dumps({**common, **part}) for part in parts]
+        return "text/event-stream", "".join(f"data: {e}\n\n" for e in (*events, "[DONE]")).encode()
+
+
+def answer_of(
+    request: Request, text: str, number: int, *, context: int, tokens: int, is_cut: bool
+) -> Answer:
+    """What the model wrote as an answer to a request, without the text that stopped it."""
+    ends = [at for stop in request.stop if (at := text.find(stop)) >= 0]
+    text = text[: min(ends, default=len(text))]
+    calls = find_calls(text) if request.tools else []
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls and not any(call.error for call in calls):
+        functions = [
+            {"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in calls
+        ]
+        message["content"] = CALL.sub("", text).strip() or None
+        message["tool_calls"] = [
+            {"id": f"call_{number}_{n}", "type": "function", "function": function}
+            for n, function in enumerate(functions)
+        ]
+    finish = "length" if is_cut else "tool_calls" if "tool_calls" in message else "stop"
+    return Answer(message=message, finish=finish, context=context, tokens=tokens, number=number)
+
+
+def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
+    """A request; `sampling` are the run's settings, from which a request cannot differ."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body is not an object")
+    for name, value in sampling.items():
+        if body.get(name) not in (None, value):
+            raise RefusedError(
+                400, f"{name} is {body[name]!r}, but the run samples with {value:g}, and learns "
+                "from what it sampled; leave it out, or change the run's rollout settings",
+            )  # fmt: skip
+    for name, values in NEUTRAL.items():
+        if body.get(name) is not None and body[name] not in values:
+            raise RefusedError(400, f"{name} {body[name]!r} is not supported; leave it out")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RefusedError(400, "messages is not a list with a message")
+    read = [plain_message(message) for message in messages]
+    if read[-1]["role"] == "assistant":
+        raise RefusedError(400, "the last message is the assistant's; an answer follows another's")
+    stop = body.get("stop") or []
+    stop = [stop] if isinstance(stop, str) else stop
+    limit = next(filter(None, map(body.get, ("max_completion_tokens", "max_tokens"))), 0)
+    tools = [] if body.get("tool_choice") == "none" else body.get("tools") or []
+    if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
+        raise RefusedError(400, "stop is neither a text nor a list of texts")
+    if type(limit) is not int or limit < 0:
+        raise RefusedError(400, f"max_tokens {limit!r} is not a number of tokens")
+    if not isinstance(tools, list) or not all(map(_is_function, tools)):
+        raise RefusedError(400, "tools is not a list of functions with names")
+    options = body.get("stream_options") or {}
+    return Request(
+        messages=read, tools=tools, stop=tuple(stop), max_tokens=limit,
+        model=str(body.get("model")), streams=bool(body.get("stream")),
+        reports_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+    )  # fmt: skip
+
+
+def plain_message(message: Any) -> dict[str, Any]:
+    """A message as chat templates take it: its content a text, its calls' arguments an object."""
+    role = message.get("role") if isinstance(message, dict) else None
+    role = "system" if role == "developer" else role
+    if role not in ROLES:
+        raise RefusedError(400, f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
+    if not isinstance(content, str):
+        raise RefusedError(400, f"a message of the role {role} has a content that is not text")
+    result = {"role": role, "content": content}
+    for name in ("name", "tool_call_id"):
+        if isinstance(message.get(name), str):
+            result[name] = message[name]
+    if calls := message.get("tool_calls"):
+        try:
+            result["tool_calls"] = [_plain_call(call["function"]) for call in calls]
+        except (TypeError, KeyError, ValueError, RecursionError):
+            raise RefusedError(400, "tool_calls are not calls with JSON arguments") from None
+    return result
+
+
+def _plain_call(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function["arguments"]
+    arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _is_function(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+Ask = Callable[[Request], Awaitable[Answer]]
+
+
+class Endpoint:
+    """The endpoint of some rollouts; it listens while there are any."""
+
+    def __init__(self, sampling: Mapping[str, float], model: str) -> None:
+        self.sampling, self.model = sampling, model
+        self._rollouts: dict[str, tuple[str, Ask]] = {}  # key and who answers, by name
+        self._server: asyncio.Server | None = None
+        self._lock = asyncio.Lock()
+
+    async def add(self, name: str, key: str, ask: Ask) -> str:
+        """Serve a rollout; return its address."""
+        self._rollouts[name] = key, ask
+        async with self._lock:  # episodes begin side by side
+            if self._server is None:
+                self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/{name}/v1"
+
+    def remove(self, name: str) -> None:
+        """Serve a rollout no more."""
+        self._rollouts.pop(name, None)
+        if not self._rollouts and self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            status = HTTPStatus.OK
+            try:
+                kind, body = await self._respond(reader)
+            except RefusedError as refusal:
+                error = {"message": str(refusal), "type": "invalid_request_error"}
+                status, kind = refusal.status, "application/json"
+                body = json.dumps({"error": {**error, "param": None, "code": None}}).encode()
+            writer.write(
+                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                + body
+            )
+            await writer.drain()
+        writer.close()
+
+    async def _respond(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+        try:
+            async with asyncio.timeout(READING_S):
+                method, path, headers, body = await _read(reader)
+        except TimeoutError:
+            raise RefusedError(408, "the request did not arrive in time") from None
+        _, name, _, *parts = [*path.partition("?")[0].split("/"), "", "", ""]
+        key, ask = self._rollouts.get(name, ("", None))
+        sent = headers.get("authorization", "").encode()
+        authorised = hmac.compare_digest(sent, f"Bearer {key}".encode())
+        if "origin" in headers:
+            raise RefusedError(403, "this endpoint is not for pages of a browser")
+        if ask is None or not authorised:
+            raise RefusedError(401, "the key is not that of this rollout, or the rollout has ended")
+        match method, "/".join(filter(None, parts)):
+            case "POST", "chat/completions":
+                request = read_request(body, self.sampling)
+                return (await ask(request)).body(request)
+            case "GET", "models":
+                model = {"id": self.model, "object": "model", "created": 0, "owned_by": "grpo-tui"}
+                listed = {"object": "list", "data": [model]}
+                return "application/json", json.dumps(listed).encode()
+        raise RefusedError(404, f"there is no {method} {path}; there is POST chat/completions")
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, str], bytes]:
+    """The method, the path, the headers and the body of a request."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        method, path, _ = first.split(" ")
+    except (asyncio.LimitOverrunError, ValueError):
+        raise RefusedError(400, "this is no HTTP request") from None
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    length = headers.get("content-length", "0")
+    if "transfer-encoding" in headers or not length.isdecimal():
+        raise RefusedError(411, "the body has no Content-Length")
+    if int(length) > MAX_BODY:
+        raise RefusedError(413, f"the body has {length} bytes; at most {MAX_BODY} are taken")
+    return method, path, headers, await reader.readexactly(int(length))

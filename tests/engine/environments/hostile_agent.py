@@ -1,0 +1,97 @@
+"""A program that does what its row says: it behaves, or it does not."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+row: Any = json.load(sys.stdin)
+URL, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+USER = {"role": "user", "content": "hello"}
+
+
+def post(messages: list[Any], key: str = KEY, **more: Any) -> tuple[int, Any]:
+    request = Request(
+        URL + "/chat/completions", json.dumps({"messages": messages, **more}).encode(),
+        {"Authorization": f"Bearer {key}"},
+    )  # fmt: skip
+    try:
+        with urlopen(request) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def score(value: Any) -> None:
+    Path(os.environ["GRPO_TUI_REWARD"]).write_text(json.dumps(value))
+
+
+def talk(turns: int, **more: Any) -> list[Any]:
+    messages = [USER]
+    for _ in range(turns):
+        _, body = post(messages, **more)
+        messages += [body["choices"][0]["message"], {"role": "user", "content": "and?"}]
+    return messages
+
+
+kind = row["kind"]
+if kind == "behaves":
+    score(len(talk(3)))
+elif kind == "asks nothing":
+    print("the board is missing", file=sys.stderr)
+    sys.exit(7)
+elif kind == "never asks":
+    time.sleep(1000)
+elif kind == "never ends":
+    talk(1)
+    time.sleep(1000)
+elif kind == "ends as failed":
+    talk(1)
+    sys.exit(1)
+elif kind == "ends well":
+    talk(1)
+elif kind == "breaks":
+    talk(1)
+    os.kill(os.getpid(), 11)
+elif kind == "a reward in words":
+    talk(1)
+    score("much")
+elif kind == "several numbers":
+    talk(1)
+    score({"reward": 0.5, "moves": 3, "note": "x"})
+elif kind == "floods":
+    codes: Counter[int] = Counter()
+
+    def flood() -> None:
+        codes.update([post([USER])[0]])
+        if codes[429] == row["refused"]:
+            Path(row["mark"]).touch()
+
+    asking = [threading.Thread(target=flood) for _ in range(60)]
+    print("x" * 3_000_000, file=sys.stderr)
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    score({"reward": 1, "answered": codes[200], "refused": codes[429], "over": codes[400]})
+elif kind == "forgets":
+    for number in range(3):
+        post([{"role": "user", "content": f"question {number}"}], max_tokens=5, stop=["x"])
+elif kind == "goes on":
+    messages = talk(2)
+    while (answer := post(messages))[0] == 200:
+        messages += [answer[1]["choices"][0]["message"], USER]
+    score({"reward": 0.25, "refused": answer[0]})
+elif kind == "guesses a key":
+    talk(1)
+    codes = Counter([post([USER], "guess")[0], post([USER], KEY[:-1])[0], post([USER], "")[0]])
+    score({"reward": 1, "refused": codes[401]})
+elif kind == "leaves a child":
+    os.system("sleep 4321 &")
+    talk(1)

@@ -1,0 +1,494 @@
+"""Programs as environments: what each may do, and that a run with one equals the built-in one."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.config.parse import build
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.environments import client
+from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.endpoint import (
+    Endpoint,
+    RefusedError,
+    Request,
+    answer_of,
+    read_request,
+)
+from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
+from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
+from tests.engine.environments.test_runs import CHILD, facts
+from tests.engine.environments.test_runs import _step as step_of
+from tests.engine.runs import events_of
+
+HERE = Path(__file__).parent
+SAMPLING = {"temperature": 1.0, "top_p": 1.0}
+USER = {"role": "user", "content": "hello"}
+
+
+def pool(folder: Path, command: str, *, limit: float = 3.0, by_status: bool = True) -> Any:
+    agents = {"sampling": SAMPLING, "by_status": by_status}
+    return EnvironmentClient((), {"": f"agent: {command}"}, folder, limit, agents=agents)
+
+
+def hostile(folder: Path, **more: Any) -> Any:
+    return pool(folder, f"python {HERE}/hostile_agent.py", **more)
+
+
+def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:
+    rows = [Job(environment="", row={"kind": k}, seed=3, index=i) for i, k in enumerate(kinds)]
+    return list(environments.begin(rows))
+
+
+def play(
+    environments: EnvironmentClient, kinds: Sequence[str], turns: int = 99
+) -> list[list[EnvironmentReply]]:
+    """Answer each request until the program ends, or has had its turns."""
+    begin(environments, kinds)
+    replies: list[list[EnvironmentReply]] = [[] for _ in kinds]
+    waiting = set()
+    for index in range(len(kinds)):
+        failure = environments.failure(index)
+        if failure is None:
+            environments.ask(index, "a1")
+            waiting.add(index)
+        else:
+            replies[index].append(failure)
+    while waiting:
+        for index, reply in environments.replies(0.1):
+            replies[index].append(reply)
+            if reply.done or reply.error or len(replies[index]) == turns:
+                waiting.remove(index)
+            else:
+                environments.ask(index, f"a{len(replies[index]) + 1}")
+    return replies
+
+
+ENDS = {
+    "behaves": 7.0,
+    "ends well": 1.0,
+    "ends as failed": 0.0,
+    "several numbers": 0.5,
+    "guesses a key": 1.0,
+    "leaves a child": 1.0,
+}
+FAILS = {
+    "asks nothing": "reset: the program exited with status 7: the board is missing",
+    "never asks": "reset: took longer than rewards.time_limit",
+    "never ends": "step: took longer than rewards.time_limit 3 s",
+    "breaks": "step: the program was killed by SIGSEGV",
+    "a reward in words": "step: its reward is str 'much', not a number",
+}
+
+
+def test_each_program_is_scored_or_fails_with_its_reason_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MIN_LOAD_S", 6.0)
+    with hostile(tmp_path) as environments:
+        played = play(environments, [*ENDS, *FAILS])
+        for (kind, reward), replies in zip(ENDS.items(), played, strict=False):
+            assert (replies[-1].error, replies[-1].reward) == ("", reward), kind
+        for (kind, error), replies in zip(FAILS.items(), played[len(ENDS) :], strict=True):
+            assert replies[-1].error.startswith(error), kind
+        assert [len(replies) for replies in played[:2]] == [3, 1]
+        assert played[3][-1].info == {"moves": 3, "note": "x"}
+        assert played[4][-1].info == {"refused": 3}
+        outcomes = environments.finish([bool(replies[-1].error) for replies in played])
+        assert {outcome.reward for outcome in outcomes} == {None}  # they had theirs
+    left = subprocess.run(["pgrep", "-f", "hostile_agent|sleep 4321"], capture_output=True)
+    assert left.stdout == b""
+
+
+def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_refused(
+    tmp_path: Path,
+) -> None:
+    """Of 60, one is asked, 16 wait and 43 are refused; then 5 are answered, and 12 too late."""
+    mark = tmp_path / "refused"
+    with hostile(tmp_path) as environments:
+        row = {"kind": "floods", "refused": 43, "mark": str(mark)}
+        environments.begin([Job(environment="", row=row, seed=3, index=0)])
+        while not mark.exists():
+            environments.replies(0.05)
+        for _ in range(5):
+            environments.ask(0, "a")
+            while not environments.replies(0.1):
+                pass
+        (outcome,) = environments.finish([False])
+    assert outcome.state == {"answered": 5, "refused": 43, "over": 12}
+    assert max(log.stat().st_size for log in tmp_path.glob("*.log")) < 2_000_000
+
+
+def test_requests_after_the_end_are_refused_and_the_program_may_still_score(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        assert len(play(environments, ["goes on"], turns=2)[0]) == 2
+        (outcome,) = environments.finish([False])
+    assert (outcome.reward, outcome.state) == (0.25, {"refused": 400})
+
+
+def test_a_status_is_no_reward_where_functions_score(tmp_path: Path) -> None:
+    with hostile(tmp_path, by_status=False) as environments:
+        ((reply,),) = play(environments, ["ends as failed"])
+    assert (reply.done, reply.reward) == (True, None)
+
+
+def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
+    tmp_path: Path,
+) -> None:
+    with hostile(tmp_path) as environments:
+        (opening,) = begin(environments, ["forgets"])
+        assert opening.replaces
+        assert opening.messages == ({"role": "user", "content": "question 0"},)
+        assert environments.limits(0) == Limits(tokens=5, stop=("x",))
+        environments.ask(0, "an answer x")
+        while not (found := environments.replies(0.1)):
+            pass
+        assert found[0][1].restarts
+        assert found[0][1].messages == ({"role": "user", "content": "question 1"},)
+
+
+def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
+    """Both sandbox processes are killed; the programs start again and get the same answers."""
+    with hostile(tmp_path) as environments:
+        begin(environments, ["behaves", "behaves"])
+        for index in range(2):
+            environments.ask(index, "a1")
+        replies: dict[int, EnvironmentReply] = {}
+        while len(replies) < 2:
+            replies |= dict(environments.replies(0.1))
+        for worker in environments._sandbox._workers:
+            os.kill(worker.process._process.pid, signal.SIGKILL)
+            worker.process._process.wait()
+        for turn in (2, 3):
+            for index in range(2):
+                environments.ask(index, f"a{turn}")
+            replies = {}
+            while len(replies) < 2:
+                replies |= dict(environments.replies(0.1))
+        assert [(r.done, r.reward, r.error) for r in replies.values()] == [(True, 7.0, "")] * 2
+
+
+def test_a_program_that_is_not_there_is_named_at_the_start(tmp_path: Path) -> None:
+    for command, message in (
+        ("no-such-agent --fast", "no program 'no-such-agent'"),
+        ("", "no com"),
+    ):
+        with pytest.raises(BrokenEnvironmentError, match=message):
+            pool(tmp_path, command).__enter__()
+
+
+def test_what_would_change_the_sampling_is_refused_with_the_reason() -> None:
+    good = {"messages": [USER], "temperature": 1, "n": 1, "seed": 4, "user": "x", "top_p": None}
+    request = read_request(json.dumps(good).encode(), SAMPLING)
+    assert (request.messages, request.max_tokens, request.stop) == ([USER], 0, ())
+    for change, message in (
+        ({"temperature": 0.2}, "temperature is 0.2, but the run samples with 1"),
+        ({"top_p": 0.5}, "top_p is 0.5"),
+        ({"n": 2}, "n 2 is not supported"),
+        ({"presence_penalty": 1}, "presence_penalty 1"),
+        ({"logprobs": True}, "logprobs True"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": []}, "messages is not a list"),
+        ({"messages": ["x"]}, "the role None"),
+        ({"messages": [USER, {"role": "assistant", "content": "so"}]}, "is the assistant's"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
+        ({"messages": [{**USER, "tool_calls": [{}]}]}, "tool_calls are not calls"),
+        ({"max_tokens": -1}, "max_tokens -1"),
+        ({"stop": [""]}, "stop is neither"),
+        ({"tools": [{"function": {}}]}, "tools is not a list of functions"),
+    ):
+        with pytest.raises(RefusedError, match=message):
+            read_request(json.dumps({**good, **change}).encode(), SAMPLING)
+    for body in (b"{", b"[]", b"[" * 100_000):
+        with pytest.raises(RefusedError, match="the body is no"):
+            read_request(body, SAMPLING)
+
+
+def test_messages_reach_the_template_as_text_and_objects() -> None:
+    call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}, "type": "function"}
+    sent = [
+        {"role": "developer", "content": [{"type": "text", "text": "be"}, {"text": " kind"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+    read = read_request(json.dumps({"messages": sent}).encode(), SAMPLING).messages
+    assert [message["content"] for message in read] == ["be kind", "", "2"]
+    assert read[0]["role"] == "system"
+    assert read[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+
+
+def request_of(**changes: Any) -> Request:
+    return read_request(
+        json.dumps({"messages": [USER], "model": "m", **changes}).encode(), SAMPLING
+    )
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+CALL = 'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+def test_an_answer_has_openais_form() -> None:
+    request = request_of(tools=TOOLS)
+    kind, body = answer_of(request, CALL, 2, context=7, tokens=3, is_cut=False).body(request)
+    whole = json.loads(body)
+    (choice,) = whole["choices"]
+    assert (kind, whole["object"], whole["model"]) == ("application/json", "chat.completion", "m")
+    assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "so"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    for text, changes, finish, content in (
+        (CALL, {}, "stop", CALL),  # no tool was offered
+        (
+            "<tool_call>add(1)</tool_call>",
+            {"tools": TOOLS},
+            "stop",
+            "<tool_call>add(1)</tool_call>",
+        ),
+        ("one two", {"stop": "two"}, "stop", "one "),
+        ("one two three", {"stop": ["three", " two"]}, "stop", "one"),
+    ):
+        answer = answer_of(request_of(**changes), text, 1, context=0, tokens=0, is_cut=False)
+        assert (answer.finish, answer.message["content"]) == (finish, content)
+    assert answer_of(request, "x", 1, context=0, tokens=9, is_cut=True).finish == "length"
+
+
+def test_a_stream_adds_up_to_the_answer() -> None:
+    request = request_of(tools=TOOLS, stream=True, stream_options={"include_usage": True})
+    kind, body = answer_of(request, CALL, 2, context=7, tokens=3, is_cut=False).body(request)
+    assert kind == "text/event-stream"
+    *events, done, rest = body.decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events)
+    assert first["choices"][0]["delta"]["tool_calls"][0]["index"] == 0
+    assert first["choices"][0]["delta"]["content"] == "so"
+    assert last["choices"][0]["finish_reason"] == "tool_calls"
+    assert usage["usage"]["total_tokens"] == 10
+
+
+def exchange(*requests: bytes) -> list[tuple[int, Any]]:
+    """The status and the body of each response of an endpoint, which answers `yes`."""
+
+    async def ask(request: Request) -> Any:
+        return answer_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
+
+    async def send(port: int, data: bytes) -> tuple[int, Any]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), json.loads(body)
+
+    async def all_of() -> list[tuple[int, Any]]:
+        endpoint = Endpoint(SAMPLING, "policy")
+        url = await endpoint.add("r1", "secret", ask)
+        await endpoint.add("r2", "other", ask)
+        port = int(url.split(":")[2].split("/")[0])
+        responses = [await send(port, data) for data in requests]
+        endpoint.remove("r1")
+        assert (await send(port, http("POST")))[0] == 401  # after the end
+        endpoint.remove("r2")
+        with pytest.raises(ConnectionRefusedError):
+            await send(port, b"")
+        return responses
+
+    return asyncio.run(all_of())
+
+
+def http(
+    method: str = "POST", path: str = "/r1/v1/chat/completions", key: str = "secret",
+    more: str = "", body: Any = None,
+) -> bytes:  # fmt: skip
+    data = json.dumps({"messages": [USER]} if body is None else body)
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{more}"
+        f"Content-Length: {len(data)}\r\n\r\n{data}"
+    ).encode()
+
+
+def test_only_the_program_of_a_rollout_is_served() -> None:
+    expected = {
+        http(): 200,
+        http(path="/r1/v1/models", method="GET"): 200,
+        http(key="other"): 401,
+        http(key=""): 401,
+        http(path="/r2/v1/chat/completions"): 401,
+        http(path="/r3/v1/chat/completions", key=""): 401,
+        http(key="h\u00e9"): 401,
+        http(more="Origin: http://evil.example\r\n"): 403,
+        http(method="OPTIONS"): 404,
+        http(path="/r1/v1/embeddings"): 404,
+        http(body={"messages": [USER], "temperature": 0}): 400,
+        http(more="Transfer-Encoding: chunked\r\n"): 411,
+        http().replace(b"Content-Length: ", b"Content-Length: 999999"): 413,
+        b"hello\r\n\r\n": 400,
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n": 400,
+    }
+    responses = exchange(*expected)
+    assert [status for status, _ in responses] == list(expected.values())
+    assert responses[0][1]["choices"][0]["message"]["content"] == "yes"
+    assert responses[1][1]["data"][0]["id"] == "policy"
+    assert all("secret" not in json.dumps(body) for _, body in responses)
+    assert {tuple(body["error"]) for _, body in responses[2:]} == {
+        ("message", "type", "param", "code")
+    }
+
+
+def guess(environment: str = "", **changes: Any) -> RunConfig:
+    base: dict[str, Any] = {
+        "steps": 3, "model": {"path": "starter-guess"},
+        "task": {"name": "guess", "environment": environment},
+        "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
+        "optimizer": {"learning_rate": 1e-3},
+        "evaluation": {"problems": 1, "pinned": 0, "before_and_after": False},
+        "checkpoint": {"every": 2},
+    }  # fmt: skip
+    return build({**base, **changes})
+
+
+AGENT = f"agent: python {HERE}/guess_agent.py"
+
+
+def tokens_and_numbers(events: Sequence[Event]) -> tuple[list[Any], list[float]]:
+    assert isinstance(events[-1], RunFinished), events[-1]
+    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    tokens = [(r.ids, r.text, r.finish) for group in groups for r in group.rollouts]
+    numbers = [r.reward for group in groups for r in group.rollouts]
+    for event in events:
+        if isinstance(event, TokensScored):
+            numbers += [value for row in event.numbers for value in row.old]
+        if isinstance(event, StepFinished):
+            numbers += [event.metrics[name] for name in ("loss", "grad_norm", "turns/mean")]
+    return tokens, [float(number) for number in numbers if number is not None]
+
+
+@pytest.fixture(scope="module")
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return events_of(guess(), tmp_path_factory.mktemp("built-in"))
+
+
+@pytest.fixture(scope="module")
+def by_agent(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return events_of(guess(AGENT), tmp_path_factory.mktemp("agent"))
+
+
+def test_a_program_learns_guess_as_the_built_in_environment_does(
+    built_in: list[Event], by_agent: list[Event]
+) -> None:
+    tokens, numbers = tokens_and_numbers(by_agent)
+    expected = tokens_and_numbers(built_in)
+    assert tokens == expected[0]
+    assert numbers == pytest.approx(expected[1], abs=1e-5)
+    assert max(text.count("‹") + text.count("\n") for _, text, _ in tokens) > 2
+
+
+FORGETFUL = """
+import json, os, sys
+from urllib.request import Request, urlopen
+row, answers = json.load(sys.stdin), []
+for turn in range(3):
+    messages = [*row["prompt"], {"role": "user", "content": " ".join(answers) or "begin"}]
+    data = json.dumps({"messages": messages, "max_tokens": 4}).encode()
+    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    with urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", data, key)) as r:
+        answers.append(json.load(r)["choices"][0]["message"]["content"])
+open(os.environ["GRPO_TUI_REWARD"], "w").write(str(len(set("".join(answers)))))
+"""
+
+
+def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Path) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    events = events_of(guess(f"agent: python {tmp_path}/forgetful.py", steps=2), tmp_path / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    rollouts = [r for e in events if isinstance(e, GroupScored) for r in e.group.rollouts]
+    assert all(len(r.spans) == 6 and r.spans[1].length > 20 for r in rollouts)
+    gaps = [
+        e.metrics["sampling/sampling_logp_difference/max"]
+        for e in events if isinstance(e, StepFinished)
+    ]  # fmt: skip
+    assert max(gaps) < 1e-4
+    assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
+
+
+def kill_and_resume(config: RunConfig, folder: Path, delay: float) -> list[Event]:
+    """Kill a run while it samples its third step, after its checkpoint of the second; resume it."""
+    (folder / "config.json").write_text(config.model_dump_json())
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", CHILD, str(folder / "config.json"), str(folder / "run")],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
+    )  # fmt: skip
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.split() == ["PhaseStarted", "3", "generate"]:
+            time.sleep(delay)
+            break
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    return events_of(config, folder / "run", resume=True)
+
+
+def assert_resumed(resumed: Sequence[Event], whole: Sequence[Event]) -> None:
+    after = [fact for fact in facts(whole) if step_of(fact) > 2]
+    assert [fact for fact in facts(resumed) if step_of(fact) > 2] == after
+    assert after
+
+
+def no_agent_is_left(script: str) -> None:
+    left = b""
+    for _ in range(50):
+        left = subprocess.run(["pgrep", "-f", script], capture_output=True).stdout
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(left)
+
+
+def test_a_run_with_a_program_resumes_bit_for_bit(by_agent: list[Event], tmp_path: Path) -> None:
+    assert_resumed(kill_and_resume(guess(AGENT), tmp_path, 0.05), by_agent)
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_no_program(by_agent: list[Event], tmp_path: Path) -> None:
+    (tmp_path / "killed_agent.py").write_text((HERE / "guess_agent.py").read_text())
+    dice = random.Random(7)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        config = guess(f"agent: python {tmp_path}/killed_agent.py")
+        assert_resumed(kill_and_resume(config, folder, dice.random() * 0.4), by_agent)
+        no_agent_is_left("killed_agent")
+
+
+def test_twelve_programs_play_at_once(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        played = play(environments, ["behaves"] * 12)
+    assert [(len(replies), replies[-1].reward) for replies in played] == [(3, 7.0)] * 12
+
+
+def test_the_usage_of_an_answer_reaches_the_program(tmp_path: Path) -> None:
+    (tmp_path / "usage.py").write_text(
+        (HERE / "hostile_agent.py").read_text() + "status, body = post([USER])\n"
+        "score({'reward': 1, **body['usage'], 'cut': body['choices'][0]['finish_reason']})\n"
+    )
+    with pool(tmp_path, f"python {tmp_path}/usage.py") as environments:
+        begin(environments, ["none of them"])
+        environments.ask(0, "x", Usage(context=4, tokens=2, is_cut=True))
+        while not (found := environments.replies(0.1)):
+            pass
+    assert found[0][1].info == {
+        "prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6, "cut": "length",
+    }  # fmt: skip
