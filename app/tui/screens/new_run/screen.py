@@ -301,7 +301,7 @@ class NewRunScreen(WorkbenchScreen):
              "The next page: costs, recipe, prompts, rewards, probe, YAML, differences", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
                "The previous page"),
-        hidden("space", "switch", "switch", "new.toggle",
+        hidden("space", "next_value", "switch", "new.toggle",
                "Switch on or off, or take the next value"),
         bind("backspace", "reset", "reset", "new.reset",
              "Reset the setting to the value of the preset or parent"),
@@ -600,7 +600,7 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.query_one(SettingsPanel).focus()
 
-    def action_switch(self) -> None:
+    def action_next_value(self) -> None:
         """Take the next value; a setting without a list is edited."""
         row = self.view.row
         if row is not None and choices_of(row):

@@ -470,10 +470,6 @@ class RolloutsScreen(WorkbenchScreen):
         """Shade by the next measure."""
         self.view = self.view.next_mode()
 
-    def action_switch(self, name: str) -> None:
-        """Show the changes since the previous visit, or unfold all that is folded; or no longer."""
-        self.update(**{name: not getattr(self.view, name)})
-
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
         step = self.view.step
@@ -616,9 +612,7 @@ class RolloutsScreen(WorkbenchScreen):
             return
         if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
-        elif self.workbench.read_only or not session.feed.may_control:
-            self.warn("This view is read-only.")
-        else:
+        elif not self.workbench.refused(session.feed.may_control):
             session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
 

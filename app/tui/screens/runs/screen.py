@@ -539,9 +539,9 @@ class RunsScreen(ControlScreen):
         self.update(**changes)
         self.refresh_runs()
 
-    def action_switch(self, name: str) -> None:
+    def switched(self) -> None:
         """List active runs only, or archived ones as well; or no longer."""
-        self._relist(**{name: not getattr(self.view, name)})
+        self.refresh_runs()
 
     def action_group(self) -> None:
         """Group by the next property."""
