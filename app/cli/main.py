@@ -27,8 +27,6 @@ ABOUT = "A terminal workbench for reinforcement learning of language models with
 class VerbGroup(StrictGroup):
     """Lists every verb from the table and imports a verb's module only when it is called."""
 
-    options_are_for_all = True
-
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.verbs = {verb.name: verb for verb in VERBS}

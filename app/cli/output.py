@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.app.text.table import Row, table_lines
+from grpo_tui.app.text.table import Row, format_value, table_lines
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
@@ -85,6 +85,13 @@ def print_table(rows: Sequence[Row]) -> None:
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         head, *body = table_lines(rows, limit)
         print(dim(head), *body, sep="\n")
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print a line for each field, whole on every terminal."""
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        print(f"{name:{width}}  {visible(format_value(value))}")
 
 
 def dim(text: str) -> str:

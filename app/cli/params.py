@@ -109,10 +109,9 @@ Sets = Annotated[
     ),
 ]
 Db = Annotated[
-    str | None,
+    Path | None,
     typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
 ]
-Holding = Annotated[Path | None, typer.Option("--db", help="Store that holds the run.")]
 Steps = Annotated[int | None, typer.Option(help="Training steps.")]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background and print the run's name.")

@@ -1,6 +1,7 @@
 """Startup shared by the plain call and the verbs: store path, warnings, opening the workbench."""
 
 import gc
+import json
 import os
 import sys
 from importlib import import_module
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grpo_tui.app import exit_codes
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 
 
@@ -45,8 +47,13 @@ def open_workbench() -> int:
 
 
 def leave_to_background(*, as_json: bool) -> NoReturn:
-    """Run the same command in the background, and end this one."""
-    from grpo_tui.app.jobs.detach import start_detached
+    """Run the same command in the background, print the run's name, and end this one."""
+    from grpo_tui.app.jobs.detach import LaunchError, start_detached
 
-    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    raise SystemExit(start_detached(arguments, as_json=as_json))
+    try:
+        started = start_detached(*(word for word in sys.argv[1:] if word != "--detach"))
+    except LaunchError as error:
+        print_stderr(error.log or str(error))
+        raise SystemExit(error.code) from None
+    print(json.dumps(started) if as_json else visible(started["name"]))
+    raise SystemExit(exit_codes.OK)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ SCARCE = 1e6  # bytes; a step's events need about as many
 
 
 @contextmanager
-def reading(db: str | None) -> Iterator["StoreReader"]:
+def reading(db: Path | None) -> Iterator["StoreReader"]:
     """Open the store for reading; an older file is migrated first."""
     from grpo_tui.experiments.db.tables import CURRENT
     from grpo_tui.experiments.reader import StoreReader
@@ -48,7 +49,7 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 
 
 @contextmanager
-def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
+def writing(db: Path | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.errors import StoreReadOnlyError
     from grpo_tui.experiments.purge import purge_deleted

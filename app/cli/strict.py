@@ -33,16 +33,11 @@ def brief_errors() -> Iterator[None]:
 
 def check(command: Any, context: Any, args: Sequence[str]) -> None:
     """Refuse values as they were typed; typer.BadParameter names the option and the remedy."""
-    typed, remaining, _ = command.make_parser(context).parse_args(list(args))
+    typed, *_ = command.make_parser(context).parse_args(list(args))
     for param in command.params:
         for text in _texts(typed.get(param.name)):
             if not text and param.name not in MAY_BE_EMPTY:
                 raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
-    names = _options(command, typed) if remaining and isinstance(command, StrictGroup) else []
-    if names and not command.options_are_for_all:
-        raise typer.BadParameter(
-            f"{names[0]} goes after `{remaining[0]}`, which does not read it here"
-        )
 
 
 def check_values(command: Any, context: Any, args: Sequence[str]) -> None:
@@ -73,10 +68,6 @@ def _texts(value: Any) -> list[str]:
 def _name(param: Any) -> str:
     is_option = param.opts[0].startswith("-")
     return str(param.opts[0] if is_option else param.metavar or param.name.upper())
-
-
-def _options(command: Any, typed: dict[str, Any]) -> list[str]:
-    return [_name(param) for param in command.params if typed.get(param.name) is not None]
 
 
 def _check_number(name: str, text: str) -> None:
@@ -110,8 +101,6 @@ class StrictCommand(TyperCommand):
 
 class StrictGroup(TyperGroup):
     """A command with sub-commands, which do not read its options; `list` need not be named."""
-
-    options_are_for_all = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         unnamed = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)

@@ -37,7 +37,6 @@ class RunState:
         self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
         self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
-        self._passes: list[ev.PassFinished] = []
         self._board = BoardView()
         self._values: dict[str, Any] = {"status": "loading" if head else "empty"}
         self._dirty = True
@@ -60,21 +59,16 @@ class RunState:
                 values["status"] = "running" if status in ("empty", "loading") else status
             case ev.GroupScored():
                 self._add_group(event)
-            case ev.PassFinished():
-                if self._passes and self._passes[0].step != event.step:
-                    self._passes.clear()
-                self._passes.append(event)
             case ev.StepFinished():
                 self._finish_step(event)
             case ev.StepSkipped():
-                values.update(step=event.step, skipped=event.reason)
+                values["step"] = event.step
             case ev.AlertRaised():
                 self._raise_alert(event, at)
             case ev.EvaluationFinished():
-                if event.mode == "sampled" or not _samples(self._head.config):
+                if event.mode == "sampled" or not self._samples:
                     for name, value in event.metrics.items():
                         self._push(name if "/" in name else f"eval/{name}", event.step, value)
-                values["evaluation"] = event
             case ev.CheckpointSaved():
                 self._answer("checkpoint")
             case ev.RunPaused():
@@ -84,7 +78,7 @@ class RunState:
                 self._answer("continue")
                 values.update(status="running", paused_for="")
             case ev.RunFinished():
-                values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
+                values.update(status=event.reason, asked="", step=event.step)
             case ev.RunFailed():
                 values.update(status="failed", asked="", failure=event)
 
@@ -96,13 +90,9 @@ class RunState:
 
     def name(self, head: Head) -> None:
         """Set the run's names, which may become known after the first events."""
-        old = self._head
-        self._head = dataclasses.replace(
-            head, passes=head.passes or old.passes or _passes(head.config),
-            total_steps=old.total_steps or head.total_steps, config=old.config or head.config,
-            model=old.model or head.model, task=old.task or head.task,
-            recipe=old.recipe or head.recipe, device=old.device or head.device,
-        )  # fmt: skip
+        if self._head.config:  # the run's first event has said the rest
+            head = dataclasses.replace(self._head, id=head.id, name=head.name)
+        self._head = head
         self._dirty = True
 
     def ask(self, verb: Asked) -> None:
@@ -158,7 +148,6 @@ class RunState:
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = self._smoothed("tokens_per_second")
         return Snapshot(
-            version=self._snapshot.version + 1,
             head=self._head,
             board=board,
             current_step=max(step, board.step if board.phase else step),
@@ -171,7 +160,6 @@ class RunState:
             trained=trained,
             trained_step=trained_step,
             signal=tuple(self._signal),
-            passes=tuple(self._passes),
             alerts=self._sorted_alerts(),
             log=tuple(self._log),
             **values,
@@ -219,10 +207,9 @@ class RunState:
         config = event.config
         self._head = dataclasses.replace(
             self._head,
-            model=_text(config, "model", "path"),
-            task=_text(config, "task", "name"),
+            model=config.get("model", {}).get("path", ""),
+            task=config.get("task", {}).get("name", ""),
             recipe=event.recipe,
-            passes=_passes(config) or self._head.passes,
             total_steps=event.total_steps,
             device=event.device,
             config=config,
@@ -239,7 +226,6 @@ class RunState:
         if event.step != self._group_step:
             self._group_step = event.step
             self._groups.clear()
-            self._passes.clear()
         group = event.group
         if group.origin != "train":  # what the advantages would be pushes nothing
             rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
@@ -255,7 +241,7 @@ class RunState:
         values, metrics = self._values, event.metrics
         values.update(
             status="paused" if values["status"] == "paused" else "running", step=event.step,
-            metrics=metrics, tokens=event.tokens, elapsed=event.elapsed, skipped="",
+            metrics=metrics, elapsed=event.elapsed,
             memory_gb=metrics.get("memory/peak_gb", values.get("memory_gb")),
         )  # fmt: skip
         if "frac_reward_zero_std" in metrics:
@@ -270,35 +256,15 @@ class RunState:
             at=at,
         )
 
+    @property
+    def _samples(self) -> int:
+        """The sampled answers per held-out problem; 0 means the curve is of greedy ones."""
+        return self._head.config.get("evaluation", {}).get("samples") or 0
+
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
-
-
-def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
-    inner = config.get(section)
-    return inner.get(name) if isinstance(inner, Mapping) else None
-
-
-def _passes(config: Mapping[str, Any]) -> int:
-    """Return the passes over the rollouts by settings or recipe; 0 if neither says."""
-    passes = _get(config, "algorithm", "passes")
-    if passes:
-        return int(passes)
-    from grpo_engine.config.recipes import RECIPES
-
-    recipe = RECIPES.get(_text(config, "algorithm", "recipe"))
-    return recipe.passes if recipe is not None else 0
-
-
-def _samples(config: Mapping[str, Any]) -> int:
-    """Return the sampled answers per held-out problem; 0 means the curve is of greedy ones."""
-    return int(_get(config, "evaluation", "samples") or 0)
-
-
-def _text(config: Mapping[str, Any], section: str, name: str) -> str:
-    return str(_get(config, section, name) or "")
 
 
 def clock(at: float | None) -> str:

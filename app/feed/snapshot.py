@@ -42,31 +42,35 @@ class Head:
     model: str = ""
     task: str = ""
     recipe: str = ""
-    passes: int = 0
     total_steps: int = 0
     device: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> int:
+        """The passes over the rollouts by settings or recipe; 0 if neither says."""
+        from grpo_engine.config.recipes import RECIPES
+
+        algorithm = self.config.get("algorithm", {})
+        recipe = RECIPES.get(algorithm.get("recipe", ""))
+        return int(algorithm.get("passes") or (recipe.passes if recipe is not None else 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A run at one moment; the only input of the panels."""
 
-    version: int = 0
     head: Head = field(default_factory=Head)
     status: Status = "empty"
     asked: Asked = ""
     step: int = 0
     current_step: int = 0
-    pace: str = ""
     board: BoardView = EMPTY_BOARD
     step_seconds: float | None = None
     eta: float | None = None
-    tokens: int = 0
     elapsed: float = 0.0
     tokens_per_second: float = 0.0
     memory_gb: float | None = None
-    memory_limit_gb: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, Series] = field(default_factory=dict)
     reading: bool = False  # what was recorded is still being read
@@ -75,14 +79,10 @@ class Snapshot:
     trained: tuple[ev.Group, ...] = ()  # the latest groups with scores and advantages
     trained_step: int = 0
     signal: tuple[tuple[int, float], ...] = ()  # share of groups with signal, by step
-    passes: tuple[ev.PassFinished, ...] = ()
-    evaluation: ev.EvaluationFinished | None = None
     alerts: tuple[AlertView, ...] = ()
     log: tuple[LogLine, ...] = ()
     paused_for: str = ""  # why the engine paused by itself
     failure: ev.RunFailed | None = None
-    summary: Mapping[str, float] = field(default_factory=dict)
-    skipped: str = ""
 
     @property
     def active(self) -> bool:

@@ -18,7 +18,7 @@ ENOUGH = 2 << 30
 HARDLY = 100 << 20
 
 
-def checks(db: str | None = None) -> list[Check]:
+def checks(db: Path | None) -> list[Check]:
     """The folder, the file, and the SQLite that reads it."""
     path, sqlite = store_path(db), sqlite3.sqlite_version
     return [folder(path), *file_system(path), database(path), used(path),

@@ -4,12 +4,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from typing import Any
 
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app import exit_codes
-from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.processes import environment
 
 READY = "--ready-file"
@@ -17,35 +15,36 @@ PATIENCE = 600.0  # seconds; a model may have to be downloaded
 TICK = 0.05
 
 
-def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
-    """Start `grpo-tui ARGUMENTS` detached from this terminal and print the run's name."""
+class LaunchError(RuntimeError):
+    """A run could not be started in its own process; `log` is all that this printed."""
+
+    def __init__(self, log: str, code: int) -> None:
+        super().__init__(log.rpartition("\n")[2] or f"the new process ended with status {code}")
+        self.log, self.code = log, code
+
+
+def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
+    """Start `grpo-tui ARGUMENTS` detached, wait until its run has begun, and return its names."""
     # options end at --, after which even a name such as --help is one
     end = arguments.index("--") if "--" in arguments else len(arguments)
     with scratch("detach") as folder:
-        ready, log = folder / "ready.json", folder / "said.txt"
+        ready, log = folder / "ready.json", folder / "log.txt"
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command(*arguments[:end], READY, str(ready), *arguments[end:]),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                start_new_session=True,
-                env=environment(),
-            )
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
+                start_new_session=True, env={**environment(), **variables},
+            )  # fmt: skip
         deadline = time.monotonic() + PATIENCE
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
         if not ready.exists():
-            print_stderr(log.read_text(encoding="utf-8", errors="replace").rstrip("\n"))
-            return child.returncode or exit_codes.FAILED
-        started = json.loads(ready.read_text(encoding="utf-8"))
+            text = log.read_text(encoding="utf-8", errors="replace").strip()
+            raise LaunchError(text, child.returncode or exit_codes.FAILED)
+        started: dict[str, Any] = json.loads(ready.read_text(encoding="utf-8"))
         if started["failed"]:
-            print_stderr(f"grpo-tui: {started['failed']}")
-            return child.wait() or exit_codes.FAILED
-    sys.stdout.write(
-        (json.dumps({**started, "pid": child.pid}) if as_json else visible(started["name"])) + "\n"
-    )
-    return exit_codes.OK
+            raise LaunchError(f"grpo-tui: {started['failed']}", child.wait() or exit_codes.FAILED)
+    return {**started, "pid": child.pid}
 
 
 def command(*arguments: str) -> list[str]:

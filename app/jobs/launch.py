@@ -1,25 +1,19 @@
 """Start runs outside this process: detached, or handed over when the workbench closes."""
 
-import json
 import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_engine.platform.scratch import scratch
-from grpo_tui.app.jobs.detach import command
+from grpo_tui.app.jobs.detach import command, start_detached
 from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
     from grpo_tui.app.jobs.sweep import Sweep
 
-PATIENCE = 600.0
 CLONE_OF = "clone of"  # the setting of a queued run that names its parent
-
-
-class LaunchError(RuntimeError):
-    """A run could not be started in its own process."""
 
 
 def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
@@ -40,15 +34,8 @@ def resume_detached(ref: str, store: Path) -> str:
 def _start(verb: str, subject: str, store: Path, parent: str = "") -> str:
     from grpo_tui.experiments.record.recorder import PARENT
 
-    done = subprocess.run(
-        command(verb, "--detach", "--json", "--db", str(store), "--", subject),
-        capture_output=True, text=True, timeout=PATIENCE,
-        stdin=subprocess.DEVNULL, env={**environment(), PARENT: parent}, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise LaunchError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
-                          f"the new process ended with status {done.returncode}")  # fmt: skip
-    return str(json.loads(done.stdout.strip().splitlines()[-1])["name"])
+    started = start_detached(verb, "--db", str(store), "--", subject, **{PARENT: parent})
+    return str(started["name"])
 
 
 def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:

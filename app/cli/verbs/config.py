@@ -145,14 +145,14 @@ def diff(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def settings_of(name: str, db: str | None) -> dict[str, Any]:
+def settings_of(name: str, db: Path | None) -> dict[str, Any]:
     """Flatten the settings of a configuration to JSON values."""
     from grpo_tui.experiments.db.configs import config_tree, flat
 
     return flat(config_tree(named(name, db)))
 
 
-def named(name: str, db: str | None = None) -> Any:
+def named(name: str, db: Path | None = None) -> Any:
     """Return a configuration by file, preset or run, or the defaults."""
     from grpo_engine.config.settings import RunConfig
     from grpo_engine.errors import ConfigError, quoted

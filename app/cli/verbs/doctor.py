@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import typer
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, uses_colour, writes_unicode
-from grpo_tui.app.cli.params import Json
+from grpo_tui.app.cli.params import Db, Json
 from grpo_tui.app.health.checks import Check, Level
 
 # with and without Unicode, and the colour
@@ -19,7 +20,7 @@ MARKS: Final = {
 
 def doctor(
     as_json: Json = False,
-    db: Annotated[str | None, typer.Option(help="The database to check.")] = None,
+    db: Db = None,
 ) -> None:
     """Say what this machine has and lacks, and measure how fast it multiplies.
 
@@ -37,7 +38,7 @@ def doctor(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def collect(db: str | None, narrate: Callable[[str], None]) -> dict[str, list[Check]]:
+def collect(db: Path | None, narrate: Callable[[str], None]) -> dict[str, list[Check]]:
     """Run every check, by area in the order of the report."""
     from grpo_tui.app.health import machine, mlx, packages, store, terminal
 

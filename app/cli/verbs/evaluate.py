@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import Holding, JsonLines, Sets, complete_presets, complete_runs
+from grpo_tui.app.cli.params import Db, JsonLines, Sets, complete_presets, complete_runs
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -37,7 +37,7 @@ def evaluate(
     ] = True,
     sets: Sets = None,
     as_json: JsonLines = False,
-    db: Holding = None,
+    db: Db = None,
 ) -> None:
     """Score a run or a model on held-out problems, and compare it with its base model.
 

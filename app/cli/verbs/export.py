@@ -1,7 +1,7 @@
 """`grpo-tui export`: write runs, metrics, rollouts, turns, tokens or evaluations to a file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,15 +10,17 @@ from grpo_tui.app.cli.params import Db, Raw, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
+What = Literal["runs", "metrics", "steps", "rollouts", "turns", "tokens", "evaluations"]
+Format = Literal["csv", "jsonl", "parquet", "md", "tensorboard", "wandb", "trackio"]
+ENDINGS: dict[str, Format] = {
+    ".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".md": "md", "": "csv",
+}  # fmt: skip
+
 
 def export(
     runs: Runs,
-    what: Annotated[
-        str, typer.Option(help="runs, metrics, steps, rollouts, turns, tokens or evaluations.")
-    ] = "metrics",
-    format: Annotated[
-        str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
-    ] = "",
+    what: Annotated[What, typer.Option(help="The table to write.")] = "metrics",
+    format: Annotated[Format | None, typer.Option(help="Default: the file's, else csv.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
     ] = None,
@@ -44,7 +46,6 @@ def export(
     out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority
     format = format or (_by_ending(out) if out else "csv")
-    _refuse_unknown(what, format)
     if where and format in TRACKERS:
         raise typer.BadParameter(f"--where selects rows, and {format} gets all values")
     if raw and format != "csv":
@@ -66,30 +67,10 @@ def export(
     warn_of_escapes(written.escaped)
 
 
-def _refuse_unknown(what: str, format: str) -> None:
-    from grpo_engine.errors import nearest, quoted
-    from grpo_tui.experiments.errors import ExportError
-    from grpo_tui.experiments.export.files import FORMATS
-    from grpo_tui.experiments.export.rows import WHAT
-    from grpo_tui.experiments.export.trackers import TRACKERS
-
-    formats = (*FORMATS, *TRACKERS)
-    if format not in formats:
-        raise ExportError(
-            f"unknown format {quoted(format)}{nearest(format, formats)}; "
-            f"choose from {', '.join(formats)}"
-        )
-    if what not in WHAT:
-        raise ExportError(
-            f"{quoted(what)} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
-        )
-
-
-def _by_ending(out: Path) -> str:
-    endings = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".md": "md"}
-    ending = out.suffix.lower()
-    if ending and ending not in endings:
+def _by_ending(out: Path) -> Format:
+    if (ending := out.suffix.lower()) not in ENDINGS:
+        listed = ", ".join(filter(None, ENDINGS))
         raise typer.BadParameter(
-            f"--out {out}: unknown extension {ending} ({', '.join(endings)}); use --format"
+            f"--out {out}: unknown extension {ending} ({listed}); use --format"
         )
-    return endings.get(ending, "csv")
+    return ENDINGS[ending]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grpo_engine.paths import irregular_file
-from grpo_tui.app.cli.output import print_json, print_rows, print_table
+from grpo_tui.app.cli.output import print_fields, print_json, print_rows
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.stderr import print_stderr
@@ -42,7 +42,7 @@ def show(
     details = describe(path)
     if as_json:
         return print_json(details)
-    return print_table([{"field": name, "value": value} for name, value in details.items()])
+    return print_fields(details)
 
 
 @app.command("import")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.output import print_json, print_rows
+from grpo_tui.app.cli.output import print_fields, print_json
 from grpo_tui.app.cli.params import Json, complete_presets
 
 app = typer.Typer(help="List the presets; show one. Example: grpo-tui presets show starter")
@@ -18,10 +18,12 @@ def list_(as_json: Json = False) -> None:
     """
     from grpo_engine.presets import names, preset
 
-    rows = [{"name": item.name, "about": item.about, "settings": item.tree}
-            for item in map(preset, names())]  # fmt: skip
-    table = [{"name": row["name"], "about": row["about"]} for row in rows]
-    print_rows(rows, as_json=as_json, table=table)
+    items = [preset(name) for name in names()]
+    if as_json:
+        return print_json(
+            [{"name": item.name, "about": item.about, "settings": item.tree} for item in items]
+        )
+    return print_fields({item.name: item.about for item in items})
 
 
 @app.command("show")

@@ -28,8 +28,9 @@ def list_(as_json: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("recipe", *ASKS, box=None, header_style="bold", pad_edge=False)
-    table.columns[0].no_wrap = True
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("recipe", *ASKS):
+        table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
     for recipe_ in recipes_.values():
         choices = (answer.choice.replace("_", " ") for answer in answers(recipe_))
         table.add_row(recipe_.name, *choices)

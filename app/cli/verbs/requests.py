@@ -1,6 +1,7 @@
 """Verbs that ask a run in another process: `pause`, `continue` and `stop`."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ def stop(
     _send(run, "stop_now" if now else "stop_after_step", as_json, db)
 
 
-def _send(run: str, verb: str, as_json: bool, db: str | None) -> None:
+def _send(run: str, verb: str, as_json: bool, db: Path | None) -> None:
     """Send the request and wait up to five seconds until it is taken."""
     from grpo_tui.experiments.errors import QueryError
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Detach, Holding, JsonLines, OnEnd, ReadyFile, RunRef
+from grpo_tui.app.cli.params import Db, Detach, JsonLines, OnEnd, ReadyFile, RunRef
 from grpo_tui.app.cli.startup import leave_to_background
 
 
@@ -21,7 +21,7 @@ def resume(
     detach: Detach = False,
     as_json: JsonLines = False,
     on_end: OnEnd = "",
-    db: Holding = None,
+    db: Db = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of a run that was made with --no-store.")
     ] = None,

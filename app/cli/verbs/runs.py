@@ -25,12 +25,14 @@ ALERT_FIELDS = (
     "explanation", "remedy", "muted",
 )  # fmt: skip
 
-app = typer.Typer(help="List runs; show, rename, tag, note, archive, delete, import.")
+app = typer.Typer(
+    help="List runs; show, rename, tag, note, archive, delete, import. Without a command it is "
+    "`list`: grpo-tui runs --filter status:running"
+)
 
 
-@app.callback(invoke_without_command=True)
-def runs(
-    context: typer.Context,
+@app.command("list")
+def list_(
     filter: Annotated[
         str, typer.Option("--filter", "-f", help="Words, status:running, reward>0.5, !, |.")
     ] = "",
@@ -52,8 +54,6 @@ def runs(
 
     Example: grpo-tui runs --filter 'status:completed reward>0.5' --sort '-best reward'
     """
-    if context.invoked_subcommand is not None:
-        return
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import NoStoreError
     from grpo_tui.experiments.export.csv import header_of
@@ -211,7 +211,7 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
 
 
 def _change(
-    runs: "Sequence[str]", db: str | None, change: "Callable[[ExperimentStore, int], object]"
+    runs: "Sequence[str]", db: Path | None, change: "Callable[[ExperimentStore, int], object]"
 ) -> str:
     """Change these runs in the store; return their names."""
     with reading(db) as reader:

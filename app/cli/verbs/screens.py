@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from grpo_tui.app.cli.params import Holding, RunRef
+from grpo_tui.app.cli.params import Db, RunRef
 from grpo_tui.app.cli.startup import require_terminal
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def watch(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="View only: no control, no export, no new runs.")
     ] = False,
-    db: Holding = None,
+    db: Db = None,
 ) -> None:
     """Attach the live screen to a run: in the background, on another terminal, or long ended.
 
@@ -34,7 +34,7 @@ def watch(
     _open(store, lambda: StoreFeed(store, uid, may_control=not read_only), read_only=read_only)
 
 
-def replay(run: RunRef = "@last", speed: Speed = 1.0, db: Holding = None) -> None:
+def replay(run: RunRef = "@last", speed: Speed = 1.0, db: Db = None) -> None:
     """Play a recorded run again. Needs no MLX; `.` holds the replay.
 
     Example: grpo-tui replay @last --speed 4

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Holding, RunRef
+from grpo_tui.app.cli.params import Db, RunRef
 
 
 def serve(
     run: RunRef = "@last",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback.")] = 8765,
-    db: Holding = None,
+    db: Db = None,
 ) -> None:
     """Show a run in a browser, read-only, at an address with a secret token.
 

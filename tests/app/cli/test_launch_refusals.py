@@ -9,7 +9,8 @@ from grpo_engine.config.parse import build, merge
 from grpo_engine.presets import preset
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.startup import leave_to_background
-from grpo_tui.app.jobs.launch import LaunchError, detached
+from grpo_tui.app.jobs.detach import LaunchError
+from grpo_tui.app.jobs.launch import detached
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.calls import Cli, caller
@@ -74,14 +75,14 @@ def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> Non
 def test_a_run_in_the_background_gets_the_same_words_without_detach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    started: list[tuple[list[str], bool]] = []
+    started: list[tuple[str, ...]] = []
 
-    def start(words: list[str], *, as_json: bool) -> int:
-        started.append((words, as_json))
-        return 3
+    def start(*words: str) -> None:
+        started.append(words)
+        raise LaunchError("no run", 3)
 
     monkeypatch.setattr("grpo_tui.app.jobs.detach.start_detached", start)
     monkeypatch.setattr("sys.argv", ["grpo-tui", "train", "--detach", "--steps", "2"])
     with pytest.raises(SystemExit) as left:
         leave_to_background(as_json=True)
-    assert (left.value.code, started) == (3, [(["train", "--steps", "2"], True)])
+    assert (left.value.code, started) == (3, [("train", "--steps", "2")])

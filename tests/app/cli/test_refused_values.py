@@ -82,7 +82,7 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["runs", "--limit", "010"], "--limit: '010' begins with 0"),
         (["runs", "--json", "--csv"], "--json and --csv exclude each other"),
         (["runs", "--raw"], "--raw goes with --csv"),
-        (["runs", "--all", "--db", "other.db", "show", "@last"], "goes after `show`"),
+        (["runs", "--all", "--db", "other.db", "show", "@last"], "unexpected extra argument"),
         (["rollouts", "@last", "--mode", "x"], "--mode goes with --search TEXT"),
         (["rollouts", "@last", "--search", "a", "--mode", "x"], "there is no search mode 'x'"),
         (["export", "@last", "--out", "nope/x.csv"], "/nope/x.csv: make "),

@@ -68,7 +68,7 @@ def played(session: Session, step: int) -> Snapshot:
 
 
 def facts_of(snapshot: Snapshot) -> tuple[object, ...]:
-    return (snapshot.step, snapshot.series, snapshot.groups, snapshot.alerts, snapshot.evaluation)
+    return (snapshot.step, snapshot.series, snapshot.groups, snapshot.alerts)
 
 
 def test_seeking_shows_what_playing_to_the_end_of_that_step_shows(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.app.jobs.launch import LaunchError, resume_detached
+from grpo_tui.app.jobs.detach import LaunchError
+from grpo_tui.app.jobs.launch import resume_detached
 from tests.experiments.made import record_run
 
 

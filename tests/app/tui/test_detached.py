@@ -9,6 +9,7 @@ import pytest
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import RunStarted
 from grpo_tui.app.jobs import launch
+from grpo_tui.app.jobs.detach import LaunchError
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, RunOpened
@@ -27,7 +28,7 @@ class Process:
     def start(self, config: RunConfig, store: Path, parent: str = "") -> str:  # noqa: ARG002
         self.go.wait(60)
         if self.failure:
-            raise launch.LaunchError(self.failure)
+            raise LaunchError(self.failure, 1)
         record(store, iter(self.events), name=config.name)
         return config.name
 

@@ -126,7 +126,7 @@ async def test_charts_are_drawn_again_only_where_they_change(
         curves = app.screen.query_one(Curves)
         assert len(set(drawn)) > 3
         drawn.clear()
-        curves.snapshot = replace(curves.snapshot, tokens=1)
+        curves.snapshot = replace(curves.snapshot, elapsed=1.0)
         assert drawn == []
         changed = {**curves.snapshot.series, "kl": Series.of("kl", [1], [0.5])}
         curves.snapshot = replace(curves.snapshot, series=changed)

@@ -508,10 +508,7 @@ def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
 def _numbers(snapshot: Snapshot) -> list[str]:
     numbers = []
     if snapshot.memory_gb is not None:
-        used = with_unit(snapshot.memory_gb, "GB")
-        if limit := snapshot.memory_limit_gb:
-            used = f"{used.removesuffix(' GB')}/{short(limit)} GB"
-        numbers.append(used)
+        numbers.append(with_unit(snapshot.memory_gb, "GB"))
     if snapshot.tokens_per_second:
         numbers.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
