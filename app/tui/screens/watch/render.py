@@ -407,16 +407,6 @@ def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
     return [(f"  {clip(asked(group.prompt_text), width - 2)}", colour)]
 
 
-def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tuple[int, bool]:
-    """The first group to draw and whether reasons fit, so that the selected one is visible."""
-    if sum(2 if no_push_reason(group) else 1 for group in groups) <= height:
-        return 0, True
-    if len(groups) <= height or height <= 4:
-        first = max(0, min(prompt - height + 1, len(groups) - height)) if prompt >= height else 0
-        return first, False
-    return max(0, prompt - height + 1), False
-
-
 # -- alerts and log -----------------------------------------------------------------------------
 
 ENTRY_LEAD = 12  # cells before an alert's text: mark, time, sign
