@@ -19,7 +19,7 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, paragraph
 
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
@@ -100,10 +100,8 @@ def answer_lines(tokens: Sequence[Token], cursor: int | None, width: int) -> lis
     return [[(piece.text, look(piece.token)) for piece in line] for line in lines]
 
 
-class TokenLine(Panel, can_focus=False):
+class TokenLine(Bar):
     """The probability of the token under the cursor, after and before training."""
-
-    framed = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
         for panel in self.screen.query(AnswersPanel):

@@ -44,6 +44,7 @@ class Panel(Widget, can_focus=True):
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
+    about: ClassVar[str] = ""  # the topic that explains it
     wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
     class Moved(Message):
@@ -89,7 +90,7 @@ class Panel(Widget, can_focus=True):
 
     def topic(self) -> str:
         """The topic that `?` explains; empty for the screen."""
-        return ""
+        return self.about
 
     def copy_text(self) -> str:
         """The text that `y` copies."""
@@ -239,6 +240,13 @@ class Panel(Widget, can_focus=True):
     def on_descendant_blur(self) -> None:
         """Dim the frame."""
         self.refresh()
+
+
+class Bar(Panel, can_focus=False):
+    """A line or some lines without a frame, which the keys never act in."""
+
+    framed = False
+    ALLOW_MAXIMIZE = False
 
 
 class ScrolledPanel(Panel):

@@ -65,7 +65,7 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -89,12 +89,10 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
 
-class HeaderPanel(ViewPanel, can_focus=False):
+class HeaderPanel(Bar, ViewPanel):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
         return [header_line(self.view, width)]

@@ -85,9 +85,6 @@ class RunsTable(ViewPanel):
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
             self.refresh()
 
-    def topic(self) -> str:
-        return "screen:runs"
-
     def copy_text(self) -> str:
         """Return the run's id and name."""
         run = self.view.selected

@@ -35,7 +35,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Bar, Line, hint, paragraph, visible
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -147,8 +147,7 @@ class Answers(SnapshotList):
     def count(self) -> int:
         return len(self.group.rollouts) if self.group else 0
 
-    def topic(self) -> str:
-        return "panel:answers"
+    about = "panel:answers"
 
     def watch_now(self) -> None:
         """Count the seconds of those that wait for their environment."""
@@ -239,8 +238,7 @@ class Groups(SnapshotList):
         group = group_at(self.snapshot, self.prompt)
         return len(group.rollouts) if group else 0
 
-    def topic(self) -> str:
-        return "panel:groups"
+    about = "panel:groups"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""
@@ -378,12 +376,10 @@ class AlertsLog(SnapshotList):
         return entry.text if entry else ""
 
 
-class NarratorLine(Panel, can_focus=False):
+class NarratorLine(Bar):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     sentences: reactive[tuple[str, ...]] = reactive(())
 
@@ -391,12 +387,10 @@ class NarratorLine(Panel, can_focus=False):
         return render.sentence_lines(self.sentences, width, height)
 
 
-class PhaseBar(Panel, can_focus=False):
+class PhaseBar(Bar):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0)
