@@ -696,7 +696,7 @@ class NewRunScreen(WorkbenchScreen):
         elif kind == "clone":
             self.clone(name)
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def action_begin(self) -> None:
         """List the checkpoints of the cloned run to begin with."""
         run = self.view.form.origin.run
@@ -939,7 +939,7 @@ class NewRunScreen(WorkbenchScreen):
         if name and name.strip():
             self._write(config, Path(name.strip()).expanduser().absolute())
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def _write(self, config: RunConfig, path: Path) -> None:
         from grpo_engine.config.parse import write_yaml
 

@@ -561,7 +561,7 @@ class RunsScreen(ControlScreen):
                 await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
             self._relist(group=group, folded=frozenset())
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
         from grpo_tui.app.tui.dialogs.picker import Picker
