@@ -34,7 +34,7 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(View)
 
 
-class VerdictLine(Bar, ViewPanel):
+class VerdictLine(ViewPanel, Bar, can_focus=False):
     """Which setting is better, with what confidence, and what differs."""
 
     def watch_view(self) -> None:

@@ -89,7 +89,7 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
 
-class HeaderPanel(Bar, ViewPanel):
+class HeaderPanel(ViewPanel, Bar, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"

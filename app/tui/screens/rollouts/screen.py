@@ -75,7 +75,7 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(View)
 
 
-class HistoryBar(Bar, ViewPanel):
+class HistoryBar(ViewPanel, Bar, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
