@@ -437,6 +437,7 @@ def entry_lines(
         rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
     elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
+        tail[:1] = [(text.lstrip(), look) for text, look in tail[:1]]
     head = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
     indent = [(" " * (ENTRY_LEAD - 1), "")]
     lines = [[*(indent if i else head), (row, look)] for i, row in enumerate(rows)]
