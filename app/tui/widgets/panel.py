@@ -21,6 +21,7 @@ from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
+from grpo_tui.app.tui.looks.colours import style_named
 
 Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
 Line = list[Span]
