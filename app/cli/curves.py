@@ -1,23 +1,26 @@
-"""Curves in the shell, drawn as on the screens: one chart per metric, one curve per run."""
+"""Plots in the terminal: one chart per metric, one curve per run."""
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import NamedTuple
 
-from grpo_engine.metrics import spec
-from grpo_tui.app.charts.series import Series, cut
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import Series, Trace, cut
 from grpo_tui.app.cli.output import uses_colour, writes_unicode
-from grpo_tui.app.text.numbers import MINUS, short
+from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.experiments.values import MetricSeries
 
 HEIGHT = 14
 LEAST_WIDTH = 24
-COLOURS = (12, 9, 10, 13, 14, 15)  # of 256: blue, red, green, magenta, cyan, white
+COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Points = tuple[list[float], list[float]]
+_PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
 
 class Canvas(NamedTuple):
@@ -26,12 +29,6 @@ class Canvas(NamedTuple):
     width: int = 80
     colour: bool = False
     unicode: bool = True
-
-    def paint(self, text: str, run: int | None) -> str:
-        """Colour a text as the curve of a run."""
-        if run is None or not self.colour:
-            return text
-        return f"\x1b[38;5;{COLOURS[run % len(COLOURS)]}m{text}\x1b[0m"
 
 
 def terminal() -> Canvas:
@@ -45,19 +42,15 @@ def terminal() -> Canvas:
 
 
 def metric_chart(
-    key: str,
-    read: Iterable[tuple[str, MetricSeries]],
-    canvas: Canvas,
-    *,
-    smooth: float = 0.0,
+    key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0,
     height: int = HEIGHT,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return the lines of a metric's chart; `read` has each run's name and stored values.
 
     There is a title, a line per run with its last value, and the curves. Runs differ by colour, or
     by letter without colour or with more runs than colours.
     """
-    from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot
+    import plotext
 
     label = spec(key).label
     title = safe(key if label == key else f"{label} ({key})")
@@ -66,34 +59,65 @@ def metric_chart(
     if not runs:
         return [f"{title}: no numbers"]
     lettered = len(runs) > (len(COLOURS) if canvas.colour else 1)
-    first = min(series.steps[0] for _, series in runs)
-    last = max(series.last_step for _, series in runs)
-    wide = canvas.width - LABELS
-    curves = [
-        Curve(cut(series, series.steps, last - first, 2 * wide, first), str(index))
-        for index, (_, series) in enumerate(runs)
-    ]
-    scale = axis_of(key, curves, height)
-
-    def mark(run: int, usual: str) -> str:
-        return LETTERS[run % len(LETTERS)] if lettered else usual if canvas.unicode else "*"
-
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure.clear()
+    figure.theme("simple" if canvas.colour else "colorless").plot_size(canvas.width, height)
     lines = [clip(title, canvas.width)]
+    plotted: list[Points] = []
     for index, (name, series) in enumerate(runs):
-        text = clip(f" {safe(name)}  {short(series.value, 3)}", canvas.width - 1)
-        lines.append(canvas.paint(mark(index, "━"), index) + text)
-    rows = plot(curves, scale, wide, height)
-    for margin, row in zip(scale.margin(height), rows, strict=True):
-        line = margin
-        for colour, cells in groupby(row, key=lambda cell: cell[1]):
-            run = int(colour) if colour else None
-            signs = (sign if run is None else mark(run, sign) for sign, *_ in cells)
-            line += canvas.paint("".join(signs), run)
-        lines.append(line.rstrip())
-    ends = f"{' ' * LABELS}step {first}"
-    lines.append(ends + f" {last}".rjust(canvas.width - len(ends)) * (last > first))
+        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
+        marker = letter if lettered else "braille" if canvas.unicode else "*"
+        for steps, values in lines_of(series, 2 * canvas.width):
+            signal = figure.signal(steps, values, marker=plotext.marker(marker, colour))
+            figure.draw(signal.lines())
+            plotted.append((steps, values))
+        mark = letter if lettered else "━" if canvas.unicode else "*"
+        text = f" {safe(name)}  {short(series.value, 3)}"
+        mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
+        lines.append(mark + clip(text, canvas.width - 1))
+    first, last = min(steps[0] for steps, _ in plotted), max(steps[-1] for steps, _ in plotted)
+    ticks = step_ticks(int(first), int(last), canvas.width)
+    figure.ruler("x").ticks(ticks, list(map(str, ticks)))
+    scale = axis((value for _, values in plotted for value in values), unit=spec(key).unit,
+                 natural=natural_range(key), labels=5)  # fmt: skip
+    y = figure.ruler("y").lim(scale.low, scale.high)
+    y.ticks(*map(list, zip(*scale.labels, strict=True)))
+    body = str(figure.build())
+    body = body if canvas.colour else plotext.uncolorize(body)
+    lines += (row.rstrip() for row in body.splitlines())
     return lines if canvas.unicode else [_ascii(line) for line in lines]
 
 
 def _ascii(line: str) -> str:
-    return line.replace(MINUS, "-").encode("ascii", "backslashreplace").decode()
+    return line.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+
+
+def lines_of(series: Series, wide: int) -> list[Points]:
+    """Return a curve as lines between gaps, reduced to what `wide` columns show."""
+    if not series.steps:
+        return []
+    first = series.steps[0]
+    span = (series.last_step - first) or 1
+    if len(series.steps) <= wide:
+        return _pieces(zip(series.steps, series.line, strict=True))
+    trace: Trace = cut(series, series.steps, span, wide, first)
+    return _pieces((round(first + item.x * span / (wide - 1)), value)
+                   for item in trace.columns for value in item.line)  # fmt: skip
+
+
+def _pieces(points: Iterable[tuple[float, float]]) -> list[Points]:
+    """The finite points between gaps."""
+    pieces: list[Points] = [([], [])]
+    for step, value in points:
+        if isfinite(value):
+            pieces[-1][0].append(step)
+            pieces[-1][1].append(value)
+        elif pieces[-1][0]:
+            pieces.append(([], []))
+    return [piece for piece in pieces if piece[0]]
+
+
+def step_ticks(first: int, last: int, width: int) -> Sequence[int]:
+    """The steps with a label: both ends, and as many between them as fit."""
+    parts = max(1, min(4, (width - 10) // (len(str(last)) + 2) - 1))
+    return sorted({first + (last - first) * part // parts for part in range(parts + 1)})

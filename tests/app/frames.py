@@ -22,14 +22,13 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
+from grpo_tui.app.tui.looks.colours import DARK, READABLE, contrast
 from grpo_tui.app.tui.looks.themes import number_of
 from grpo_tui.app.tui.widgets.panel import Panel
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.
-LOOKS = [(size, DARK) for size in SIZES]
-LOOKS += [((120, 40), theme) for theme in PALETTES if theme != DARK]
+LOOKS = [*((size, DARK) for size in SIZES), ((120, 40), "light")]
 
 
 def frame(app: App[Any]) -> list[str]:

@@ -32,6 +32,7 @@ class Picture:
     dots: dict[str, set[Dot]] = field(default_factory=lambda: defaultdict(set))
     cells: dict[Dot, tuple[str, str]] = field(default_factory=dict)
     labels: dict[int, float] = field(default_factory=dict)
+    inset: tuple[float, float] = (0.0, 0.0)  # dots between the edges and the ends of both axes
 
     @property
     def wide(self) -> int:
@@ -45,10 +46,11 @@ class Picture:
         """Where a value belongs between the first and the last label, in dots from the top."""
         if len(self.labels) == 1:
             ((row, known),) = self.labels.items()
-            assert abs(value - known) <= 5e-2 * abs(known) + 1e-30, (value, known)
+            assert abs(value - known) <= 5e-2 * abs(known) + 1e-15, (value, known)
             return next(y for _, y in sorted(self.all_dots()) if y // 4 == row)
         low, high = self.labels[self.height - 1], self.labels[0]
-        return (high - value) * (self.tall - 1) / (high - low)
+        inset = self.inset[1]
+        return inset + (high - value) * (self.tall - 1 - 2 * inset) / (high - low)
 
     def all_dots(self) -> set[Dot]:
         return set().union(*self.dots.values())

@@ -69,6 +69,7 @@ def runs(home: Path) -> Any:
     return json.loads(done.stdout) if done.returncode == 0 else []
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_stopped_and_resumed_only_with_its_functions(
     world: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_run_is_recorded_stopped_and_resumed_only_with_its_functions(
     assert whole["reward"] == second["reward"]
 
 
+@pytest.mark.slow
 def test_a_run_in_a_store_of_its_own_is_resumed_there(world: Path, tmp_path: Path) -> None:
     code = """
 run = grpo.iterate(record=sys.argv[1] + "/own.db", **{**SETTINGS, "rewards": ["format_all"]})
@@ -119,6 +121,7 @@ def test_a_loop_that_ends_with_its_process_leaves_a_run_that_is_not_active(
     assert run["status"] == "aborted"
 
 
+@pytest.mark.slow
 def test_without_a_recorder_a_run_says_what_is_missing(world: Path, tmp_path: Path) -> None:
     hidden = "from grpo_engine import names\nnames.installed = lambda kind: {}\n"
     process = script(tmp_path, world, hidden + "grpo.train(**SETTINGS)")
@@ -162,6 +165,7 @@ def notebook(folder: Path, *cells: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_notebook_of_the_docs_runs_and_is_stored_without_outputs(tmp_path: Path) -> None:
     file = ROOT / "docs" / "python.ipynb"
     book = json.loads(file.read_text())

@@ -188,6 +188,7 @@ async def demands_its_token(page: Page) -> None:
     assert page.windows() == []
 
 
+@pytest.mark.slow
 async def test_a_browser_sees_the_run_go_on_and_steers_nothing(page: Page) -> None:
     await listening(page)
     await demands_its_token(page)
@@ -224,6 +225,7 @@ MALFORMED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_the_log_has_a_line_for_a_request_and_never_the_token(page: Page) -> None:
     await listening(page)
     async with ClientSession() as client, client.get(page.address) as answer:
@@ -244,6 +246,7 @@ async def test_the_log_has_a_line_for_a_request_and_never_the_token(page: Page) 
     assert "GET / 200" in log
 
 
+@pytest.mark.slow
 async def test_a_window_of_a_million_columns_is_an_ordinary_one(page: Page) -> None:
     await listening(page)
     async with window(page, columns=100_000, rows=100_000) as seen:
@@ -258,6 +261,7 @@ async def test_a_window_of_a_million_columns_is_an_ordinary_one(page: Page) -> N
     await nobody_left(page)
 
 
+@pytest.mark.slow
 async def test_windows_end_with_a_server_that_is_killed(page: Page) -> None:
     await listening(page)
     async with window(page) as seen:
@@ -268,6 +272,7 @@ async def test_windows_end_with_a_server_that_is_killed(page: Page) -> None:
         assert not psutil.wait_procs(processes, timeout=PATIENCE)[1]
 
 
+@pytest.mark.slow
 def test_a_window_ends_with_its_input_even_if_it_has_nothing_to_draw(page: Page) -> None:
     command = [sys.executable, "-P", "-m", "grpo_tui", "watch", "calm-otter", "--read-only"]
     with subprocess.Popen(

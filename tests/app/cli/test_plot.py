@@ -1,6 +1,8 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
+import math
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, metric_chart, terminal
+from grpo_tui.app.charts.series import Series
+from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, lines_of, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
@@ -42,15 +45,31 @@ def stored(*values: float, first: int = 1) -> MetricSeries:
     return MetricSeries(run=1, key="reward", steps=steps, values=values)
 
 
+def series(*values: float, smooth: float = 0.0) -> Series:
+    return Series.of("reward", range(1, len(values) + 1), values, smooth)
+
+
 def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
     lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN, height=8)
     assert lines[:2] == ["reward", "* otter  1"]
-    body = lines[2:-1]
-    assert len(body) == 8
-    assert body[0].split()[0] == "1"
-    assert (body[0][-1], len(body[0])) == ("*", PLAIN.width)
-    assert body[-1].startswith("     0 *")
-    assert lines[-1].split() == ["step", "1", "2"]
+    body = [line for line in lines[2:] if "*" in line]
+    assert body[0].lstrip().startswith("1+")
+    assert body[0].rstrip("|").endswith("*")
+    assert body[-1].lstrip().startswith("0+*")
+    assert lines[-1].split() == ["1", "2"]
+
+
+def test_smoothed_points_are_the_debiased_average() -> None:
+    ((steps, values),) = lines_of(series(1.0, 0.0, smooth=0.5), 80)
+    # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
+    assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
+
+
+def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
+    gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
+    assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
+    sparse = Series.of("reward", (0, 20, 40), (0.0, 20.0, 40.0))
+    assert lines_of(sparse, 80) == [([0, 20, 40], [0.0, 20.0, 40.0])]
 
 
 def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
@@ -64,12 +83,60 @@ def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
     assert "aaaa" not in coloured
 
 
+def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
+    runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
+    colours = re.compile("\x1b\\[38;5;([0-9]+)m")
+    for count in (6, 7):
+        lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
+        names = lines[1 : count + 1]
+        assert len({colours.findall(line)[0] for line in names}) == 6
+        plain = re.sub("\x1b\\[[0-9;]*m", "", names[0])
+        assert plain == ("━ run-0  0" if count == 6 else "a run-0  0")
+        assert "\x1b[48" not in "".join(lines)  # the terminal's own background
+    letters = [line[0] for line in metric_chart("reward", runs, PLAIN)[1:28]]
+    assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
+
+
+def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> None:
+    for width, height in ((150, 60), (40, 14)):
+        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
+                             Canvas(width=width, unicode=False), height=height)  # fmt: skip
+        assert max(map(len, lines)) == width
+        assert len(lines) == 2 + height
+    assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
+    assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
+
+
+@pytest.mark.parametrize(
+    ("width", "steps", "expected"),
+    [
+        # the chart is ten cells narrower, and a label of n figures takes n + 2
+        (40, (1, 9), [1, 3, 5, 7, 9]), (24, (1, 100), [1, 100]), (24, (50, 99), [50, 74, 99]),
+        (24, (10**6, 10**6 + 1), [10**6, 10**6 + 1]), (25, (1, 100), [1, 50, 100]),
+        (40, (7, 7), [7]),
+    ],
+)  # fmt: skip
+def test_labels_of_steps_are_at_both_ends_and_between_them_as_many_as_fit(
+    width: int, steps: tuple[int, int], expected: list[int]
+) -> None:
+    series = MetricSeries(run=1, key="reward", steps=steps[: 1 + (steps[0] < steps[1])],
+                          values=(0.0, 1.0)[: 1 + (steps[0] < steps[1])])  # fmt: skip
+    lines = metric_chart("reward", [("otter", series)], Canvas(width=width, unicode=False))
+    assert [int(text) for text in lines[-1].split()] == expected
+
+
+def test_a_chart_has_up_to_five_round_labels() -> None:
+    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)
+    labels = [line.split("+")[0].strip() for line in lines[3:-2] if "+" in line]
+    assert labels == ["1", ".8", ".5", ".2", "0"]
+
+
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
     values = [0.0] * 5000
     values[4] = 8.0
     for smooth, top in ((0.0, "8"), (0.9, "1")):
         lines = metric_chart("reward", [("otter", stored(*values))], PLAIN, smooth=smooth)
-        assert (lines[2].split()[0] == top) == (smooth == 0), lines[2]
+        assert lines[3].lstrip().startswith(f"{top}+") == (smooth == 0), lines[3]
 
 
 def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
@@ -164,7 +231,7 @@ def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
     assert "## Curves\n\n```text\nreward\n" in report
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
     runs = ("plain-otter", "brave-fox")
-    assert "step 1" not in cli("compare", *runs).out
+    assert "┌" not in cli("compare", *runs).out
     monkeypatch.setattr(
         "grpo_tui.app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False
     )

@@ -264,7 +264,7 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @hypothesis_settings(
-    max_examples=int(os.environ.get("READY_EXAMPLES", "12")), deadline=None, derandomize=True,
+    max_examples=int(os.environ.get("READY_EXAMPLES", "4")), deadline=None, derandomize=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(tree=choices())

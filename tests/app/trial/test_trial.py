@@ -103,6 +103,7 @@ async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced
         trial.close()
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_in_the_temporary_folder(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,11 @@
-"""The benchmark of alerts: its runs can be started, and its page has every rule."""
+"""The recorded runs of the benchmark of alerts."""
 
 import pytest
 
 from benchmarks import alerts
 
 
-@pytest.mark.parametrize("between", [True, False], ids=["evaluated between", "at the ends only"])
+@pytest.mark.parametrize("between", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_recorded_starter_runs_raise_no_alert(between: bool) -> None:
     runs = list(alerts.recordings(between=between))
     assert len(runs) >= 5

@@ -182,7 +182,13 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "every"), [*((name, 2) for name in RECIPES if name != "sft"), ("grpo", 1)]
+    ("recipe", "every"),
+    [("grpo", 2), ("grpo-process", 2), ("ppo", 2), ("grpo", 1)]
+    + [
+        pytest.param(name, 2, marks=pytest.mark.slow)
+        for name in RECIPES
+        if name not in ("grpo", "grpo-process", "ppo", "sft")
+    ],
 )
 def test_groups_without_a_token_have_no_part_in_the_update(
     world: Path, tmp_path: Path, recipe: str, every: int

@@ -63,6 +63,7 @@ def test_the_textbook_halves_and_no_player_is_good_at_both() -> None:
         assert statistics.fmean(found) > 4.5
 
 
+@pytest.mark.slow
 def test_held_out_turns_are_as_published() -> None:
     model: Any = mlx_lm.load(str(FOLDER))[0]
     tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))

@@ -90,6 +90,7 @@ def test_mlx_that_was_loaded_first_compiles_in_the_private_folder_too(
     assert done.stdout.strip() == RESULT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "computes", ["grpo_engine.setup.startup.enter_engine(0)", "grpo_engine.load_policy()"]
 )

@@ -89,7 +89,9 @@ def renderer(policy: Policy, path: str, **changes: Any) -> PromptRenderer:
     )
 
 
-@pytest.fixture(scope="module", params=["starter", "smollm2", "kernels"])
+@pytest.fixture(
+    scope="module", params=["starter", pytest.param("smollm2", marks=pytest.mark.slow), "kernels"]
+)
 def policy(request: pytest.FixtureRequest) -> Policy:
     path = str(model_folder()) if request.param == "smollm2" else "starter"
     compute = "auto" if request.param == "kernels" else "graph"

@@ -152,7 +152,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("weight", ["per_token", "per_sequence"])
+@pytest.mark.parametrize(
+    "weight", ["per_token", pytest.param("per_sequence", marks=pytest.mark.slow)]
+)
 def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
     world: Path, tmp_path: Path, case: str, weight: str
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_teacher_and_rewards_push_together(world: Path, tmp_path: Path) -> Non
     assert all(step["teacher/kl"] > 0 and step["reward_std"] > 0 for step in steps)
 
 
+@pytest.mark.slow
 def test_the_policy_comes_nearer_to_its_teacher(world: Path, tmp_path: Path) -> None:
     config = distilling(
         world,

@@ -23,7 +23,7 @@ from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workben
 from tests.app.rest import until
 from tests.patience import PATIENCE
 
-SIZES = [(80, 24), (120, 40), (160, 48), (200, 60)]
+SIZES = [(80, 24), (200, 60)]
 RATES = {f"rates-{number}" for number in range(1, 7)}
 
 

@@ -248,6 +248,7 @@ async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path
         assert not app.store.exists()
 
 
+@pytest.mark.slow
 def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:
     code = """
 import asyncio, sys

@@ -260,7 +260,7 @@ async def seen_on(app: Workbench, pilot: Pilot[int], run: str, keys: Way) -> str
     return f"{watch}\n{frames.text(app)}" if keys else watch
 
 
-@pytest.mark.parametrize("run", [ENDED, LIVE])
+@pytest.mark.parametrize("run", [ENDED, pytest.param(LIVE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("question", "keys", "answered"), QUESTIONS, ids=[q[0] for q in QUESTIONS])
 async def test_a_question_is_answered_within_five_keys(
     question: str, keys: Way, answered: Answer, run: str, store: Path

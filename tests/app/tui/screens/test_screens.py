@@ -36,7 +36,7 @@ from tests.app.stored import record, run_events
 from tests.app.tui.screens.test_watch import workbench
 from tests.patience import PATIENCE
 
-WALKS = [*((size, "dark") for size in SIZES), ((120, 40), "light")]
+WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 
 pytestmark = pytest.mark.usefixtures("no_trials")
 
