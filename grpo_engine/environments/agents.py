@@ -12,7 +12,8 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,50 +61,37 @@ class _Waiting:
     answer: asyncio.Future[Answer]
 
 
-class Program:
-    """The program of one rollout, its requests, and how it ended."""
+class Player(ABC):
+    """What asks for the answers of one rollout, its requests, and how it ended."""
 
-    def __init__(self, endpoint: Endpoint, folder: Path) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self._name = endpoint, secrets.token_hex(8)
-        self._score = folder / self._name
         self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
         self._current: _Waiting | None = None
         self._messages: list[dict[str, Any]] = []  # with the last answer
         self._tools: list[Any] = []
-        self._answers, self._is_over, self._tail = 0, False, b""
+        self._answers, self._is_over = 0, False
+        self._watching: asyncio.Task[None] | None = None
 
+    @abstractmethod
     async def _start(
-        self, command: Sequence[str], row: Mapping[str, Any], seed: int, index: int
-    ) -> None:
+        self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
+    ) -> Coroutine[Any, Any, Any]:
+        """Start it with the group's seed and its number; return what lasts until its end."""
+
+    @abstractmethod
+    def _ended(self) -> dict[str, Any]:
+        """Its end as a reply, with its reward."""
+
+    async def begin(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
+        """Start it; return its first request."""
         key = secrets.token_hex(16)
         url = await self._endpoint.add(self._name, key, self._ask)
-        environment = {
-            **os.environ, "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
-            "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": self._endpoint.model,
-            "GRPO_TUI_SEED": str(seed), "GRPO_TUI_INDEX": str(index),
-            "GRPO_TUI_REWARD": str(self._score),
-        }  # fmt: skip
-        self._score.write_text(json.dumps(row))
-        output, written = os.pipe()
-        with self._score.open("rb") as stdin:
-            self._score.unlink()
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *command, stdin=stdin, stderr=written, env=environment, start_new_session=True
-                )
-            finally:
-                os.close(written)
-        asyncio.get_running_loop().add_reader(output, self._drain, output)
-        self._watching = asyncio.create_task(self._watch())
-
-    async def begin(
-        self, command: Sequence[str], row: Mapping[str, Any], seed: int, index: int
-    ) -> dict[str, Any]:
-        """Start it; return its first request."""
-        await self._start(command, row, seed, index)
+        playing = await self._start(row, (seed, index), url, key)
+        self._watching = asyncio.create_task(self._watch(playing))
         reply = await self._next()
         if reply["done"]:
-            raise UnusableError(f"the program {self._ending} before it asked for an answer")
+            raise UnusableError("it ended before it asked for an answer")
         return reply
 
     async def answered(self, text: str, **usage: Any) -> dict[str, Any]:
@@ -116,10 +104,24 @@ class Program:
         waiting.answer.set_result(answer)
         return await self._next()
 
+    async def finish(self) -> dict[str, Any]:
+        """Refuse what it asks until it ends."""
+        self._is_over, waiting = True, self._current
+        while waiting is not None:
+            waiting.answer.set_exception(RefusedError(400, OVER))
+            waiting = await self._requests.get()
+        return self._ended()
+
+    def end(self) -> None:
+        """End it, and serve it no more."""
+        self._endpoint.remove(self._name)
+        if self._watching is not None:
+            self._watching.cancel()
+
     async def _next(self) -> dict[str, Any]:
         """Its next request as a reply, or its end."""
         self._current = await self._requests.get()
-        if self._current is None or self._process.returncode is not None:
+        if self._current is None:
             return self._ended()
         asked, known = self._current.request, len(self._messages)
         added = asked.messages[known:]
@@ -135,21 +137,6 @@ class Program:
             "limits": {"tokens": asked.max_tokens, "stop": asked.stop},
         }  # fmt: skip
 
-    async def finish(self) -> dict[str, Any]:
-        """Refuse what it asks until it ends."""
-        self._is_over, waiting = True, self._current
-        while waiting is not None:
-            waiting.answer.set_exception(RefusedError(400, OVER))
-            waiting = await self._requests.get()
-        return self._ended()
-
-    def end(self) -> None:
-        """Kill it with all that it started in its session, and serve it no more."""
-        self._endpoint.remove(self._name)
-        self._watching.cancel()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     async def _ask(self, request: Request) -> Answer:
         if self._is_over:
             raise RefusedError(400, OVER)
@@ -159,9 +146,47 @@ class Program:
         self._requests.put_nowait(waiting)
         return await waiting.answer
 
-    async def _watch(self) -> None:
-        await self._process.wait()
+    async def _watch(self, playing: Coroutine[Any, Any, Any]) -> None:
+        await playing
         self._requests.put_nowait(None)
+
+
+class Program(Player):
+    """A process, which is ended with all that it started in its session."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path, command: Sequence[str]) -> None:
+        super().__init__(endpoint)
+        self._command, self._score, self._tail = command, folder / self._name, b""
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def _start(
+        self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
+    ) -> Coroutine[Any, Any, Any]:
+        seed, index = map(str, seeds)
+        environment = {
+            **os.environ, "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
+            "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": self._endpoint.model,
+            "GRPO_TUI_SEED": seed, "GRPO_TUI_INDEX": index, "GRPO_TUI_REWARD": str(self._score),
+        }  # fmt: skip
+        self._score.write_text(json.dumps(row))
+        output, written = os.pipe()
+        with self._score.open("rb") as stdin:
+            self._score.unlink()
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=stdin, stderr=written, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(written)
+        asyncio.get_running_loop().add_reader(output, self._drain, output)
+        return self._process.wait()
+
+    def end(self) -> None:
+        super().end()
+        with suppress(ProcessLookupError, PermissionError):
+            if self._process is not None:
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _drain(self, output: int) -> None:
         """Keep the end of what it writes about errors."""
@@ -173,11 +198,10 @@ class Program:
             os.write(2, self._tail)  # to the log
 
     def _ended(self) -> dict[str, Any]:
-        """Its end as a reply: with the file that it wrote, and how it exited."""
+        """With the file that it wrote, and how it exited."""
+        assert self._process is not None
         status = self._process.returncode
         assert status is not None
-        *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
-        self._ending = f"{ending(status)}: {last.decode(errors='replace')}".removesuffix(": ")
         info: dict[str, Any] = {}
         if self._score.exists():
             text = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
@@ -189,8 +213,10 @@ class Program:
                 ) from None
             info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None), "its reward")
-        if reward is None and status not in (0, 1):
-            raise UnusableError(f"the program {self._ending}")
+        if reward is None and (status not in (0, 1) or not self._answers):
+            *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
+            text = f"the program {ending(status)}: {last.decode(errors='replace')}"
+            raise UnusableError(text.removesuffix(": "))
         return {"messages": [], "done": True, "reward": reward, "info": info, "status": status}
 
 
@@ -205,35 +231,34 @@ def _are_same(message: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class AgentEpisodes:
-    """Episodes of one rollout after the other, each with a program of its own."""
+    """Episodes of one rollout after the other, each with a player of its own."""
 
-    command: Sequence[str]
-    endpoint: Endpoint
-    folder: Path
-    by_status: bool  # whether exit status 0 and 1 are rewards where the program writes none
-    program: Program | None = None
+    name: str
+    new: Callable[[], Player]
+    by_status: bool  # whether exit status 0 and 1 are rewards where a program writes none
+    player: Player | None = None
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
-        """Start the program; its first request is the prompt."""
+        """Start a player; its first request is the prompt."""
         self.end()
-        self.program = Program(self.endpoint, self.folder)
-        reply = await self._during(self.program.begin(self.command, row, seed, index))
+        self.player = self.new()
+        reply = await self._during(self.player.begin(row, seed, index))
         return {"text": "", **reply}
 
     async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
-        """Answer the program; return what it asks next, or how it ended."""
-        assert self.program is not None
-        return self._scored(await self._during(self.program.answered(answer, **usage)))
+        """Answer the player; return what it asks next, or how it ended."""
+        assert self.player is not None
+        return self._scored(await self._during(self.player.answered(answer, **usage)))
 
     async def finish(self) -> dict[str, Any]:
-        """Let a program that has not ended do so; return its reward."""
-        if self.program is None:
+        """Let a player that has not ended do so; return its reward."""
+        if self.player is None:
             return {}
-        reply = self._scored(await self._during(self.program.finish()))
+        reply = self._scored(await self._during(self.player.finish()))
         return {"reward": reply["reward"], "state": reply["info"]}
 
     async def _during(self, playing: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """What the program does; it is ended once it is over, fails or takes too long."""
+        """What the player does; it is ended once it is over, fails or takes too long."""
         done = True
         try:
             reply = await playing
@@ -244,7 +269,7 @@ class AgentEpisodes:
         return reply
 
     def _scored(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """A reply with the reward that the program's exit status is."""
+        """A reply with the reward that a program's exit status is."""
         status = reply.pop("status", None)
         if self.by_status and status is not None and reply["reward"] is None:
             reply["reward"] = float(status == 0)
@@ -252,6 +277,6 @@ class AgentEpisodes:
 
     def end(self) -> None:
         """End what is left of the last episode."""
-        if self.program is not None:
-            program, self.program = self.program, None
-            program.end()
+        if self.player is not None:
+            player, self.player = self.player, None
+            player.end()

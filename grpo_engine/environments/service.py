@@ -1,7 +1,7 @@
 """The environments in the sandbox: loads them and makes the calls of their episodes."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from grpo_engine.environments.adapters import (
     follows_protocol,
     tools_of,
 )
-from grpo_engine.environments.agents import PREFIX, AgentEpisodes, command_of
+from grpo_engine.environments.agents import PREFIX, AgentEpisodes, Player, Program, command_of
 from grpo_engine.environments.endpoint import Endpoint
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.platform.scratch import scratch
@@ -45,18 +45,14 @@ class EnvironmentService:
         self, key: str, name: str, options: Mapping[str, Any], agents: Mapping[str, Any]
     ) -> None:
         """Load one environment after the tools; an empty name has the tools alone."""
-        if name.startswith(PREFIX):
+        if name.startswith((PREFIX, verifiers.PREFIX)):
             if self._server.objects:
                 raise BrokenEnvironmentError(
-                    f"{name}: a program cannot run beside tools or environments of this process; "
-                    "give those as files"
+                    f"{name} cannot run beside tools or environments of this process; give those "
+                    "as files"
                 )
             self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
-            self._make[key] = self._agents(command_of(name), **agents)
-        elif name.startswith(verifiers.PREFIX):
-            package = verifiers.load(name, options)
-            self._server.allow_memory(package)
-            self._make[key] = lambda: verifiers.Episodes(package)
+            self._make[key] = self._agents(name, options, **agents)
         elif name:
             self._make[key] = partial(self._new, self._find(name, "environment"))
         else:
@@ -71,11 +67,7 @@ class EnvironmentService:
                 "beside it; make them methods of a class without `step`"
             )
         if isinstance(episodes, AgentEpisodes):
-            return {"name": "agent", "has_reward": True, "is_agent": True}
-        if isinstance(episodes, verifiers.Episodes):
-            title = name.removeprefix(verifiers.PREFIX)
-            tools = verifiers.tools(episodes.environment)
-            return {"name": title, "has_reward": True, "tools": tools}
+            return {"name": episodes.name, "has_reward": True, "is_agent": True}
         title = type(episodes.instance).__name__ if name else "tools"
         if isinstance(episodes, ProtocolEpisodes):
             return {"name": title, "has_reward": True, "by_turn": True}
@@ -109,12 +101,18 @@ class EnvironmentService:
         self._open.close()
 
     def _agents(
-        self, command: Sequence[str], *, sampling: Mapping[str, float], by_status: bool
-    ) -> Callable[[], AgentEpisodes]:
-        if self._endpoint is None:
-            self._folder = self._open.enter_context(scratch("agents"))
-            self._endpoint = Endpoint(sampling, "policy")
-        return partial(AgentEpisodes, command, self._endpoint, self._folder, by_status)
+        self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
+        by_status: bool,
+    ) -> Callable[[], AgentEpisodes]:  # fmt: skip
+        endpoint = self._endpoint = self._endpoint or Endpoint(sampling, "policy")
+        new: Callable[[], Player]
+        if name.startswith(verifiers.PREFIX):
+            taskset = verifiers.Taskset(verifiers.load(name, options), endpoint)
+            title, new = taskset.name, partial(verifiers.Rollout, taskset)
+        else:
+            folder = self._open.enter_context(scratch("agents"))
+            title, new = "agent", partial(Program, endpoint, folder, command_of(name))
+        return partial(AgentEpisodes, title, new, by_status)
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

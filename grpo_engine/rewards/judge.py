@@ -129,7 +129,7 @@ class Judge:
             usage = dict(reply.get("usage") or {})
         if not isinstance(text, str):
             quote = self._client.without_key(data)[:LONGEST_QUOTE]
-            raise RewardError(f"{self._client.url} answered without a message: {quote}")
+            raise RewardError(f"{self._client.name} answered without a message: {quote}")
         for name, price in zip(TOKENS, self._rubric.price, strict=True):
             if isinstance(tokens := usage.get(name), int) and tokens > 0:
                 self._count(cost=tokens * price / 1e6)

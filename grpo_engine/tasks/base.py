@@ -284,7 +284,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "verifiers": (
         "grpo_engine.tasks.verifiers:build",
-        "`verifiers:<package>`: an environment for verifiers 0.1, with its data and its rubric.",
+        "`verifiers:<package>`: a taskset for verifiers 0.4, with its tasks and its rewards.",
     ),
     "reasoning-gym": (
         "grpo_engine.tasks.gym:build",

@@ -1,7 +1,6 @@
-"""`verifiers:<package>`: the data of an environment for verifiers 0.1, with that environment.
+"""`verifiers:<package>`: the tasks of a taskset for verifiers 0.4, with that taskset.
 
-`task.options` are the arguments of its `load_environment`; `task.interpreter` is the Python that
-has the package.
+`task.options` are those of `vf-eval`; `task.interpreter` is the Python that has the package.
 """
 
 from dataclasses import replace
@@ -22,20 +21,15 @@ LIMIT_S: Final = 600.0  # a package may download its data
 
 def build(config: TaskConfig) -> Task:
     """Build the task of a package; its own process loads it."""
-    bad = BadRows(config)
-    splits = {
-        split: [
-            Row(row, f"{config.name} ({split}), row {number}") for number, row in enumerate(rows, 1)
-        ]
-        for split, rows in _splits(config).items()
-    }
-    if "train" not in splits:
-        splits = {"train": splits["eval"]}
-    task = task_of_splits(config, splits, config.name, bad, Problems(rewards=()))
+    rows = [
+        Row(row, f"{config.name}, task {number}") for number, row in enumerate(_rows(config), 1)
+    ]
+    problems = Problems(rewards=())
+    task = task_of_splits(config, {"train": rows}, config.name, BadRows(config), problems)
     return replace(task, environment=config.name)
 
 
-def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
+def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
     call = Call("read", arguments, LIMIT_S)
     with (
@@ -45,7 +39,7 @@ def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
         result = sandbox.ask(call)
         failure = result.failure
         if failure is None:
-            return dict(result.value)
+            return list(result.value)
         if failure.cause == "timeout":
             failure = replace(failure, message=f"gave no data within {LIMIT_S:g} s")
         message = sandbox.describe(failure)

@@ -40,7 +40,7 @@ NOT_RUN: Mapping[str, str] = {
 # Blocks of Python that are only compiled, by page and how they begin.
 ONLY_COMPILED = {
     ("docs/maths.md", "totals = totals_of("): "a part of a trainer, whose names are the reader's",
-    ("docs/environments.md", "# loud_env.py"): "needs the packages verifiers and datasets",
+    ("docs/environments.md", "# even_v1.py"): "needs the package verifiers",
 }
 # Blocks that are no code, by page and how they begin.
 STARTER, GUESS = SHEETS

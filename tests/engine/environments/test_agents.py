@@ -346,10 +346,10 @@ def test_only_the_program_of_a_rollout_is_served() -> None:
     }
 
 
-def guess(environment: str = "", **changes: Any) -> RunConfig:
+def guess(environment: str = "", interpreter: str = "", **changes: Any) -> RunConfig:
     base: dict[str, Any] = {
         "steps": 3, "model": {"path": "starter-guess"},
-        "task": {"name": "guess", "environment": environment},
+        "task": {"name": "guess", "environment": environment, "interpreter": interpreter},
         "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
         "optimizer": {"learning_rate": 1e-3},
         "evaluation": {"problems": 1, "pinned": 0, "before_and_after": False},

@@ -119,7 +119,7 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
         "maze.py",
         "broken.py",
         "counts.py",
-        "loud_env.py",
+        "even_v1.py",
     }
     for name, code in files.items():
         (tmp_path / name).write_text(code)

@@ -1,12 +1,11 @@
 """Environments of verifiers packages, in an interpreter of their own.
 
-Most tests need one that has verifiers 0.1.14: `GRPO_TUI_VERIFIERS`, or what they install once in
-`~/.cache/grpo-tui-tests`.
+Most tests need one that has verifiers 0.4.0 and uv: `GRPO_TUI_VERIFIERS`, or what they install once
+in `~/.cache/grpo-tui-tests`.
 """
 
 import fcntl
 import functools
-import json
 import os
 import shutil
 import subprocess
@@ -16,16 +15,18 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.environments.client import EnvironmentClient, Job
-from grpo_engine.errors import BrokenEnvironmentError, DataError
+from grpo_engine.environments.client import EnvironmentClient
+from grpo_engine.errors import DataError
 from grpo_engine.events import GroupScored, RunFinished, StepFinished
 from grpo_engine.tasks.base import load_task
-from tests.engine.environments.test_examples import answers, blocks, call
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.environments.test_agents import guess, tokens_and_numbers
+from tests.engine.environments.test_examples import answers, blocks
+from tests.engine.runs import events_of
 from tests.smollm2 import CACHE
 
-VERIFIERS = "verifiers==0.1.14"
+VERIFIERS = "verifiers==0.4.0"
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def python() -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be installing it
         if not found.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            pip = [f"{making}/bin/python", "-m", "pip", "install", "-q", VERIFIERS]
+            pip = [f"{making}/bin/python", "-m", "pip", "install", "-q", VERIFIERS, "uv"]
             for command in ([sys.executable, "-m", "venv", str(making)], pip):
                 made = subprocess.run(
                     command, capture_output=True, text=True, check=False, timeout=1200
@@ -51,71 +52,24 @@ def python() -> str:
     return str(found)
 
 
-ODD = '''
-import verifiers as vf
-from datasets import Dataset
-
-DATA = Dataset.from_list([{"question": "6 * 7?", "answer": "42"}] * 2)
-
-
-def multiply(a: int, b: int) -> int:
-    """Multiply.
-
-    Args:
-        a: One number.
-        b: Another.
-    """
-    return a * b
-
-
-def right(parser, completion, answer):
-    return float(answer in str(parser.parse_answer(completion)))
-
-
-def together(completions, **_):
-    return [1.0 for _ in completions]
-
-
-class Rewrites(vf.MultiTurnEnv):
-    async def get_prompt_messages(self, state):
-        if not state["trajectory"]:
-            return state["prompt"]
-        return [{"role": "user", "content": "something else"}]
-
-    async def env_response(self, messages, state):
-        return []
-
-
-class Fails(vf.MultiTurnEnv):
-    async def env_response(self, messages, state):
-        raise ValueError("the board broke")
-
-
-def load_environment(kind):
-    rubric = vf.Rubric(funcs=[together if kind == "group" else right])
-    if kind == "tools":
-        return vf.ToolEnv(dataset=DATA, rubric=rubric, tools=[multiply])
-    made = {"single": vf.SingleTurnEnv, "rewrites": Rewrites, "fails": Fails}
-    return made.get(kind, vf.SingleTurnEnv)(dataset=DATA, rubric=rubric)
-'''
+OLD = """
+def load_environment():
+    raise AssertionError
+"""
+NULL = {"agent": {"harness": {"id": "null"}}}
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the packages of the page and of this file."""
-    (tmp_path / "loud_env.py").write_text(blocks()["loud_env.py"])
-    (tmp_path / "odd_env.py").write_text(ODD)
+    """A working folder with the taskset of the page, and a package for 0.1."""
+    (tmp_path / "even_v1.py").write_text(blocks()["even_v1.py"])
+    (tmp_path / "old_env.py").write_text(OLD)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def odd(folder: Path, kind: str) -> EnvironmentClient:
-    return EnvironmentClient(
-        (), {"": "verifiers:odd-env"}, folder, 20, interpreter=python(), options={"kind": kind}
-    )
-
-
-ROW = {"prompt": [{"role": "user", "content": "6 * 7?"}], "answer": "42", "example_id": 0}
+def task(name: str, **options: Any) -> dict[str, Any]:
+    return {"name": f"verifiers:{name}", "interpreter": python(), "options": {**NULL, **options}}
 
 
 def test_environments_run_in_the_interpreter_that_the_settings_name(
@@ -140,107 +94,49 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
 
 
 def test_an_interpreter_without_verifiers_or_none_at_all_says_what_to_do() -> None:
-    for python, said in ((sys.executable, "install the environment with verifiers 0.1"),
+    for python, said in ((sys.executable, "has no verifiers 0.4"),
                          ("/nowhere/python", "No such file")):  # fmt: skip
         with pytest.raises(DataError, match=said):
-            load_task(TaskConfig(name="verifiers:loud-env", interpreter=python))
-
-
-@pytest.mark.slow
-def test_three_steps_with_the_environment_of_the_page(here: Path) -> None:
-    """Its reward is 1 per loud answer of at most three turns, of which the last must be loud."""
-    world = write_world(here)
-    config = settings(
-        world, steps=3, rewards={"functions": []},
-        task={
-            "name": "verifiers:loud-env", "interpreter": python(), "options": {"words": 9},
-            "held_out_size": 2, "max_turns": 5,
-        },
-        rollout={"stop": ["!", "a", "1", " "], "max_new_tokens": 40},
-        evaluation={"pinned": 0, "problems": 2},
-    )  # fmt: skip
-    events = events_of(config, here / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
-    assert [e.step for e in events if isinstance(e, StepFinished)] == [1, 2, 3]
-    metrics = [e.metrics for e in events if isinstance(e, StepFinished)]
-    assert all(row["environment/errors"] == 0 for row in metrics)
-    assert any("env/loud" in row for row in metrics)
-    found = [r for e in events if isinstance(e, GroupScored) for r in e.group.rollouts]
-    several = [one for one in found if len(one.spans) > 2]
-    assert several
-    for one in found:
-        (reward,) = one.rewards
-        assert reward.name == "loud-env"
-        # an answer that was cut is not shown to the environment
-        ends = [span.start + span.length for span in one.spans if span.kind == "model"]
-        shown = len(ends) - (one.finish == "length")
-        assert reward.value is not None
-        assert 0 <= reward.value <= shown
-
-
-@pytest.mark.slow
-def test_tools_are_offered_called_and_scored_by_the_rubric(here: Path) -> None:
-    with odd(here, "tools") as pool:
-        assert [tool["function"]["name"] for tool in pool.described[""].tools] == ["multiply"]
-        good, bad, unknown, end = answers(
-            pool, ROW, call("multiply", a=6, b=7), "<tool_call>multiply(6, 7)</tool_call>",
-            call("divide", a=1), "It is 42.",
-        )  # fmt: skip
-        assert str(good.calls[0]) == "⚙ multiply(a=6, b=7) → 42"
-        assert [message["content"] for message in good.messages] == ["42"]
-        assert bad.calls[0].failed
-        assert unknown.calls[0].failed
-        assert not end.error
-        assert end.done
-        assert (end.info["right"], end.info["total_tool_calls"]) == (1.0, 3.0)
-        (outcome,) = pool.finish([False])
-    assert outcome.reward == 1.0
-    assert outcome.state["stop_condition"] == "no_tools_called"
-    assert "input" not in outcome.state
-
-
-@pytest.mark.slow
-def test_an_episode_that_is_cut_is_scored_on_what_was_said(here: Path) -> None:
-    """One answer of one turn is right; of another, none was given: 0."""
-    with odd(here, "single") as pool:
-        pool.begin([Job(environment="", row=ROW, seed=1, index=i) for i in range(2)])
-        pool.ask(0, "42")
-        while not (found := pool.replies(0.1)):
-            pass
-        assert found[0][1].done
-        outcomes = pool.finish([False, False])
-    assert [one.reward for one in outcomes] == [1.0, 0.0]
-    assert outcomes[1].state["stop_condition"] == "prompt_too_long"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("rewrites", "changes earlier messages"), ("fails", "ValueError: the board broke")],
-)
-def test_what_cannot_be_used_fails_its_rollout_with_the_reason(
-    here: Path, kind: str, said: str
-) -> None:
-    with odd(here, kind) as pool:
-        (reply,) = answers(pool, ROW, "hm")
-    assert said in reply.error
-
-
-@pytest.mark.slow
-def test_rewards_of_whole_groups_are_refused(here: Path) -> None:
-    with pytest.raises(BrokenEnvironmentError, match="scores the answers to a prompt together"):
-        odd(here, "group").__enter__()
+            load_task(TaskConfig(name="verifiers:even-v1", interpreter=python))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
-def test_a_package_brings_its_rows() -> None:
-    given: dict[str, Any] = {"name": "verifiers:loud-env", "interpreter": python()}
-    task = load_task(TaskConfig(**given, options={"words": 5}, held_out_size=2))
-    assert (len(task.train), len(task.held_out)) == (3, 2)
-    first = task.train[0]
-    assert [message["role"] for message in first.prompt if isinstance(message, dict)] == [
-        "system", "user",
-    ]  # fmt: skip
-    assert json.dumps(dict(first.columns))
-    assert task.environment == "verifiers:loud-env"
+def test_what_is_no_taskset_of_one_agent_is_refused_in_a_sentence() -> None:
+    for given in (task("old-env"), task("even-v1", id="best-of-n")):
+        with pytest.raises(DataError, match="is no taskset of one agent"):
+            load_task(TaskConfig(**given))
+
+
+@pytest.mark.slow
+def test_ten_steps_with_the_taskset_of_the_page(here: Path) -> None:
+    """Its reward is 1 for an even number; the answers that it scores are those that are trained."""
+    config = build({
+        "steps": 10, "model": {"path": "starter-guess"}, "task": task("even-v1"),
+        "rollout": {"prompts": 1, "group_size": 4, "max_new_tokens": 20},
+        "rewards": {"time_limit": 120}, "evaluation": {"problems": 1, "pinned": 0},
+    })  # fmt: skip
+    events = events_of(config, here / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    steps = [e for e in events if isinstance(e, StepFinished)]
+    assert [e.step for e in steps] == list(range(1, 11))
+    assert all(e.metrics["environment/errors"] == 0 for e in steps)
+    assert all("env/even" in e.metrics for e in steps)
+    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    assert all(group.prompt_text.count("an even number") == 1 for group in groups)
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        (reward,) = rollout.rewards
+        assert (reward.name, rollout.finish) == ("even-v1", "stop")
+        assert reward.value == float(rollout.text.strip()[-1:] in list("02468"))
+    assert {r.reward for group in groups for r in group.rollouts} == {0.0, 1.0}
+
+
+@pytest.mark.slow
+def test_a_program_with_the_package_openai_learns_guess_as_the_built_in_environment_does(
+    tmp_path: Path,
+) -> None:
+    config = guess(f"agent: python {Path(__file__).parent}/guess_openai.py", python())
+    tokens, numbers = tokens_and_numbers(events_of(config, tmp_path / "agent"))
+    expected = tokens_and_numbers(events_of(guess(), tmp_path / "built-in"))
+    assert tokens == expected[0]
+    assert numbers == pytest.approx(expected[1], abs=1e-5)

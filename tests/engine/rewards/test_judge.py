@@ -316,7 +316,7 @@ def test_forms_of_the_same_verdict_are_read(text: str) -> None:
 def test_any_other_reply_is_no_score_and_is_quoted(text: str) -> None:
     with pytest.raises(RewardError) as caught:
         read_reply(GOOD, text, 1)
-    assert "not of the form asked for" in str(caught.value)
+    assert "has another form" in str(caught.value)
     assert str(caught.value).endswith(f": {text[:500]}")
 
 

@@ -619,7 +619,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
         lines.append(line)
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", "label")])
-        reason = paragraph(reward.reason, width - 2, 3, "text") if reward.reason else []
+        reason = paragraph(reward.reason, width - 2, 99, "text") if reward.reason else []
         lines += [[("  ", ""), *part] for part in reason]
     return lines
 
