@@ -90,7 +90,7 @@ class HttpClient:
         except (OSError, HTTPException, ValueError) as error:
             verb = "cannot be reached" if isinstance(error, OSError) else "gave no HTTP reply"
             reason = self.without_key(str(error)[:LONGEST_QUOTE])
-            problem = f"{verb} ({reason}); is it running?"
+            problem = f"{verb} ({reason}); start it, or correct the address"
         else:
             problem = "closed the connection before the end of its reply" if left else ""
             if len(data) > LARGEST_REPLY:

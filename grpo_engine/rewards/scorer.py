@@ -161,9 +161,12 @@ class Scorer:
 
     @property
     def _custom(self) -> dict[str, str]:
-        """The functions that are not built in: their names, and as the user wrote them."""
+        """The functions that the user wrote: their names, and as the settings have them."""
         functions = self._client.functions
-        return {f.name: f.written for f in functions if f.written not in BUILT_IN}
+        return {
+            f.name: f.written for f in functions
+            if f.written not in BUILT_IN and not f.written.startswith("judge:")
+        }  # fmt: skip
 
     @property
     def format(self) -> str:

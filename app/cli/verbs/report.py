@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 
+ALERT_FIELDS = ("rule", "count", "first_step", "last_step", "explanation", "remedy")
+
+
 def report(
     run: RunRef,
     file: Annotated[
@@ -106,11 +109,8 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
             {"step": item.step, "mode": item.mode, "problems": item.problems, **item.metrics}
             for item in reader.evaluations(run.key)
         ],
-        "alerts": [
-            {"rule": item.rule, "count": item.count, "first_step": item.first_step,
-             "last_step": item.last_step, "explanation": item.explanation, "remedy": item.remedy}
-            for item in reader.alerts(run.key)
-        ],
+        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS}
+                   for item in reader.alerts(run.key)],
         "pinned": [
             {"prompt": groups[0].prompt_text, "target": groups[0].target,
              "steps": [group.step for group in groups],
