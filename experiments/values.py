@@ -200,6 +200,7 @@ class MetricSeries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
     step: int
+    attempt: int
     at: float
     elapsed: float
     tokens: int
