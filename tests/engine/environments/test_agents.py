@@ -43,7 +43,22 @@ def pool(folder: Path, command: str, *, limit: float = 3.0, by_status: bool = Tr
 
 
 def hostile(folder: Path, **more: Any) -> Any:
-    return pool(folder, f"python {HERE}/hostile_agent.py", **more)
+    script = folder / "hostile_agent.py"  # a path that no other test has
+    script.write_text((HERE / "hostile_agent.py").read_text())
+    return pool(folder, f"python {script}", **more)
+
+
+def processes(folder: Path) -> bytes:
+    """The programs of a test's folder, and what they started."""
+    command = ["pgrep", "-f", f"{folder}/.*_agent"]
+    return subprocess.run(command, capture_output=True, check=False).stdout
+
+
+def no_agent_is_left(folder: Path) -> None:
+    deadline = time.monotonic() + 10
+    while processes(folder):
+        assert time.monotonic() < deadline, processes(folder)
+        time.sleep(0.1)
 
 
 def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:
@@ -107,8 +122,7 @@ def test_each_program_is_scored_or_fails_with_its_reason_and_leaves_nothing(
         assert played[4][-1].info == {"refused": 3}
         outcomes = environments.finish([bool(replies[-1].error) for replies in played])
         assert {outcome.reward for outcome in outcomes} == {None}  # they had theirs
-    left = subprocess.run(["pgrep", "-f", "hostile_agent|sleep 4321"], capture_output=True)
-    assert left.stdout == b""
+    no_agent_is_left(tmp_path)
 
 
 def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_refused(
@@ -156,6 +170,15 @@ def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
             pass
         assert found[0][1].restarts
         assert found[0][1].messages == ({"role": "user", "content": "question 1"},)
+
+
+def test_the_program_of_a_rollout_that_failed_elsewhere_is_ended(tmp_path: Path) -> None:
+    """As when the chat template refuses what it asks."""
+    with hostile(tmp_path) as environments:
+        begin(environments, ["behaves"])
+        assert processes(tmp_path)
+        environments.finish([True])
+        no_agent_is_left(tmp_path)
 
 
 def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
@@ -447,22 +470,10 @@ def assert_resumed(resumed: Sequence[Event], whole: Sequence[Event]) -> None:
     assert after
 
 
-def no_agent_is_left(script: str) -> None:
-    left = b""
-    for _ in range(50):
-        left = subprocess.run(["pgrep", "-f", script], capture_output=True).stdout
-        if not left:
-            return
-        time.sleep(0.1)
-    raise AssertionError(left)
-
-
-def test_a_run_with_a_program_resumes_bit_for_bit(by_agent: list[Event], tmp_path: Path) -> None:
-    assert_resumed(kill_and_resume(guess(AGENT), tmp_path, 0.05), by_agent)
-
-
 @pytest.mark.slow
-def test_twenty_kills_leave_no_program(by_agent: list[Event], tmp_path: Path) -> None:
+def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
+    by_agent: list[Event], tmp_path: Path
+) -> None:
     (tmp_path / "killed_agent.py").write_text((HERE / "guess_agent.py").read_text())
     dice = random.Random(7)
     for number in range(20):
@@ -470,7 +481,7 @@ def test_twenty_kills_leave_no_program(by_agent: list[Event], tmp_path: Path) ->
         folder.mkdir()
         config = guess(f"agent: python {tmp_path}/killed_agent.py")
         assert_resumed(kill_and_resume(config, folder, dice.random() * 0.4), by_agent)
-        no_agent_is_left("killed_agent")
+        no_agent_is_left(tmp_path)
 
 
 def test_twelve_programs_play_at_once(tmp_path: Path) -> None:
