@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from grpo_engine.environments.endpoint import (
 )
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
+from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
 from tests.engine.environments.test_runs import CHILD, facts
 from tests.engine.environments.test_runs import _step as step_of
@@ -397,6 +398,17 @@ def tokens_and_numbers(events: Sequence[Event]) -> tuple[list[Any], list[float]]
     return tokens, [float(number) for number in numbers if number is not None]
 
 
+PATIENT = "from grpo_engine.rollouts import decode; decode.PATIENCE = 600.0\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """On a busy machine a program may take longer than a run waits for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "PATIENCE", 600.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def built_in(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return events_of(guess(), tmp_path_factory.mktemp("built-in"))
@@ -448,8 +460,9 @@ def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Pa
 def kill_and_resume(config: RunConfig, folder: Path, delay: float) -> list[Event]:
     """Kill a run while it samples its third step, after its checkpoint of the second; resume it."""
     (folder / "config.json").write_text(config.model_dump_json())
+    arguments = [str(folder / "config.json"), str(folder / "run")]
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", CHILD, str(folder / "config.json"), str(folder / "run")],
+        [sys.executable, "-P", "-c", PATIENT + CHILD, *arguments],
         stdout=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
     )  # fmt: skip
