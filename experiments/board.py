@@ -4,15 +4,10 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.values import BoardGroup, BoardRollout, BoardView
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Value = TypeVar("Value", bound="DataclassInstance")
 
 _UNKNOWN = ev.PromptStarted(group=0, origin="train", prompt_text="", target="", rows=0)
 
@@ -109,8 +104,7 @@ class Board:
         self, index: int, group: ev.PromptStarted | ev.Group, rollouts: Iterable[BoardRollout]
     ) -> None:
         self._groups[index] = BoardGroup(
-            index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
-            rollouts=(),
+            index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target
         )  # fmt: skip
         self._rollouts[index] = {rollout.index: rollout for rollout in rollouts}
 
@@ -147,32 +141,3 @@ def _complete(item: ev.Completion) -> BoardRollout:
         index=item.index, text=item.text, tokens=ev.model_tokens(item.ids, item.spans),
         finish=item.finish, spans=tuple(map(ev.unscored, item.spans)),
     )  # fmt: skip
-
-
-def board_json(view: BoardView) -> dict[str, Any]:
-    """Return the board as JSON for viewers in other processes; a group's rollouts are `rows`."""
-    tree = dataclasses.asdict(view)
-    for group in tree["groups"]:
-        group["rows"] = group.pop("rollouts")
-    return tree
-
-
-def board_from_json(data: Mapping[str, Any]) -> BoardView:
-    """Rebuild the board that `board_json` wrote; ignore unknown fields of other versions.
-
-    Earlier versions put scores on the board.
-    """
-    groups = tuple(
-        _of(BoardGroup, group, rollouts=tuple(map(_rollout_from_json, group["rows"])))
-        for group in data["groups"]
-    )
-    return _of(BoardView, data, groups=groups)
-
-
-def _rollout_from_json(row: Mapping[str, Any]) -> BoardRollout:
-    return _of(BoardRollout, row, spans=tuple(_of(ev.Span, span) for span in row.get("spans", ())))
-
-
-def _of(kind: type[Value], data: Mapping[str, Any], **changes: Any) -> Value:
-    names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in names} | changes)

@@ -1,5 +1,9 @@
 """Named errors of the store; each message names the value, the place and the remedy."""
 
+from collections.abc import Collection
+
+from grpo_engine.errors import nearest, quoted
+
 
 class StoreError(Exception):
     """Base class of the errors that the store raises on purpose."""
@@ -47,3 +51,12 @@ class ImportRefusedError(StoreError, ValueError):
 
 class CompareError(StoreError, ValueError):
     """These runs cannot be compared in this way."""
+
+
+def check_choice(what: str, value: str, choices: Collection[str], error: type[StoreError]) -> None:
+    """Raise an error of this type for a value that is none of the choices."""
+    if value not in choices:
+        raise error(
+            f"there is no {what} {quoted(value)}{nearest(value, choices)}; "
+            f"choose from {', '.join(choices)}"
+        )

@@ -70,17 +70,17 @@ def import_store(
     imported: Imported = []
     refused: list[str] = []
     try:
-        source = StoreReader(path)
-    except StoreError as error:
-        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-    with closing(source):
-        for run in _runs(source):
-            try:
-                if not store.has_uid(run.uid) or _dropped(store, run.uid):
-                    progress(f"importing {run.name}: {run.step} steps")
-                    imported.append(_copy_run(store, source, run))
-            except Exception as error:  # whatever is wrong with it, the other runs are imported
-                refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
+        with closing(StoreReader(path)) as source:
+            for run in source.runs(archived=True, sort="created"):
+                try:
+                    if _is_new(store, run.uid):
+                        progress(f"importing {run.name}: {run.step} steps")
+                        imported.append(_copy_run(store, source, run))
+                except Exception as error:  # whatever is wrong with it, the others are imported
+                    refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
+    except Exception as error:  # the file is from elsewhere
+        kind = "" if isinstance(error, StoreError) else f" ({type(error).__name__})"
+        raise ImportRefusedError(f"{path} cannot be imported{kind}: {error}") from error
     if refused:
         raise ImportRefusedError(
             f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "
@@ -89,21 +89,12 @@ def import_store(
     return imported
 
 
-def _runs(source: StoreReader) -> tuple[RunSummary, ...]:
-    try:
-        return source.runs(archived=True, sort="created")
-    except Exception as error:  # the file is from elsewhere
-        raise ImportRefusedError(
-            f"the runs of {source.path} cannot be read ({type(error).__name__}: {error})"
-        ) from error
-
-
-def _dropped(store: ExperimentStore, uid: str) -> bool:
-    """Remove what a killed import left of a run; false if the run is complete."""
-    ((key, note),) = store.execute(select(RUN.c.id, RUN.c.note).where(RUN.c.uid == uid))
-    if note != INTERRUPTED:
-        return False
-    purge(store, key)
+def _is_new(store: ExperimentStore, uid: str) -> bool:
+    """Whether a run is not in the store; what a killed import left of it is removed."""
+    for key, note in store.execute(select(RUN.c.id, RUN.c.note).filter_by(uid=uid)):
+        if note != INTERRUPTED:
+            return False
+        purge(store, key)
     return True
 
 
@@ -148,7 +139,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
         _refuse_damaged(source, run)
         values = {name: getattr(run, name) for name in COPIED}
         values["status"] = run.status if run.status in ENDED else "imported"
-        store.execute(RUN.update().where(RUN.c.id == row.id).values(values))
+        store.execute(RUN.update().filter_by(id=row.id).values(values))
         with suppress(OutsideStoreError):  # a log from elsewhere is left out
             log = log_file(run_folder(source.path, run.id))
             if log.is_file() and not log.is_symlink():
@@ -181,7 +172,7 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
         digest.update(path.read_bytes())
     text = digest.hexdigest()
     uid = f"{text[:8]}-{text[8:12]}-8{text[13:16]}-8{text[17:20]}-{text[20:32]}"
-    if store.has_uid(uid):
+    if not _is_new(store, uid):
         return []
     try:
         rows = sorted(

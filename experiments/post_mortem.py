@@ -33,11 +33,11 @@ class Attempt(v.AttemptView):
 def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
     folder = run_folder(reader.path, reader.short_id(run))
-    ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
+    ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).filter_by(id=run))
     saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
     checkpoint = max(saved, key=lambda item: item.step, default=None)
-    attempts = reader.views(Attempt, ATTEMPT, ATTEMPT.c.run_id == run, order=[ATTEMPT.c.n])
-    attempt = attempts[-1] if attempts else None
+    query = reader.select(Attempt, ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n)
+    *_, attempt = (None, *reader.views(Attempt, query))
     return v.PostMortem(
         run=run,
         last_step=last,
@@ -54,7 +54,8 @@ def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str,
     """Return the last notes, alerts and errors that a run recorded, with their times."""
     rows = reader.rows(
         select(EVENT.c.at, EVENT.c.payload)
-        .where(EVENT.c.run_id == run, EVENT.c.kind.in_(LOGGED))
+        .where(EVENT.c.kind.in_(LOGGED))
+        .filter_by(run_id=run)
         .order_by(EVENT.c.seq.desc())
         .limit(lines)
     )

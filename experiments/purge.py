@@ -5,10 +5,12 @@ A process that is killed in the middle leaves the run hidden, and the next purge
 
 import contextlib
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Table, column, literal, select, table
+from sqlalchemy import Connection, column, literal, select, table
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
 from grpo_tui.experiments.db.connection import open_writer
@@ -30,7 +32,11 @@ from grpo_tui.experiments.store import ExperimentStore, refuse_waiting
 
 GROUPS = 50
 ROWS = 2000
-LARGE = {METRIC: "step", METRIC_HIDDEN: "step", UPDATE_PASS: "id", STEP: "id", EVENT: "id"}
+# the key of the rows that are removed a few at a time
+LARGE = {
+    ROLLOUT_GROUP: "id", METRIC: "step", METRIC_HIDDEN: "step", UPDATE_PASS: "id", STEP: "id",
+    EVENT: "id",
+}  # fmt: skip
 
 
 def purge_deleted(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -56,19 +62,14 @@ def purge(store: ExperimentStore, run: int) -> int:
     store.begin_purge(run)
     freed: int = folder_size(folder) + row.bytes
     try:
-        while _delete_groups(store, run):
-            pass
+        _delete_rows(store, run)
     except DatabaseError as error:
         if "malformed" not in str(error):
             raise
         _rebuild_search(store)
-        while _delete_groups(store, run):
-            pass
-    for large, key in LARGE.items():
-        while _delete_rows(store, large, key, run):
-            pass
+        _delete_rows(store, run)
     remove_run_folder(store.path, row.short)
-    store.execute(RUN.delete().where(RUN.c.id == run))
+    store.execute(RUN.delete().filter_by(id=run))
     named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
     drop_unused(store.path, (row.value for row in named))
     with closing(open_writer(store.path)) as conn:
@@ -86,20 +87,29 @@ def _free_pages(conn: sqlite3.Connection) -> int:
     return int(conn.execute("PRAGMA freelist_count").fetchone()[0])
 
 
-def _delete_groups(store: ExperimentStore, run: int) -> int:
-    """Delete some groups with their rollouts and index entries, and return their number."""
-    group, rollout = ROLLOUT_GROUP.c, ROLLOUT.c
-    with store.transaction() as conn:
-        keys = conn.scalars(select(group.id).where(group.run_id == run).limit(GROUPS)).all()
-        for index_name, text, of_groups in (
-            ("rollout_words", rollout.text, rollout.group_id.in_(keys)),
-            ("prompt_words", group.prompt_text, group.id.in_(keys)),
-        ):
-            index = table(index_name, column(index_name), column("rowid"), column(text.name))
-            rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
-            conn.execute(index.insert().from_select([*index.c], rows))
-        conn.execute(ROLLOUT_GROUP.delete().where(group.id.in_(keys)))
-    return len(keys)
+def _delete_rows(store: ExperimentStore, run: int) -> None:
+    """Delete the run's rows in the large tables, some in each transaction."""
+    for large, key in LARGE.items():
+        of_run, number = large.c.run_id == run, large.c[key]
+        batch = select(number).where(of_run).limit(GROUPS if large is ROLLOUT_GROUP else ROWS)
+        keys: Sequence[Any] = (0,)
+        while keys:
+            with store.transaction() as conn:
+                keys = conn.scalars(batch).all()
+                if large is ROLLOUT_GROUP:
+                    _delete_words(conn, keys)
+                conn.execute(large.delete().where(of_run, number.in_(keys)))
+
+
+def _delete_words(conn: Connection, groups: Sequence[int]) -> None:
+    """Take the texts of groups out of the full-text index."""
+    for index_name, text, of_groups in (
+        ("rollout_words", ROLLOUT.c.text, ROLLOUT.c.group_id.in_(groups)),
+        ("prompt_words", ROLLOUT_GROUP.c.prompt_text, ROLLOUT_GROUP.c.id.in_(groups)),
+    ):
+        index = table(index_name, column(index_name), column("rowid"), column(text.name))
+        rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
+        conn.execute(index.insert().from_select([*index.c], rows))
 
 
 def _rebuild_search(store: ExperimentStore) -> None:
@@ -107,13 +117,6 @@ def _rebuild_search(store: ExperimentStore) -> None:
     for index_name in ("rollout_words", "prompt_words"):
         index = table(index_name, column(index_name))
         store.execute(index.insert().values({index_name: "rebuild"}))
-
-
-def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:
-    """Delete some rows of a table, and return their number."""
-    of_run, number = large.c.run_id == run, large.c[key]
-    batch = number.in_(select(number).where(of_run).limit(ROWS))
-    return len(store.execute(large.delete().where(of_run, batch).returning(number)))
 
 
 def folder_size(folder: Path) -> int:

@@ -15,10 +15,11 @@ from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
 from grpo_tui.experiments.db.names import new_uid
 from grpo_tui.experiments.db.tables import QUEUE_ITEM, RUN, SWEEP
 from grpo_tui.experiments.db.texts import now_iso
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.store import ExperimentStore
 
 LEASE_S = 60.0
+STATES = ("done", "failed", "skipped", "cancelled", "queued")
 ANYWAY = "trained though the same run exists"
 ITEM = QUEUE_ITEM.c
 
@@ -48,7 +49,7 @@ class RunQueue:
         hashes = [config_hash(config_tree(config)) for _, config in configs]
         spec = hashlib.sha256(json_text([dict(axes), hashes]).encode()).hexdigest()[:16]
         with self.store.transaction() as conn:
-            old = conn.scalar(select(SWEEP.c.id).where(SWEEP.c.spec_hash == spec))
+            old = conn.scalar(select(SWEEP.c.id).filter_by(spec_hash=spec))
             if old is not None:
                 return old, False
             values = {
@@ -65,12 +66,12 @@ class RunQueue:
         now = time.time()
         query = select(QUEUE_ITEM).where(ITEM.state.in_(("queued", "leased"))).order_by(ITEM.id)
         if sweep is not None:
-            query = query.where(ITEM.sweep_id == sweep)
+            query = query.filter_by(sweep_id=sweep)
         lease = {"state": "leased", "lease_owner": owner(), "lease_until": now + LEASE_S}
         with self.store.transaction() as conn:
             for row in conn.execute(query).all():
                 if row.state == "queued" or _is_void(row.lease_owner, row.lease_until < now):
-                    item = QUEUE_ITEM.update().where(ITEM.id == row.id).values(lease)
+                    item = QUEUE_ITEM.update().filter_by(id=row.id).values(lease)
                     return conn.execute(item.returning(*ITEM)).one()
         return None
 
@@ -79,8 +80,7 @@ class RunQueue:
 
     def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
-        if state not in ("done", "failed", "skipped", "cancelled", "queued"):
-            raise QueryError(f"{state!r} is no state of a queued run")
+        check_choice("state of a queued run", state, STATES, QueryError)
         changes = {} if run is None else {"run_id": run}
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
@@ -89,11 +89,11 @@ class RunQueue:
 
         `sweep` or `item` limits them; what was skipped is trained this time.
         """
-        items = QUEUE_ITEM.update().where(ITEM.state == state)
+        items = QUEUE_ITEM.update().filter_by(state=state)
         if sweep is not None:
-            items = items.where(ITEM.sweep_id == sweep)
+            items = items.filter_by(sweep_id=sweep)
         if item is not None:
-            items = items.where(ITEM.id == item)
+            items = items.filter_by(id=item)
         if state == "skipped":
             items = items.values(run_id=None, note=ANYWAY)
         return len(self.store.execute(items.values(state="queued").returning(ITEM.id)))
@@ -102,25 +102,24 @@ class RunQueue:
         """Return the completed run that a new item of a sweep would repeat, or None."""
         if item.sweep_id is None or item.run_id is not None or item.note == ANYWAY:
             return None
-        query = select(RUN).where(
-            RUN.c.config_hash == item.config_hash, RUN.c.status == "completed",
-            RUN.c.deleted_at.is_(None),
-        )  # fmt: skip
+        query = select(RUN).filter_by(
+            config_hash=item.config_hash, status="completed", deleted_at=None
+        )
         return next(iter(self.store.execute(query.order_by(RUN.c.id.desc()))), None)
 
     def attach(self, item: int, run: int) -> None:
         """Record which run an item became, and add the run to the item's sweep."""
         with self.store.transaction() as conn:
-            conn.execute(QUEUE_ITEM.update().where(ITEM.id == item).values(run_id=run))
-            sweep = select(ITEM.sweep_id).where(ITEM.id == item).scalar_subquery()
-            conn.execute(RUN.update().where(RUN.c.id == run).values(sweep_id=sweep))
+            conn.execute(QUEUE_ITEM.update().filter_by(id=item).values(run_id=run))
+            sweep = select(ITEM.sweep_id).filter_by(id=item).scalar_subquery()
+            conn.execute(RUN.update().filter_by(id=run).values(sweep_id=sweep))
 
     def item(self, item: int) -> Row[Any]:
         """Return an item's row."""
-        return self._row(item, select(QUEUE_ITEM).where(ITEM.id == item))
+        return self._row(item, select(QUEUE_ITEM).filter_by(id=item))
 
     def _change(self, item: int, **values: Any) -> None:
-        change = QUEUE_ITEM.update().where(ITEM.id == item).values(values)
+        change = QUEUE_ITEM.update().filter_by(id=item).values(values)
         self._row(item, change.returning(ITEM.id))
 
     def _row(self, item: int, statement: Executable) -> Row[Any]:

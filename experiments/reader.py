@@ -14,7 +14,6 @@ from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import spec
 from grpo_tui.experiments import values as v
-from grpo_tui.experiments.board import board_from_json
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.paths import run_folder, tokens_file
 from grpo_tui.experiments.db.spilled import Spilled, runs_waiting, spilled
@@ -106,9 +105,6 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class StoreReader(Connection):
@@ -219,10 +215,10 @@ class StoreReader(Connection):
 
     def run(self, run: int) -> v.RunDetail:
         summaries = self.runs(archived=True, keys=[run], metrics=self.metric_keys(run))
-        row = self.row(select(RUN.c.config, RUN.c.versions).where(RUN.c.id == run))
+        row = self.row(select(RUN.c.config, RUN.c.versions).filter_by(id=run))
         if not summaries or row is None:
             raise RunNotFoundError(f"run {run} is no longer in the store")
-        settled = self._settled(run)
+        settled = self._last(run, ev.ModelLoaded, "settled")
         return v.RunDetail(
             summary=summaries[0],
             config=row.config,
@@ -234,22 +230,18 @@ class StoreReader(Connection):
             ancestry=self.ancestry(run),
         )
 
-    def _settled(self, run: int) -> dict[str, Any]:
-        event = self._last_event(run, "ModelLoaded")
-        return dict(event.settled) if isinstance(event, ev.ModelLoaded) else {}
-
-    def functions(self, run: int, step: int = 1 << 62) -> dict[str, Any]:
+    def functions(self, run: int, step: int = LAST) -> dict[str, Any]:
         """Return the sources of the user's functions in the run's recipe at a step, by choice."""
-        event = self._last_event(run, "FunctionsLoaded", EVENT.c.step < step)
-        return dict(event.sources) if isinstance(event, ev.FunctionsLoaded) else {}
+        return self._last(run, ev.FunctionsLoaded, "sources", EVENT.c.step < step)
 
-    def _last_event(self, run: int, kind: str, *conditions: ColumnElement[bool]) -> Any:
-        return self.value(
-            select(EVENT.c.payload)
-            .where(EVENT.c.run_id == run, EVENT.c.kind == kind, EVENT.c.hidden == 0, *conditions)
-            .order_by(EVENT.c.seq.desc())
-            .limit(1)
-        )
+    def _last(
+        self, run: int, kind: type, field: str, *where: ColumnElement[bool]
+    ) -> dict[str, Any]:
+        """Return a field of the last event of a kind."""
+        query = select(EVENT.c.payload).where(*where).order_by(EVENT.c.seq.desc())
+        query = query.filter_by(run_id=run, kind=kind.__name__, hidden=False)
+        event = self.value(query.limit(1))
+        return dict(getattr(event, field)) if isinstance(event, kind) else {}
 
     def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
         """Return the runs that a run began from, its parent first."""
@@ -276,10 +268,10 @@ class StoreReader(Connection):
             value = type_coerce(
                 func.coalesce(func.nullif(stored, "null"), by_recipe, stored), value.type
             )
-        query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).where(RUN.c.id == run)
+        query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).filter_by(id=run)
         return self.pairs(query)
 
-    def differing_settings(self, runs: Iterable[int]) -> dict[int | None, tuple[str, ...]]:
+    def differing_settings(self, runs: Iterable[int]) -> dict[int | None, list[str]]:
         """Return by sweep which settings differ among these runs; None has those of no sweep."""
         sweep = RUN.c.sweep_id if self.schema >= 3 else null()
         query = (
@@ -289,15 +281,12 @@ class StoreReader(Connection):
             .group_by(sweep, RUN_PARAM.c.path)
             .having(func.count(RUN_PARAM.c.value.distinct()) > 1)
         )
-        differing: dict[int | None, tuple[str, ...]] = {}
-        for key, path in self.rows(query):
-            differing[key] = (*differing.get(key, ()), path)
-        return differing
+        return grouped(self.rows(query))
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Return the attempts at a run, oldest first."""
-        of_run = ATTEMPT.c.run_id == run
-        return self.views(v.AttemptView, ATTEMPT, of_run, order=[ATTEMPT.c.n])
+        query = self.select(v.AttemptView, ATTEMPT).filter_by(run_id=run)
+        return self.views(v.AttemptView, query.order_by(ATTEMPT.c.n))
 
     # -- resolving names ------------------------------------------------------------------------
 
@@ -381,9 +370,7 @@ class StoreReader(Connection):
     def metric_keys(self, run: int) -> tuple[str, ...]:
         """Return a run's metrics in order of first appearance."""
         query = (
-            select(METRIC_KEY.c.name)
-            .join_from(METRIC_SUMMARY, METRIC_KEY)
-            .where(METRIC_SUMMARY.c.run_id == run)
+            select(METRIC_KEY.c.name).join_from(METRIC_KEY, METRIC_SUMMARY).filter_by(run_id=run)
         )
         return tuple(self.column(query.order_by(METRIC_KEY.c.id)))
 
@@ -405,81 +392,74 @@ class StoreReader(Connection):
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
         """Return the last step within a number of tokens, or of seconds excluding pauses."""
         amount = {"tokens": STEP.c.tokens, "wall": STEP.c.elapsed}[axis]
-        query = select(func.max(STEP.c.step)).where(*_of_run(STEP, run), amount <= limit)
+        query = (
+            select(func.max(STEP.c.step)).filter_by(run_id=run, hidden=False).where(amount <= limit)
+        )
         return cast("int | None", self.value(query))
 
     def last_metric_step(self, run: int) -> int:
         """Return the last step of any metric; evaluations may follow the last finished step."""
         last = func.max(METRIC_SUMMARY.c.last_step)
-        return int(self.value(select(last).where(METRIC_SUMMARY.c.run_id == run)) or 0)
+        return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
     def max_passes(self, run: int) -> int:
         """Return the largest number of passes over a step's rollouts."""
         last = func.max(UPDATE_PASS.c["pass"])
-        return int(self.value(select(last).where(UPDATE_PASS.c.run_id == run)) or 0)
+        return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
     def steps(self, run: int, *, after: int = -1, upto: int = LAST) -> tuple[v.StepView, ...]:
         """Return the finished steps beyond `after`."""
-        where = (*_of_run(STEP, run), STEP.c.step.between(after + 1, upto))
-        return self.views(v.StepView, STEP, *where, order=[STEP.c.step])
+        beyond = STEP.c.step.between(after + 1, upto)
+        query = self.select(v.StepView, STEP).where(beyond).filter_by(run_id=run, hidden=False)
+        return self.views(v.StepView, query.order_by(STEP.c.step))
 
     def work(
         self, run: int, *, after: int = -1
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
         query = select(STEP.c.step, STEP.c.tokens, func.coalesce(STEP.c.elapsed, 0.0))
-        beyond = (*_of_run(STEP, run), STEP.c.step > after)
-        rows = self.rows(query.where(*beyond).order_by(STEP.c.step))
+        query = query.filter_by(run_id=run, hidden=False).where(STEP.c.step > after)
+        rows = self.rows(query.order_by(STEP.c.step))
         steps, tokens, times = zip(*rows, strict=True) if rows else ((), (), ())
         return steps, tokens, times
 
     def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        of_step = (*_of_run(UPDATE_PASS, run), UPDATE_PASS.c.step == step)
-        order = [UPDATE_PASS.c.seq]
-        return self.views(ev.PassFinished, UPDATE_PASS, *of_step, order=order, index="pass")
+        query = self.select(ev.PassFinished, UPDATE_PASS, index="pass")
+        query = query.filter_by(run_id=run, step=step, hidden=False)
+        return self.views(ev.PassFinished, query.order_by(UPDATE_PASS.c.seq))
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
-        return self.views(
-            v.AlertView,
-            ALERT,
-            ALERT.c.run_id == run,
-            group="group_index",
-            step="last_step",
-            order=[ALERT.c.last_step.desc(), ALERT.c.id.desc()],
-        )
+        query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")
+        query = query.filter_by(run_id=run).order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc())
+        return self.views(v.AlertView, query)
 
     def muted_alerts(self, run: int) -> frozenset[str]:
-        query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
-        return frozenset(self.column(query))
+        return frozenset(alert.rule for alert in self.alerts(run) if alert.muted)
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """Return the held-out evaluations of a run, oldest first."""
-        of_run = _of_run(EVALUATION, run)
-        views = self.views(v.EvaluationView, EVALUATION, *of_run, order=[EVALUATION.c.seq])
+        query = self.select(v.EvaluationView, EVALUATION).filter_by(run_id=run, hidden=False)
+        views = self.views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
         return tuple(map(self._with_samples, views)) if rows else views
 
     def evaluation(self, evaluation: int) -> v.EvaluationView:
-        for view in self.views(v.EvaluationView, EVALUATION, EVALUATION.c.id == evaluation):
+        query = self.select(v.EvaluationView, EVALUATION).filter_by(id=evaluation)
+        for view in self.views(v.EvaluationView, query):
             return self._with_samples(view)
         raise NothingStoredError(f"evaluation {evaluation} is not in the store")
 
     def _with_samples(self, view: v.EvaluationView) -> v.EvaluationView:
         """Add the rows of an evaluation; older files have 0 right where nothing was judged."""
-        columns = EVALUATION_SAMPLE.c
-        samples = self.views(
-            ev.EvaluationSample,
-            EVALUATION_SAMPLE,
-            columns.evaluation_id == view.key,
-            order=[columns.position],
-        )
+        query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
+        query = query.filter_by(evaluation_id=view.key).order_by(EVALUATION_SAMPLE.c.position)
         return replace(
             view,
             rows=tuple(
                 replace(row, correct=None)
                 if row.correct == 0 and not _is_judged(row.example_key, view.metrics)
                 else row
-                for row in samples
+                for row in self.views(ev.EvaluationSample, query)
             ),
         )
 
@@ -487,7 +467,7 @@ class StoreReader(Connection):
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
         rows = self.rows(
             select(EVENT.c.at, EVENT.c.payload)
-            .where(EVENT.c.run_id == run, EVENT.c.kind == "CheckpointSaved")
+            .filter_by(run_id=run, kind="CheckpointSaved")
             .order_by(EVENT.c.seq)
         )
         return tuple(
@@ -503,7 +483,7 @@ class StoreReader(Connection):
 
     def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:
         query = select(GROUP.step).distinct()
-        query = query.where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == origin)
+        query = query.filter_by(run_id=run, hidden=False, origin=origin)
         return tuple(self.column(query.order_by(GROUP.step)))
 
     def groups(
@@ -518,7 +498,7 @@ class StoreReader(Connection):
         query = self._groups_of(run).where(GROUP.id > after, GROUP.origin.in_(origins)).limit(limit)
         if step is None:
             return self._with_rollouts(query.order_by(GROUP.id))
-        query = query.where(GROUP.step == step)
+        query = query.filter_by(step=step)
         return self._with_rollouts(query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq))
 
     def group(self, group: int) -> v.GroupView:
@@ -531,58 +511,42 @@ class StoreReader(Connection):
         query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
         return self._with_rollouts(query.order_by(GROUP.id))
 
-    def history(self, run: int, prompt_hash: str) -> tuple[v.GroupView, ...]:
-        """Return the groups of the same prompt over the steps, oldest first."""
-        query = self._groups_of(run).where(GROUP.prompt_hash == prompt_hash)
-        return self._with_rollouts(query.order_by(GROUP.step, GROUP.seq))
+    def groups_with(
+        self, run: int, *, rollouts: bool = False, **columns: Any
+    ) -> tuple[v.GroupView, ...]:
+        """Return the groups with these values of their columns, oldest first."""
+        query = self._groups_of(run).filter_by(**columns)
+        query = query.order_by(GROUP.step, GROUP.idx, GROUP.seq)
+        return self._with_rollouts(query) if rollouts else self.views(v.GroupView, query)
 
-    def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
-        """Return the groups of one example, oldest first, without rollouts."""
-        of_example = (*_of_run(ROLLOUT_GROUP, run), GROUP.example_key == example_key)
-        return self.views(v.GroupView, ROLLOUT_GROUP, *of_example, order=[GROUP.step, GROUP.seq])
-
-    def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
+    def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
         """Return each function's scores of the newest answers to each training problem."""
-        last_step = func.max(GROUP.step).over(partition_by=GROUP.example_key)
         score = ROLLOUT_REWARD.c
         query = (
-            select(GROUP.example_key, score.function, score.value, GROUP.step == last_step)
+            select(GROUP.example_key, GROUP.step, score.function, score.value)
             .join_from(ROLLOUT_GROUP, ROLLOUT)
             .join(ROLLOUT_REWARD)
-            .where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == "train")
-            .order_by(GROUP.id, ROLLOUT.c.idx)
+            .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
+            .order_by(GROUP.step, GROUP.id, ROLLOUT.c.idx)
         )
-        scores: dict[str, dict[str, tuple[float | None, ...]]] = {}
-        for example, function, value, is_last in self.rows(query):
-            if is_last:
-                by_function = scores.setdefault(example, {})
-                by_function[function] = (*by_function.get(function, ()), value)
-        return scores
+        newest: dict[str, tuple[int, dict[str, list[float | None]]]] = {}
+        for example, step, function, value in self.rows(query):
+            if example not in newest or newest[example][0] < step:
+                newest[example] = step, {}
+            newest[example][1].setdefault(function, []).append(value)
+        return {example: scores for example, (_, scores) in newest.items()}
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""
         first = func.min(GROUP.id)  # the other columns are of its row, too
         rows = self.rows(
             select(GROUP.example_key, GROUP.prompt_text, GROUP.target, first)
-            .where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == origin, GROUP.step >= since)
+            .where(GROUP.step >= since)
+            .filter_by(run_id=run, hidden=False, origin=origin)
             .group_by(GROUP.example_key)
             .order_by(first)
         )
         return {key: (prompt, target) for key, prompt, target, _ in rows}
-
-    def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
-        """Return the pinned prompts of a run, in the order they were pinned."""
-        where = (*_of_run(ROLLOUT_GROUP, run), GROUP.origin == "pinned")
-        groups = self.views(v.GroupView, ROLLOUT_GROUP, *where, order=[GROUP.step, GROUP.idx])
-        return tuple(
-            v.PinnedPrompt(
-                example_key=views[0].example_key, prompt_hash=key,
-                prompt_text=views[0].prompt_text, target=views[0].target,
-                steps=tuple(view.step for view in views),
-                reward_means=tuple(view.reward_mean for view in views),
-            )
-            for key, views in grouped((view.prompt_hash, view) for view in groups).items()
-        )  # fmt: skip
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""
@@ -590,7 +554,7 @@ class StoreReader(Connection):
 
     def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
         """Return the token numbers of groups by their keys; those not recorded are omitted."""
-        query = select(GROUP.id, GROUP.seq).where(GROUP.run_id == run, GROUP.has_tokens)
+        query = select(GROUP.id, GROUP.seq).filter_by(run_id=run, has_tokens=True)
         seqs = self.pairs(query.where(among(GROUP.id, groups)))
         blobs = self.blobs(run, list(seqs.values()))
         return {
@@ -610,7 +574,7 @@ class StoreReader(Connection):
         return read_blobs(path, seqs)
 
     def _groups_of(self, run: int) -> Select[Any]:
-        return self.select(v.GroupView, ROLLOUT_GROUP).where(*_of_run(ROLLOUT_GROUP, run))
+        return self.select(v.GroupView, ROLLOUT_GROUP).filter_by(run_id=run, hidden=False)
 
     def _with_rollouts(self, query: Select[Any]) -> tuple[v.GroupView, ...]:
         groups, columns, reward = self.rows(query), ROLLOUT.c, ROLLOUT_REWARD.c
@@ -635,8 +599,8 @@ class StoreReader(Connection):
 
     def board(self, run: int) -> v.BoardView | None:
         """Return the board as the run's process last wrote it for viewers."""
-        board = self.value(select(RUN_LIVE.c.board).where(RUN_LIVE.c.run_id == run))
-        return board_from_json(board) if board else None
+        board = self.value(select(RUN_LIVE.c.board).filter_by(run_id=run))
+        return cast("v.BoardView", ev.decode(v.BoardView, board)) if board else None
 
     def control(self, request: int) -> v.ControlView:
         """Return a request and its outcome: asked, taken, done, expired, or no answer."""
@@ -675,7 +639,7 @@ class StoreReader(Connection):
         )
 
     def sweep(self, key: int) -> v.SweepView:
-        row = self.row(self.select(v.SweepView, SWEEP, id="uid").where(SWEEP.c.id == key))
+        row = self.row(self.select(v.SweepView, SWEEP, id="uid").filter_by(id=key))
         if row is None:
             raise NothingStoredError(f"there is no sweep {key}")
         axes = {path: tuple(values) for path, values in row.axes.items()}
@@ -701,17 +665,10 @@ def _order(sort: str, names: Names) -> list[ColumnElement[Any]]:
     return [order, RUN.c.id.desc() if sort.startswith("-") else RUN.c.id.asc()]
 
 
-def _of_run(table: Any, run: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Whether a row is of the run, and no later attempt repeated its step."""
-    return table.c.run_id == run, table.c.hidden == 0
-
-
 def _values(run: int, key: str) -> Select[Any]:
     """Select the steps and values of a metric."""
-    key_id = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == key).scalar_subquery()
-    return select(METRIC.c.step, METRIC.c.value).where(
-        METRIC.c.run_id == run, METRIC.c.key_id == key_id
-    )
+    key_id = select(METRIC_KEY.c.id).filter_by(name=key).scalar_subquery()
+    return select(METRIC.c.step, METRIC.c.value).filter_by(run_id=run, key_id=key_id)
 
 
 def _is_judged(example_key: str, metrics: Mapping[str, float]) -> bool:

@@ -1,11 +1,10 @@
 """Read the recorded events back in their order, as a viewer of the store needs them."""
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, select
+from sqlalchemy import Column, and_, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
@@ -24,10 +23,10 @@ from grpo_tui.experiments.read.connection import as_view
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from grpo_tui.experiments.reader import Blob, StoreReader
+    from grpo_tui.experiments.reader import StoreReader
 
 Value = TypeVar("Value", bound="DataclassInstance")
-Recorded = Iterator[v.RecordedEvent]
+Numbers = Mapping[int, v.TokenRow]
 
 
 def events_after(
@@ -44,9 +43,7 @@ def events_after(
         if seq is ROLLOUT_GROUP.c.tokens_seq and not tokens:
             continue
         columns = seq.table.c
-        query = select(seq, columns.id).where(
-            columns.run_id == run, seq > after, columns.hidden == 0
-        )
+        query = select(seq, columns.id).where(seq > after).filter_by(run_id=run, hidden=False)
         if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
             query = query.where(columns.step >= groups_from)
         keys += [
@@ -65,9 +62,8 @@ def events_of_step(reader: "StoreReader", run: int, step: int) -> tuple[v.Record
     """Return what was recorded of one step: its groups, passes and metrics."""
     keys = {}
     for seq in (ROLLOUT_GROUP.c.seq, UPDATE_PASS.c.seq, STEP.c.seq):
-        columns = seq.table.c
-        of_step = (columns.run_id == run, columns.step == step, columns.hidden == 0)
-        keys[seq] = reader.column(select(columns.id).where(*of_step))
+        query = select(seq.table.c.id).filter_by(run_id=run, step=step, hidden=False)
+        keys[seq] = reader.column(query)
     return _read(reader, run, keys)
 
 
@@ -75,90 +71,48 @@ def _read(
     reader: "StoreReader", run: int, keys: "dict[Column[int], list[int]]"
 ) -> tuple[v.RecordedEvent, ...]:
     """Return the events of rows by the column of their sequence number, in its order."""
-    events = (event for seq in keys if keys[seq] for event in SOURCES[seq](reader, run, keys[seq]))
+    events: list[v.RecordedEvent] = []
+    for seq in filter(keys.get, keys):
+        if seq.table is ROLLOUT_GROUP:
+            events += _of_groups(reader, run, keys[seq], seq)
+        else:
+            rows = reader.rows(select(seq.table).where(seq.table.c.id.in_(keys[seq])))
+            event_of = SOURCES[seq]
+            events += [
+                v.RecordedEvent(row.seq, row._mapping.get("at", 0.0), event_of(reader, row))
+                for row in rows
+            ]
     return tuple(sorted(events, key=lambda event: event.seq))
 
 
-def _other_events(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorded:
-    columns = EVENT.c
-    query = select(columns.seq, columns.at, columns.payload).where(columns.id.in_(keys))
-    for seq, at, event in reader.rows(query):
-        yield v.RecordedEvent(seq, at, event)
+def _other_event(_: "StoreReader", row: Any) -> ev.Event:
+    event: ev.Event = row.payload
+    return event
 
 
-def _steps(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
-    query = select(STEP, KEY_SET.c["keys"].label("reported")).join_from(STEP, KEY_SET)
-    names = reader.pairs(select(METRIC_KEY.c.id, METRIC_KEY.c.name))
-    metric = METRIC.c
-    for row in reader.rows(query.where(STEP.c.id.in_(keys))):
-        of_step = (metric.run_id == run, metric.step == row.step, metric.key_id.in_(row.reported))
-        values = reader.pairs(select(metric.key_id, metric.value).where(*of_step))
-        metrics = {names[key]: values.get(key, math.nan) for key in row.reported}
-        event = as_view(ev.StepFinished, row, metrics=metrics)
-        yield v.RecordedEvent(row.seq, row.at, event)
+def _step(reader: "StoreReader", row: Any) -> ev.Event:
+    reported = reader.value(select(KEY_SET.c["keys"]).filter_by(id=row.key_set))
+    key, metric = METRIC_KEY.c, METRIC.c
+    of_step = (metric.key_id == key.id, metric.run_id == row.run_id, metric.step == row.step)
+    query = select(key.id, key.name, metric.value).outerjoin_from(
+        METRIC_KEY, METRIC, and_(*of_step)
+    )
+    values = {key: value for key, *value in reader.rows(query.where(key.id.in_(reported)))}
+    return as_view(ev.StepFinished, row, metrics=dict(values[key] for key in reported))
 
 
-def _passes(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorded:
-    query = reader.select(ev.PassFinished, UPDATE_PASS, UPDATE_PASS.c.seq, index="pass")
-    for row in reader.rows(query.where(UPDATE_PASS.c.id.in_(keys))):
-        yield v.RecordedEvent(row.seq, 0.0, as_view(ev.PassFinished, row))
+def _pass(_: "StoreReader", row: Any) -> ev.Event:
+    return as_view(ev.PassFinished, row, index=row._mapping["pass"])
 
 
-def _evaluations(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorded:
-    columns = EVALUATION.c
-    query = select(columns.id, columns.seq, columns.at).where(columns.id.in_(keys))
-    for key, seq, at in reader.rows(query):
-        event = _as(ev.EvaluationFinished, reader.evaluation(key))
-        yield v.RecordedEvent(seq, at, event)
+def _evaluation(reader: "StoreReader", row: Any) -> ev.Event:
+    return _as(ev.EvaluationFinished, reader.evaluation(row.id))
 
 
-def _groups(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
-    for seq, _, view, blob in _with_blobs(reader, run, keys):
-        event = ev.GroupScored(step=view.step, group=_group(view, blob))
-        yield v.RecordedEvent(seq, 0.0, event)
-
-
-def _tokens(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
-    for _, seq, view, (_, rows) in _with_blobs(reader, run, keys):
-        by_index = {row.index: row for row in rows}
-        event = ev.TokensScored(
-            step=view.step, group=view.index, origin=view.origin,
-            numbers=tuple(_numbers(item, by_index.get(item.index)) for item in view.rollouts),
-        )  # fmt: skip
-        yield v.RecordedEvent(seq, 0.0, event)
-
-
-# what reads the events back, by the column of their sequence number in the run's record
-SOURCES = {
-    EVENT.c.seq: _other_events, STEP.c.seq: _steps, UPDATE_PASS.c.seq: _passes,
-    EVALUATION.c.seq: _evaluations, ROLLOUT_GROUP.c.seq: _groups,
-    ROLLOUT_GROUP.c.tokens_seq: _tokens,
-}  # fmt: skip
-
-
-def _with_blobs(
-    reader: "StoreReader", run: int, keys: Sequence[int]
-) -> "Iterator[tuple[int, int, v.GroupView, Blob]]":
-    columns = ROLLOUT_GROUP.c
-    query = select(columns.id, columns.seq, columns.tokens_seq).where(columns.id.in_(keys))
-    seqs = {key: (seq, tokens) for key, seq, tokens in reader.rows(query)}
-    blobs = reader.blobs(run, [seq for seq, _ in seqs.values()])
-    for view in reader.groups_by_key(keys):
-        seq, tokens = seqs[view.key]
-        yield seq, tokens, view, blobs.get(seq, ((), ()))
-
-
-def _as(cls: type[Value], stored: Any, **changes: Any) -> Value:
-    """Build the event's value from a stored value, which has the same fields and more."""
-    fields = dataclasses.fields(cls)
-    return cls(**{field.name: getattr(stored, field.name) for field in fields} | changes)
-
-
-def _group(view: v.GroupView, blob: "Blob") -> ev.Group:
-    prompt_ids, rows = blob
-    by_index = {row.index: row for row in rows}
-    rollouts = tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts)
-    return _as(ev.Group, view, prompt_ids=prompt_ids, rollouts=rollouts)
+def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
+    rollouts = tuple(_completion(item, numbers.get(item.index)) for item in view.rollouts)
+    group = _as(ev.Group, view, prompt_ids=prompt_ids, rollouts=rollouts)
+    return ev.GroupScored(step=view.step, group=group)
 
 
 def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
@@ -167,6 +121,45 @@ def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
     return _as(ev.Completion, item, ids=row.ids, sampler_logprobs=row.sampler, ends=row.ends)
 
 
-def _numbers(item: v.RolloutView, row: v.TokenRow | None) -> ev.TokenNumbers:
-    numbers = row or ev.TokenNumbers(index=item.index, old=())
-    return _as(ev.TokenNumbers, numbers, clip_fraction=item.clip_fraction, kl=item.kl)
+def _tokens(view: v.GroupView, _: Any, numbers: Numbers) -> ev.Event:
+    rows = [
+        _as(
+            ev.TokenNumbers,
+            numbers.get(item.index) or ev.TokenNumbers(index=item.index, old=()),
+            clip_fraction=item.clip_fraction,
+            kl=item.kl,
+        )
+        for item in view.rollouts
+    ]
+    return ev.TokensScored(
+        step=view.step, group=view.index, origin=view.origin, numbers=tuple(rows)
+    )
+
+
+# what makes the events, by the column of their sequence number in the run's record
+SOURCES: dict[Column[int], Callable[..., ev.Event]] = {
+    EVENT.c.seq: _other_event, STEP.c.seq: _step, UPDATE_PASS.c.seq: _pass,
+    EVALUATION.c.seq: _evaluation, ROLLOUT_GROUP.c.seq: _group,
+    ROLLOUT_GROUP.c.tokens_seq: _tokens,
+}  # fmt: skip
+
+
+def _of_groups(
+    reader: "StoreReader", run: int, keys: Sequence[int], seq: Column[int]
+) -> Iterator[v.RecordedEvent]:
+    """Yield the events of groups: the groups, or their token numbers."""
+    columns = ROLLOUT_GROUP.c
+    query = select(columns.id, columns.seq, seq.label("number")).where(columns.id.in_(keys))
+    numbers = {key: (of_blob, number) for key, of_blob, number in reader.rows(query)}
+    blobs = reader.blobs(run, [of_blob for of_blob, _ in numbers.values()])
+    for view in reader.groups_by_key(keys):
+        of_blob, number = numbers[view.key]
+        prompt_ids, rows = blobs.get(of_blob, ((), ()))
+        event = SOURCES[seq](view, prompt_ids, {row.index: row for row in rows})
+        yield v.RecordedEvent(number, 0.0, event)
+
+
+def _as(cls: type[Value], stored: Any, **changes: Any) -> Value:
+    """Build the event's value from a stored value, which has the same fields and more."""
+    fields = dataclasses.fields(cls)
+    return cls(**{field.name: getattr(stored, field.name) for field in fields} | changes)

@@ -27,10 +27,9 @@ from sqlalchemy import (
     union_all,
 )
 
-from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, RUN
 from grpo_tui.experiments.db.texts import escape
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.read.connection import among
 from grpo_tui.experiments.values import SearchHit
 
@@ -137,8 +136,7 @@ class Query:
 
 def make_query(typed: str, mode: str) -> Query:
     """Parse a typed search; a text without a word is searched as a substring."""
-    if mode not in MODES:
-        raise QueryError(f"there is no search mode {quoted(mode)}; choose from {', '.join(MODES)}")
+    check_choice("search mode", mode, MODES, QueryError)
     if not typed.strip():
         raise QueryError("the search text is empty; type a word or a phrase")
     words = tuple(re.findall(r"[^\W_]+", typed)) if mode != "substring" else ()
@@ -168,8 +166,7 @@ def searching(
     `origin` restrict the search; `limit` applies after them. None after each page lets a caller
     pause, and `reader.interrupt` from another thread stops the search with InterruptedError.
     """
-    if sort not in SORTS:
-        raise QueryError(f"cannot sort hits by {quoted(sort)}; choose from {', '.join(SORTS)}")
+    check_choice("order of hits", sort, SORTS, QueryError)
     if sort != "newest" and run is None:
         raise QueryError(f"hits are sorted by {sort} within one run: name the run")
     if step is not None and run is None:
@@ -207,7 +204,7 @@ def _newest(
     """Read what may match in growing pages, newest first."""
     bounds = select(func.min(ANSWER.id), func.max(ANSWER.id))
     if run is not None:
-        bounds = bounds.where(ANSWER.run_id == run)
+        bounds = bounds.filter_by(run_id=run)
     ((low, high),) = reader.rows(bounds)
     if low is None:
         return
@@ -225,7 +222,7 @@ def _sorted(
     reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], name: str
 ) -> Iterator[Sequence[Any]]:
     """Read what may match in pages by descending value; those without one come last."""
-    keys = select(ANSWER.id).where(ANSWER.run_id == run)
+    keys = select(ANSWER.id).filter_by(run_id=run)
     if query.words and reader.schema >= 2:
         keys = keys.where(query.indexed(0, 2**62))
     order = (ANSWER[name].desc().nulls_last(), ANSWER.id.desc())

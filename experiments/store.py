@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     Connection,
     Executable,
     NullPool,
@@ -59,6 +58,7 @@ from grpo_tui.experiments.errors import (
     StoreError,
     StoreReadOnlyError,
     StoreUnusableError,
+    check_choice,
 )
 from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
@@ -133,13 +133,12 @@ class ExperimentStore:
         tree = config_tree(config)
         uid = uid or new_uid()
         with self.transaction() as conn:
+            shorts, names = (
+                set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)
+            )
             values = {
-                "uid": uid,
-                "short": short_id(uid, lambda short: _exists(conn, RUN.c.short, short)),
-                "name": free_name(
-                    name or str(tree.get("name") or ""),
-                    lambda name: _exists(conn, RUN.c.name, name),
-                ),
+                "uid": uid, "short": short_id(uid, shorts),
+                "name": free_name(name or str(tree.get("name") or ""), names),
                 "status": status, "created_at": now_iso(), "code_version": code_version,
                 "parent_id": parent, "versions": {}, **_of_config(tree),
             }  # fmt: skip
@@ -155,9 +154,6 @@ class ExperimentStore:
             return run
         with closing(StoreReader(self.path)) as reader:
             return reader.resolve(run).key
-
-    def has_uid(self, uid: str) -> bool:
-        return bool(self.execute(select(RUN.c.id).where(RUN.c.uid == uid)))
 
     def run_row(self, run: int) -> Row[Any]:
         """Return the run's row, of a deleted run too."""
@@ -179,13 +175,13 @@ class ExperimentStore:
             if config is not None:
                 tree = config_tree(config)
                 _set(conn, run, **_of_config(tree))
-                conn.execute(RUN_PARAM.delete().where(RUN_PARAM.c.run_id == run))
+                conn.execute(RUN_PARAM.delete().filter_by(run_id=run))
                 _insert(conn, RUN_PARAM, _settings(run, tree))
             number = _last_attempt(conn, run) + 1
             now = now_iso()
             until_step = func.coalesce(ATTEMPT.c.until_step, from_step)
             conn.execute(
-                ATTEMPT.update().where(ATTEMPT.c.run_id == run).values(
+                ATTEMPT.update().filter_by(run_id=run).values(
                     until_step=func.min(until_step, from_step),
                     ended_at=func.coalesce(ATTEMPT.c.ended_at, now),
                 )
@@ -203,13 +199,11 @@ class ExperimentStore:
     def end_attempt(self, run: int, number: int, cause: str) -> None:
         """End an attempt; a run that did not report its end is `aborted`."""
         with self.transaction() as conn:
-            of_attempt = (ATTEMPT.c.run_id == run, ATTEMPT.c.n == number)
-            conn.execute(
-                ATTEMPT.update().where(*of_attempt).values(ended_at=now_iso(), cause=cause)
-            )
-            active = (RUN.c.id == run, RUN.c.status.in_(("running", "paused")))
+            attempt = ATTEMPT.update().filter_by(run_id=run, n=number)
+            conn.execute(attempt.values(ended_at=now_iso(), cause=cause))
+            active = RUN.update().where(RUN.c.status.in_(("running", "paused")))
             end = {"status": "aborted", "ended_at": now_iso(), "error": cause}
-            conn.execute(RUN.update().where(*active).values(end))
+            conn.execute(active.filter_by(id=run).values(end))
             _expire_requests(conn, run)
 
     def rename(self, run: int, name: str) -> None:
@@ -221,7 +215,7 @@ class ExperimentStore:
                 "characters without a leading @"
             )
         with self.transaction() as conn:
-            query = select(RUN.c.short).where(RUN.c.name == name, RUN.c.id != run)
+            query = select(RUN.c.short).where(RUN.c.id != run).filter_by(name=name)
             if other := conn.scalar(query):
                 raise QueryError(f"{other} is already called {quoted(name)}; choose another name")
             _set(conn, run, name=name)
@@ -258,7 +252,7 @@ class ExperimentStore:
     def begin_purge(self, run: int) -> None:
         """Hide a run for good: what was removed of it cannot be brought back."""
         deleted_at = func.coalesce(RUN.c.deleted_at, now_iso())
-        row = RUN.update().where(RUN.c.id == run)
+        row = RUN.update().filter_by(id=run)
         self.execute(row.values(deleted_at=deleted_at, purging=True))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
@@ -269,12 +263,12 @@ class ExperimentStore:
                 raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
         with self.transaction() as conn:
             _run(conn, run)
-            old = (RUN_TAG.c.run_id == run, RUN_TAG.c.tag.in_(removed | added))
-            conn.execute(RUN_TAG.delete().where(*old))
+            old = RUN_TAG.delete().where(RUN_TAG.c.tag.in_(removed | added))
+            conn.execute(old.filter_by(run_id=run))
             _insert(conn, RUN_TAG, [{"run_id": run, "tag": tag} for tag in sorted(added)])
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
-        alert = ALERT.update().where(ALERT.c.run_id == run, ALERT.c.rule == rule)
+        alert = ALERT.update().filter_by(run_id=run, rule=rule)
         if not self.execute(alert.values(muted=muted).returning(ALERT.c.id)):
             raise NothingStoredError(f"the run has no alert {rule!r}")
 
@@ -282,8 +276,7 @@ class ExperimentStore:
 
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
-        if verb not in VERBS:
-            raise QueryError(f"unknown request {verb!r}; choose from {', '.join(VERBS)}")
+        check_choice("request", verb, VERBS, QueryError)
         with self.transaction() as conn:
             attempt = _last_attempt(conn, run)
             if not attempt:
@@ -328,25 +321,21 @@ def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def _last_attempt(conn: Connection, run: int) -> int:
-    return conn.scalar(select(func.max(ATTEMPT.c.n)).where(ATTEMPT.c.run_id == run)) or 0
+    return conn.scalar(select(func.max(ATTEMPT.c.n)).filter_by(run_id=run)) or 0
 
 
 def _expire_requests(conn: Connection, run: int) -> None:
-    waiting = (CONTROL.c.run_id == run, CONTROL.c.outcome == "")
-    conn.execute(CONTROL.update().where(*waiting).values(outcome="expired"))
-
-
-def _exists(conn: Connection, column: Column[Any], value: str) -> bool:
-    return conn.scalar(select(column).where(column == value)) is not None
+    waiting = CONTROL.update().filter_by(run_id=run, outcome="")
+    conn.execute(waiting.values(outcome="expired"))
 
 
 def _set(conn: Connection, run: int, **values: Any) -> None:
     _run(conn, run)
-    conn.execute(RUN.update().where(RUN.c.id == run).values(values))
+    conn.execute(RUN.update().filter_by(id=run).values(values))
 
 
 def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
-    row = conn.execute(select(RUN).where(RUN.c.id == run)).one_or_none()
+    row = conn.execute(select(RUN).filter_by(id=run)).one_or_none()
     if row is None or (row.deleted_at is not None and not deleted):
         raise RunNotFoundError(f"run {run} is no longer in the store")
     return row
@@ -354,7 +343,7 @@ def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
 
 def _status(conn: Connection, run: Row[Any]) -> str:
     """Return the true status of a run."""
-    last = select(ATTEMPT).where(ATTEMPT.c.run_id == run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
+    last = select(ATTEMPT).filter_by(run_id=run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
     return derive(run, conn.execute(last).one_or_none())[0]
 
 
@@ -367,16 +356,16 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
             .values(hidden=True)
         )
     later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
-    columns = ("attempt", "run_id", "key_id", "step", "value")
-    values = select(literal(number - 1), *(METRIC.c[name] for name in columns[1:])).where(*later)
+    columns = ("attempt", *METRIC.c.keys())
+    values = select(literal(number - 1), METRIC).where(*later)
     conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
-    conn.execute(METRIC.delete().where(*later))
-    rebuild(conn, run, from_step)
+    if conn.execute(METRIC.delete().where(*later)).rowcount:
+        rebuild(conn, run)
     last = conn.execute(
         select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
-        .where(STEP.c.run_id == run, STEP.c.hidden == 0)
+        .filter_by(run_id=run, hidden=0)
         .order_by(STEP.c.step.desc())
         .limit(1)
     ).first()
     done = last._asdict() if last else {"step": 0, "tokens": 0, "elapsed": 0.0}
-    conn.execute(RUN.update().where(RUN.c.id == run).values(done))
+    conn.execute(RUN.update().filter_by(id=run).values(done))

@@ -332,18 +332,6 @@ class CheckpointView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedPrompt:
-    """A pinned prompt, with its mean reward by step."""
-
-    example_key: str
-    prompt_hash: str
-    prompt_text: str
-    target: str
-    steps: tuple[int, ...]
-    reward_means: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PostMortem:
     """What is known about a run that ended without reporting it."""
 
@@ -381,7 +369,7 @@ class BoardGroup:
     origin: Origin
     prompt_text: str
     target: str
-    rollouts: tuple[BoardRollout, ...]
+    rollouts: tuple[BoardRollout, ...] = field(default=(), metadata={"stored": "rows"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
         Verdict(*ENDINGS.get(rollout.finish, ("finished", True))),
         *(
             Verdict(f"{reward.name} does not apply", None)
-            for reward in rollout.rewards if reward.value is None
+            for reward in rollout.rewards if reward.value is None and not reward.reason
         ),
         Verdict(f"same as {', '.join(twins)}", None) if twins else Verdict("no duplicate", True),
     )  # fmt: skip

@@ -105,7 +105,6 @@ class Effect:
     push: float = 0.0  # Σ what a token adds to the objective
     pushed: float = 0.0  # Σ of its size
     kl: float = 0.0  # Σ w·β·k, as a mean over the step's updates; NaN if not known
-    loss: float = 0.0  # likewise
     steps: int = 0  # with token numbers
     groups: int = 0
     with_signal: int = 0
@@ -189,7 +188,6 @@ class Outcome:
             pushed=float(np.abs(push).sum()),
             kl=math.nan if "ref" in self.missing
             else float(arrays["penalty"].sum(dtype=np.float64)) / updates,
-            loss=-float(push.sum()) / updates,
             lowest=float(ratios.min(initial=math.inf)),
             highest=float(ratios.max(initial=-math.inf)),
             missing=self.missing,

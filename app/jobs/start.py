@@ -249,15 +249,14 @@ def _with_steps(config: RunConfig, steps: int | None, step: int) -> RunConfig:
 
 def refuse_python_objects(config: RunConfig) -> None:
     """Raise if only a Python process that has the run's functions can resume it."""
-    refuse_missing(config.task.name, "task")
-    for name in config.rewards.functions:
-        refuse_missing(name, "reward")
-    for name in config.algorithm.choices:
-        refuse_missing(name, "function")
-    for name in config.task.tools:
-        refuse_missing(name, "tool")
-    for name in config.task.environments.values():
-        refuse_missing(name, "environment")
+    named = {
+        "task": [config.task.name], "reward": config.rewards.functions,
+        "function": config.algorithm.choices, "tool": config.task.tools,
+        "environment": config.task.environments.values(),
+    }  # fmt: skip
+    for kind, names in named.items():
+        for name in names:
+            refuse_missing(name, kind)
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:

@@ -270,8 +270,7 @@ class Workbench(RunApp):
             self.screen.came_from = ""
 
     async def _switch(self, mode: str) -> None:
-        if self.read_only and mode == "new_run":
-            self.notify("This view is read-only.", severity="warning")
+        if mode == "new_run" and self.refused():
             return
         if isinstance(self.screen, WorkbenchScreen):
             await self.show_mode(mode)

@@ -99,15 +99,20 @@ class RunApp(ThemedApp):
             self.session = None
             self.frame_now()
 
+    def refused(self, may_change: bool = True) -> bool:
+        """Whether nothing can be changed from here, which is reported."""
+        refused = self.read_only or not may_change
+        if refused:
+            self.notify("This view is read-only.", severity="warning")
+        return refused
+
     def control(self, verb: Asked) -> None:
         """Send a request to the shown run and show it at once."""
         if self.session is None:
             self.notify("No run is open. Choose one on Runs.", severity="warning")
-        elif self.read_only or not self.session.feed.may_control:
-            self.notify("This view is read-only.", severity="warning")
         elif not self.session.state.snapshot().active:
             self.notify("This run has ended.", severity="warning")
-        else:
+        elif not self.refused(self.session.feed.may_control):
             self.session.ask(verb)
             self.frame_now()
 
@@ -115,9 +120,7 @@ class RunApp(ThemedApp):
     def mute(self, message: msg.MuteRequested) -> None:
         """Mute or unmute a kind of alert in the shown run and show it at once."""
         session = self.session
-        if self.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif session is not None:
+        if session is not None and not self.refused():
             session.mute(message.rule, message.muted)
             self.frame_now()
             self.run_worker(self._write_mute(session, message))
@@ -168,9 +171,9 @@ class RunApp(ThemedApp):
     @on(msg.LaunchRequested)
     async def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; ask if one is already training here."""
-        if self.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif message.where == "detached":
+        if self.refused():
+            return
+        if message.where == "detached":
             self._in_background(lambda: self._start_detached(message))
             await self._show_starting(message)
         elif message.where == "queue":
@@ -200,9 +203,9 @@ class RunApp(ThemedApp):
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
         """Resume a stored run, here or detached."""
-        if self.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif message.where == "detached" or self.bridge.running:
+        if self.refused():
+            return
+        if message.where == "detached" or self.bridge.running:
             self._in_background(lambda: self._resume_detached(message.ref))
         else:
             self.bridge.resume(message.ref)
@@ -238,8 +241,7 @@ class RunApp(ThemedApp):
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
         """Queue all runs of a sweep, or none if one of them would fail."""
-        if self.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
         self.notify(f"Starting the sweep {message.name}: checking the settings of its "
                     f"{len(message.points)} points…", markup=False)  # fmt: skip

@@ -8,7 +8,7 @@ from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.key_actions import key_name
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Bar, Line
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
 
@@ -90,12 +90,10 @@ def key_of(screen: Screen[Any], binding: str) -> str:
     return next(map(key_name, keys), "?")
 
 
-class TourLine(Panel, can_focus=False):
+class TourLine(Bar):
     """The tour's sentence, below the tabs."""
 
     DEFAULT_CSS = "TourLine { height: 2; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
     sentence: reactive[str] = reactive("")
     place: reactive[int] = reactive(0)
 

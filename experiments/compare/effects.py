@@ -56,33 +56,10 @@ def spread_of(sweep: Sequence[Shares]) -> Spread:
     return Spread(runs / freedom, answers / freedom, freedom, len(sweep))
 
 
-@dataclass(frozen=True, slots=True)
-class _Variance:
-    """The variance of a difference and its degrees of freedom, also for more seeds or problems."""
-
-    seeds: tuple[tuple[float, int], ...]  # b and R of both settings
-    problems: float  # i
-    spread: Spread
-    count: int  # P
-
-    def at(self, more_seeds: int = 0, more_problems: int = 0) -> tuple[float, float]:
-        """Return V and its degrees of freedom by Satterthwaite's formula."""
-        count, spread = self.count + more_problems, self.spread
-        seeds = sum(variance / (size + more_seeds) for variance, size in self.seeds)
-        answers = sum(spread.answers / (size + more_seeds) for _, size in self.seeds) / count
-        problems = self.problems / count
-        total = seeds + problems + answers
-        loss = (problems + answers) ** 2 / (count - 1)
-        if spread.freedom:
-            freedom = spread.freedom + more_seeds * spread.settings
-            loss += (seeds + answers) ** 2 / freedom
-        free = max(1.0, total**2 / loss)
-        # few different ones, since the quantile is cached
-        return total, math.floor(10 * free) / 10 if free < 20 else min(200, 10 * (free // 10))
-
-
-def _variance(left: Shares, right: Shares, spread: Spread) -> _Variance:
-    """Split the variance of the difference into its parts.
+def _variance(
+    left: Shares, right: Shares, spread: Spread
+) -> Callable[[int, int], tuple[float, float]]:
+    """Return V and its degrees of freedom as a function of more seeds and more problems.
 
     A setting whose seeds differ more than those of the sweep on average counts with its own
     variance. Two half problems, one won and one lost, keep the variance above 0 where no answer
@@ -91,17 +68,31 @@ def _variance(left: Shares, right: Shares, spread: Spread) -> _Variance:
     sides, count = (left, right), left.shape[1]
     differences = left.mean(0) - right.mean(0)
     squares = float(((differences - differences.mean()) ** 2).sum()) + 1
-    answers = sum(spread.answers / len(shares) for shares in sides)
+    of_answers = sum(spread.answers / len(shares) for shares in sides)
+    of_problems = max(0.0, squares * count / ((count + 1) * (count + 2)) - of_answers)
 
     def of_seeds(shares: Shares) -> float:
         variance = float(shares.mean(1).var(ddof=1)) if len(shares) > 1 else 0.0
         return float(max(0.0, max(spread.runs, variance) - spread.answers / count))
 
-    return _Variance(
-        seeds=tuple((of_seeds(shares), len(shares)) for shares in sides),
-        problems=max(0.0, squares * count / ((count + 1) * (count + 2)) - answers),
-        spread=spread, count=count,
-    )  # fmt: skip
+    variances = [(of_seeds(shares), len(shares)) for shares in sides]
+
+    def at(more_seeds: int, more_problems: int) -> tuple[float, float]:
+        """The degrees of freedom are those of Satterthwaite's formula."""
+        size = count + more_problems
+        seeds = sum(variance / (runs + more_seeds) for variance, runs in variances)
+        answers = sum(spread.answers / (runs + more_seeds) for _, runs in variances) / size
+        problems = of_problems / size
+        total = seeds + problems + answers
+        loss = (problems + answers) ** 2 / (size - 1)
+        if spread.freedom:
+            freedom = spread.freedom + more_seeds * spread.settings
+            loss += (seeds + answers) ** 2 / freedom
+        free = max(1.0, total**2 / loss)
+        # few different ones, since the quantile is cached
+        return total, math.floor(10 * free) / 10 if free < 20 else min(200, 10 * (free // 10))
+
+    return at
 
 
 def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Effect:
@@ -111,7 +102,7 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
     differences = left.mean(0) - right.mean(0)
     if spread.freedom or not differences.any():
         difference = float(differences.mean())
-        total, freedom = variance.at()
+        total, freedom = variance(0, 0)
         half = t_quantile(1 - alpha, freedom) * math.sqrt(total)
         low, high = max(-1.0, difference - half), min(1.0, difference + half)
         p_value = t_two_sided(abs(difference) / math.sqrt(total), freedom)
@@ -126,19 +117,16 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
     if p_value < alpha:
         return Effect(difference, low, high, p_value * comparisons, method)
 
-    def is_significant(more_seeds: int = 0, more_problems: int = 0) -> bool:
-        total, freedom = variance.at(more_seeds, more_problems)
+    def is_significant(more_seeds: int, more_problems: int) -> bool:
+        total, freedom = variance(more_seeds, more_problems)
         return abs(difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
 
+    more = MORE_SEEDS if spread.freedom else ()
     return Effect(
         difference, low, high, min(1.0, p_value * comparisons), method,
-        more_seeds=_smallest(MORE_SEEDS, lambda n: is_significant(n)) if spread.freedom else None,
-        more_problems=_smallest(MORE_PROBLEMS, lambda n: is_significant(0, n)),
+        more_seeds=next((n for n in more if is_significant(n, 0)), None),
+        more_problems=next((n for n in MORE_PROBLEMS if is_significant(0, n)), None),
     )  # fmt: skip
-
-
-def _smallest(numbers: Sequence[int], suffices: Callable[[int], bool]) -> int | None:
-    return next((number for number in numbers if suffices(number)), None)
 
 
 # -- one seed each -----------------------------------------------------------------------------

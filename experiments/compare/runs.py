@@ -1,8 +1,9 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import unified_diff
+from itertools import chain
 from math import inf, isfinite
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, natural_range, spec
 from grpo_tui.experiments.compare import statistics
-from grpo_tui.experiments.compare.values import (  # fmt: skip
+from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
     Evaluated,
@@ -25,13 +26,14 @@ from grpo_tui.experiments.compare.values import (  # fmt: skip
     SettingDifference,
     SideBySide,
 )
-from grpo_tui.experiments.errors import CompareError
-from grpo_tui.experiments.values import EvaluationView, GroupView, MetricSummary, RunSummary
+from grpo_tui.experiments.errors import CompareError, check_choice
+from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 AXES = ("step", "tokens", "wall")
+MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
 
 
@@ -49,10 +51,8 @@ def compare(
     `values_at` the metrics alone are compared at another place.
     """
     goal = threshold(reach)
-    if axis not in ("", *AXES):
-        raise CompareError(
-            f"runs cannot be compared at equal {quoted(axis)}; choose step, tokens, wall"
-        )
+    if axis:
+        check_choice("axis", axis, AXES, CompareError)
     functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
         [
@@ -70,13 +70,16 @@ def compare(
     alike = _alike(runs, settings)
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
     base, limits = baseline or runs[0], _limits(runs, steps, axis)
-    if or_last and any(
-        not any(_evaluations(reader, run, limits.get(run.key)))
-        and any(_evaluations(reader, run, None))
-        for run in runs
-    ):
-        limits = {}
-    tests, notes = _tests(reader, alike, base, limits, position)
+    unlimited = last = {run.key: _last_by_mode(reader, run) for run in runs}
+    if limits:
+        last = {run.key: _last_by_mode(reader, run, limits.get(run.key)) for run in runs}
+    if or_last and any(unlimited[run] and not last[run] for run in last):
+        last = unlimited
+    groups = _compared(alike, base)
+    tests, rankings = _tests(reader, groups, last, goal)
+    reasons = (
+        _untested(reader, groups[0], group, last, unlimited, position) for group in groups[1:]
+    )
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
@@ -90,8 +93,8 @@ def compare(
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
         tests=tests,
-        rankings=_rankings(reader, _compared(alike, base), limits, goal),
-        notes=notes,
+        rankings=rankings,
+        notes=tuple(filter(None, reasons)),
     )
 
 
@@ -109,21 +112,13 @@ def _sources(
     """A diff of the baseline's functions and the others': of files, or of functions alone."""
     diffs: dict[tuple[str, ...], None] = {}
     for run, sources in zip(runs, functions, strict=True):
-        for choice in (choice for choice in functions[base] if choice in sources):
+        for choice in filter(sources.__contains__, functions[base]):
             old, new = functions[base][choice], sources[choice]
             part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
-            diffs[
-                tuple(
-                    unified_diff(
-                        old[part].splitlines(),
-                        new[part].splitlines(),
-                        lineterm="",
-                        fromfile=f"{old[title]} of {runs[base].name}",
-                        tofile=f"{new[title]} of {run.name}",
-                    )
-                )
-            ] = None
-    return tuple(line for diff in diffs for line in diff)
+            titles = f"{old[title]} of {runs[base].name}", f"{new[title]} of {run.name}"
+            lines = old[part].splitlines(), new[part].splitlines()
+            diffs[tuple(unified_diff(*lines, *titles, lineterm=""))] = None
+    return tuple(chain.from_iterable(diffs))
 
 
 def _differences(
@@ -132,17 +127,15 @@ def _differences(
     """The settings in force that differ: those that the stored ones do as well, and the others."""
     changed: list[SettingDifference] = []
     by_recipe: list[SettingDifference] = []
+    items = []
     for path in {path for values in settings for path in values} - {"name"}:
         if _is_different(settings, path):
             minor = only_recorded(path) or any(path not in values for values in stored)
             values = tuple(values.get(path) for values in settings)
-            item = SettingDifference(path=path, values=values, minor=minor)
-            (changed if _is_different(stored, path) else by_recipe).append(item)
-
-    def order(item: SettingDifference) -> tuple[bool, str]:
-        return item.minor, item.path
-
-    return tuple(sorted(changed, key=order)), tuple(sorted(by_recipe, key=order))
+            items.append(SettingDifference(path=path, values=values, minor=minor))
+    for item in sorted(items, key=lambda item: (item.minor, item.path)):
+        (changed if _is_different(stored, item.path) else by_recipe).append(item)
+    return tuple(changed), tuple(by_recipe)
 
 
 def only_recorded(path: str) -> bool:
@@ -185,48 +178,35 @@ def _metrics(
     reader: "StoreReader", runs: Sequence[RunSummary], baseline: RunSummary | None,
     keys: Iterable[str], steps: Sequence[int | None],
 ) -> tuple[MetricComparison, ...]:  # fmt: skip
-    base = next((run for run in runs if baseline and run.key == baseline.key), None)
     metrics = []
     for key in keys:
-        values = {
-            run.key: reader.value_at(run.key, key, step) if step is not None else (None, None)
-            for run, step in zip(runs, steps, strict=True)
+        rows = {
+            run.key: _row(reader, run, key, step) for run, step in zip(runs, steps, strict=True)
         }
-        cells = []
-        for run in runs:
-            at, at_step = values[run.key]
-            base_series = base.metrics.get(key) if base and base is not run else None
-            base_at = values[base.key][0] if base and base is not run else None
-            cells.append(_cell(key, run.metrics.get(key), base_series, at, at_step, base_at))
-        metrics.append(MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells)))
+        base = rows.get(baseline.key) if baseline else None
+        cells = tuple(_cell(key, row, base if row is not base else None) for row in rows.values())
+        metrics.append(MetricComparison(key=key, direction=spec(key).direction, cells=cells))
     return tuple(metrics)
 
 
-def _cell(
-    key: str, series: MetricSummary | None, base: MetricSummary | None, at: float | None,
-    at_step: int | None, base_at: float | None,
-) -> MetricCell:  # fmt: skip
-    """A run's numbers of a metric, beside those of the baseline."""
-    best, best_step, last, last_step = (
-        getattr(series, name, None) for name in ("best", "best_step", "last", "last_step")
-    )
-    delta = _minus(best, base.best if base else None)
-    return MetricCell(
-        best=best, best_step=best_step, last=last, last_step=last_step, at=at, at_step=at_step,
-        delta_best=delta, delta_last=_minus(last, base.last if base else None),
-        delta_at=_minus(at, base_at), better=_better(key, delta),
-    )  # fmt: skip
+def _row(reader: "StoreReader", run: RunSummary, key: str, step: int | None) -> dict[str, Any]:
+    """A run's numbers of a metric."""
+    at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
+    names = ("best", "best_step", "last", "last_step")
+    series = {name: getattr(run.metrics.get(key), name, None) for name in names}
+    return {**series, "at": at, "at_step": at_step}
 
 
-def _minus(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other
-
-
-def _better(key: str, delta: float | None) -> bool | None:
-    direction = spec(key).direction
-    if not delta or direction == "none":
-        return None
-    return (delta > 0) == (direction == "up")
+def _cell(key: str, row: Mapping[str, Any], base: Mapping[str, Any] | None) -> MetricCell:
+    """A run's numbers beside those of the baseline."""
+    deltas = {
+        f"delta_{name}": None if None in (row[name], other := (base or {}).get(name))
+        else row[name] - other
+        for name in ("best", "last", "at")
+    }  # fmt: skip
+    delta, direction = deltas["delta_best"], spec(key).direction
+    better = (delta > 0) == (direction == "up") if delta and direction != "none" else None
+    return MetricCell(**row, **deltas, better=better)
 
 
 # -- seeds --------------------------------------------------------------------------------------
@@ -288,31 +268,48 @@ def _limits(
 
 
 def _tests(
-    reader: "StoreReader", alike: Sequence[Sequence[RunSummary]], base: RunSummary,
-    limits: Mapping[int, int], position: str,
-) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
-    """Test each setting against the baseline's; if all runs share one, each run by itself."""
-    base_runs, *groups = _compared(alike, base)
-    tests: list[PairedTest] = []
-    notes: list[str] = []
-    for group in groups:
-        try:
-            results = paired_tests(reader, group, base_runs, limits)
-            if not results and limits and paired_tests(reader, group, base_runs):
-                notes.append(
-                    f"no paired test of {_names(group)} and {_names(base_runs)}: not both were "
-                    f"evaluated in training by {position}"
-                )
-            unmeasured = [run.name for run in (*group, *base_runs) if _is_unmeasured(reader, run)]
-            if unmeasured:
-                notes.append(
-                    f"no paired test of {_names(group)} and {_names(base_runs)}: the held-out "
-                    f"accuracy of {' and '.join(unmeasured)} was not measured"
-                )
-            tests += results
-        except CompareError as error:
-            notes.append(str(error))
-    return tuple(tests), tuple(notes)
+    reader: "StoreReader", groups: Sequence[Sequence[RunSummary]],
+    last: Mapping[int, Mapping[str, EvaluationView]], goal: tuple[str, float] | None,
+) -> tuple[tuple[PairedTest, ...], tuple[Ranking, ...]]:  # fmt: skip
+    """Test each setting against the baseline's, the first, and rank them, by their answers."""
+    prints = {run.dataset_fingerprint for run in groups[0]}
+    tests, rankings = [], []
+    for mode in MODES:
+        base, *others = (
+            [(run, last[run.key][mode]) for run in group if mode in last[run.key]]
+            for group in groups
+            if group is groups[0] or {run.dataset_fingerprint for run in group} == prints
+        )
+        if base and len(prints) == 1:
+            others = [group for group in others if group]
+            tests += [_paired_test(mode, group, base) for group in others]
+            rankings.append(_ranking(reader, mode, [base, *others], goal))
+    return tuple(filter(None, tests)), tuple(filter(None, rankings))
+
+
+def _untested(
+    reader: "StoreReader", base: Sequence[RunSummary], group: Sequence[RunSummary],
+    last: Mapping[int, Collection[str]], unlimited: Mapping[int, Collection[str]], position: str,
+) -> str:  # fmt: skip
+    """Say why a setting is not tested against the baseline's; empty if it is."""
+    runs = (*group, *base)
+    prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
+    modes, more = (
+        set.intersection(
+            *({mode for run in side for mode in by[run.key]} for side in (group, base))
+        )
+        for by in (last, unlimited)
+    )
+    if len(prints) > 1:
+        reason = f"their data sets differ ({', '.join(prints)})"
+    elif unmeasured := [run.name for run in runs if _is_unmeasured(reader, run)]:
+        reason = f"the held-out accuracy of {' and '.join(unmeasured)} was not measured"
+    elif more and not modes:
+        reason = f"not both were evaluated in training by {position}"
+    else:
+        return ""
+    names = (" + ".join(run.name for run in side) for side in (group, base))
+    return f"no paired test of {' and '.join(names)}: {reason}"
 
 
 def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[list[RunSummary]]:
@@ -325,32 +322,6 @@ def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[l
     return [base_runs, *(group for group in groups if group is not base_runs)]
 
 
-def paired_tests(
-    reader: "StoreReader", runs: Sequence[RunSummary], base: Sequence[RunSummary],
-    limits: Mapping[int, int] | None = None,
-) -> list[PairedTest]:  # fmt: skip
-    """Test two settings on the same held-out problems, by their runs' last evaluations.
-
-    Problems are the unit: each has the share of right answers of a setting, averaged over its runs.
-    `limits` are the last steps that count, by run.
-    """
-    prints = dict.fromkeys(run.dataset_fingerprint for run in (*runs, *base))
-    if len(prints) > 1:
-        raise CompareError(
-            f"no paired test of {_names(runs)} and {_names(base)}: their data sets differ "
-            f"({', '.join(sorted(text or 'unknown' for text in prints))})"
-        )
-    run_items, base_items = ([(run, _last_by_mode(reader, run, (limits or {}).get(run.key)))
-                     for run in group] for group in (runs, base))  # fmt: skip
-    results = []
-    for mode in ("greedy", "sampled"):
-        left, right = ([(run, last[mode]) for run, last in group if mode in last]
-                      for group in (run_items, base_items))  # fmt: skip
-        if left and right and (test := _paired_test(mode, left, right)):
-            results.append(test)
-    return results
-
-
 def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     """Whether a run was evaluated, and nothing said which answers were right."""
     items = reader.evaluations(run.key)
@@ -361,11 +332,11 @@ def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
     evaluations = reader.evaluations(run.key, rows=True)
     results = []
-    for mode in ("greedy", "sampled"):
+    for mode in MODES:
         items = [item for item in evaluations if item.mode == mode and _shares(item)]
-        if len(items) > 1 and (test := _paired_test(mode, [(run, items[-1])], [(run, items[0])])):
-            results.append(test)
-    return results
+        if len(items) > 1:
+            results.append(_paired_test(mode, [(run, items[-1])], [(run, items[0])]))
+    return list(filter(None, results))
 
 
 Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
@@ -382,12 +353,10 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
         for key in shared
     )
     left_side, right_side = _evaluated(runs, left, shared), _evaluated(base, right, shared)
-    from grpo_tui.experiments.compare.effects import (
-        paired,  # numpy takes a tenth of a second to load
-    )
+    from grpo_tui.experiments.compare.effects import paired  # NumPy takes .1 s to load
 
-    test = paired(differences)
     single = len(runs) == len(base) == left_side.samples == right_side.samples == 1
+    test = paired(differences)
     method = "McNemar's exact test" if single and test.exact else "paired permutation test"
     result = Effect(test.mean, test.low, test.high, test.p_value, method)
     return _pair(result, mode, left_side, right_side, len(shared))
@@ -413,28 +382,17 @@ def _evaluated(
     )
 
 
-def _names(runs: Sequence[RunSummary]) -> str:
-    return " + ".join(run.name for run in runs)
-
-
 def _last_by_mode(
-    reader: "StoreReader", run: RunSummary, upto: int | None
+    reader: "StoreReader", run: RunSummary, upto: int | None = None
 ) -> dict[str, EvaluationView]:
+    """The last evaluations of a run up to a step; of a trained one not those before it."""
     last: dict[str, EvaluationView] = {}
-    for item in _evaluations(reader, run, upto):
-        if item.mode not in last and _shares(evaluation := reader.evaluation(item.key)):
-            last[item.mode] = evaluation
-    return last
-
-
-def _evaluations(
-    reader: "StoreReader", run: RunSummary, upto: int | None
-) -> Iterator[EvaluationView]:
-    """The evaluations of a run up to a step, last first; of a trained one not those before it."""
     trained = (run.step if upto is None else upto) > 0
     for item in reversed(reader.evaluations(run.key)):
-        if (upto is None or item.step <= upto) and not (trained and item.moment == "before"):
-            yield item
+        counts = (upto is None or item.step <= upto) and not (trained and item.moment == "before")
+        if counts and item.mode not in last and _shares(full := reader.evaluation(item.key)):
+            last[item.mode] = full
+    return last
 
 
 def _shares(evaluation: EvaluationView) -> dict[str, float]:
@@ -459,25 +417,6 @@ def threshold(reach: str) -> tuple[str, float] | None:
     if reach and not isfinite(number):
         raise CompareError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
     return (key, number) if reach else None
-
-
-def _rankings(
-    reader: "StoreReader", settings: Sequence[Sequence[RunSummary]], limits: Mapping[int, int],
-    goal: tuple[str, float] | None,
-) -> tuple[Ranking, ...]:  # fmt: skip
-    """Rank the settings by greedy and by sampled answers; the baseline's runs come first."""
-    prints = {run.dataset_fingerprint for run in settings[0]}
-    last = [
-        [(run, _last_by_mode(reader, run, limits.get(run.key))) for run in group]
-        for group in settings
-        if len(prints) == 1 and prints == {run.dataset_fingerprint for run in group}
-    ]
-    rankings = []
-    for mode in ("greedy", "sampled"):
-        groups = [[(run, by[mode]) for run, by in group if mode in by] for group in last]
-        if len(groups) > 1 and groups[0]:
-            rankings.append(_ranking(reader, mode, [group for group in groups if group], goal))
-    return tuple(ranking for ranking in rankings if ranking is not None)
 
 
 def _ranking(
@@ -523,39 +462,37 @@ def _ranking(
 def _reached(reader: "StoreReader", runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
     """Return the median step, tokens and seconds of the first value that is good enough."""
     sign = -1 if spec(key).direction == "down" else 1
-    reached: list[tuple[float, float, float]] = []
+    never = (inf, inf, inf)
+    amounts = []
     for run in runs:
         series = reader.metric_series(run.key, key)
         steps = zip(series.steps, series.values, strict=True)
         first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
-        if first is not None:
-            work_done = zip(*reader.work(run.key), strict=True)
-            work = [(tokens, seconds) for step, tokens, seconds in work_done if step <= first]
-            reached.append((first, *(work[-1] if work else (0, 0.0))))
-    never = [(inf, inf, inf)] * (len(runs) - len(reached))
+        done = [(0, 0, 0.0), *zip(*reader.work(run.key), strict=True)]
+        *_, work = (work for work in done if work[0] <= (first or 0))
+        amounts.append(never if first is None else (first, *work[1:]))
     step, tokens, seconds = (
         middle if isfinite(middle := median(values)) else None
-        for values in zip(*reached, *never, strict=True)
+        for values in zip(*amounts, strict=True)
     )
-    return Reached(runs=len(reached), step=step, tokens=tokens, seconds=seconds)
+    reached = len(runs) - amounts.count(never)
+    return Reached(runs=reached, step=step, tokens=tokens, seconds=seconds)
 
 
 def side_by_side(
     reader: "StoreReader", runs: Sequence[RunSummary], example_key: str, step: int | None = None
 ) -> SideBySide:
     """Return each run's last completions of an example, or its last ones up to `step`."""
-    groups_by_run: list[GroupView | None] = []
+    upto = inf if step is None else step
+    groups: list[GroupView | None] = []
     for run in runs:
-        groups = [
-            group
-            for group in reader.of_example(run.key, example_key)
-            if step is None or group.step <= step
-        ]
-        groups_by_run.append(reader.group(groups[-1].key) if groups else None)
-    first = next((group for group in groups_by_run if group is not None), None)
+        items = reader.groups_with(run.key, example_key=example_key)
+        keys = [item.key for item in items if item.step <= upto]
+        groups.append(reader.group(keys[-1]) if keys else None)
+    first = next(filter(None, groups), None)
     if first is None:
         raise CompareError(f"none of these runs has sampled the example {quoted(example_key)}")
     return SideBySide(
         example_key=example_key, prompt_text=first.prompt_text, target=first.target,
-        groups=tuple(groups_by_run),
+        groups=tuple(groups),
     )  # fmt: skip

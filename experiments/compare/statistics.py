@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from statistics import fmean, stdev
+from typing import Any
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean, and with two or more values the sample standard deviation (n - 1)."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def mean_interval(
@@ -45,38 +44,25 @@ def t_quantile(level: float, freedom: float) -> float:
 
 
 def t_two_sided(t: float, freedom: float) -> float:
-    """``P(|T| > t)`` for Student's t: the incomplete beta function I_x(n/2, 1/2), x = n/(n+t^2)."""
-    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    """``P(|T| > t)`` for Student's t with n degrees of freedom: I(atan(sqrt(n) / t)) / I(pi / 2).
+
+    ``I(a)`` is the integral of ``sin(x)^(n - 1)`` from 0 to a, by Gauss's rule over the cube root
+    of ``x / a``: where the power has no derivative at 0, the root has.
+    """
+    import numpy as np  # it takes .1 s to load
+
+    roots, weights = _gauss()
+
+    def integral(end: float) -> float:
+        return float(end * weights @ (roots**2 * np.sin(end * roots**3) ** (freedom - 1)))
+
+    return integral(math.atan2(math.sqrt(freedom), t)) / integral(math.pi / 2)
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    if x <= 0.0 or x >= 1.0:
-        return 0.0 if x <= 0.0 else 1.0
-    factor = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-        + a * math.log(x) + b * math.log1p(-x)
-    )  # fmt: skip
-    if x < (a + 1) / (a + b + 2):
-        return factor * _beta_fraction(a, b, x) / a
-    return 1 - factor * _beta_fraction(b, a, 1 - x) / b
+@cache
+def _gauss() -> tuple[Any, Any]:
+    """The points of Gauss's rule, on 0 to 1, and their weights."""
+    from numpy.polynomial.legendre import leggauss
 
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
-    tiny = 1e-300
-    c, d = 1.0, 1 - (a + b) * x / (a + 1)
-    d = 1 / (d if abs(d) > tiny else tiny)
-    total = d
-    for m in range(1, 500):
-        for step in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 + step * d
-            d = 1 / (d if abs(d) > tiny else tiny)
-            c = 1 + step / c
-            c = c if abs(c) > tiny else tiny
-            total *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return total
+    points, weights = leggauss(64)
+    return (points + 1) / 2, weights

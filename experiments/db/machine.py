@@ -78,16 +78,9 @@ _NETWORK = frozenset((
 
 def network_file_system(path: Path) -> str:
     """Return the kind of network file system that holds `path`; empty if local or unknown."""
-    target = str(path.resolve())
-    best, kind = "", ""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in mounts:
-        _, point, system, *_ = line.split()
-        point = point.replace("\\040", " ")
-        inside = target == point or target.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, system
+    import psutil
+
+    mounts = psutil.disk_partitions(all=True)
+    above = [mount for mount in mounts if path.resolve().is_relative_to(mount.mountpoint)]
+    kind = max(above, key=lambda mount: len(mount.mountpoint)).fstype if above else ""
     return kind if kind in _NETWORK else ""

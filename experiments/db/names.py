@@ -4,7 +4,7 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Container
 
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -34,17 +34,20 @@ def new_uid() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def short_id(uid: str, exists: Callable[[str], bool]) -> str:
+def short_id(uid: str, taken: Container[str]) -> str:
     """Return eight characters from the random end of `uid`, or another eight if those are taken."""
     value = int(uid.replace("-", ""), 16)
     short = "".join(_BASE32[value >> 5 * index & 31] for index in range(8))
-    while exists(short):
+    while short in taken:
         short = "".join(secrets.choice(_BASE32) for _ in range(8))
     return short
 
 
-def free_name(name: str, exists: Callable[[str], bool]) -> str:
-    """Return the name or a generated one, numbered if it exists."""
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name or a generated one, numbered if it is taken."""
     base = name or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
-    names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
-    return next(itertools.filterfalse(exists, names))
+    numbers = itertools.count(2)
+    name = base
+    while name in taken:
+        name = f"{base}-{next(numbers)}"
+    return name

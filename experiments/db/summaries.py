@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from grpo_tui.experiments.db.tables import METRIC, METRIC_SUMMARY
 
@@ -34,24 +34,17 @@ def add(summary: Summary, step: int, value: float) -> None:
 
 
 def load(conn: Connection, run: int) -> dict[int, Summary]:
-    rows = conn.execute(select(METRIC_SUMMARY).where(METRIC_SUMMARY.c.run_id == run))
+    rows = conn.execute(select(METRIC_SUMMARY).filter_by(run_id=run))
     return {row.key_id: row._asdict() for row in rows}
 
 
-def rebuild(conn: Connection, run: int, from_step: int) -> None:
-    """Recompute the summaries of metrics whose values beyond a step were hidden."""
-    summary = METRIC_SUMMARY.c
-    late = func.max(summary.last_step, summary.min_step, summary.max_step) > from_step
-    of_run = METRIC_SUMMARY.delete().where(summary.run_id == run, late | (summary.nonfinite > 0))
-    keys = conn.scalars(of_run.returning(summary.key_id)).all()
-    summaries = {key: new_summary(run, key) for key in keys}
-    values = (
-        select(METRIC.c.key_id, METRIC.c.step, METRIC.c.value)
-        .where(METRIC.c.run_id == run, METRIC.c.key_id.in_(summaries))
-        .order_by(METRIC.c.key_id, METRIC.c.step)
-    )
-    for key, step, value in conn.execute(values):
-        add(summaries[key], step, value)
-    rows = [row for row in summaries.values() if row["count"]]
-    if rows:
-        conn.execute(METRIC_SUMMARY.insert(), rows)
+def rebuild(conn: Connection, run: int) -> None:
+    """Recompute the summaries of a run, of whose metrics some values were hidden."""
+    conn.execute(METRIC_SUMMARY.delete().filter_by(run_id=run))
+    summaries: dict[int, Summary] = {}
+    columns = METRIC.c
+    values = select(columns.key_id, columns.step, columns.value).where(columns.run_id == run)
+    for key, step, value in conn.execute(values.order_by(columns.key_id, columns.step)):
+        add(summaries.setdefault(key, new_summary(run, key)), step, value)
+    if summaries:
+        conn.execute(METRIC_SUMMARY.insert(), [*summaries.values()])

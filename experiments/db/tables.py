@@ -6,7 +6,7 @@ migrations after them bring older files up to date, and a test compares the resu
 
 import re
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import Boolean, Float, Index, Integer, UniqueConstraint, text
 from sqlalchemy.dialects import sqlite
@@ -47,6 +47,13 @@ CREATE VIRTUAL TABLE prompt_words USING fts5 (
 """
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
+
+Utc = Annotated[str, Field(sa_type=Time)]
+UtcOrNone = Annotated[str | None, Field(default=None, sa_type=Time)]
+Seconds = Annotated[float, Field(sa_type=Timestamp)]
+RealOrNan = Annotated[float | None, Field(sa_type=Real)]
+Tree = Annotated[dict[str, Any], Field(sa_type=JsonObject)]
+ByName = Annotated[dict[str, float], Field(sa_type=Numbers)]
 
 # Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
 RUN_LIST = (
@@ -120,11 +127,11 @@ class RunRow(Numbered, table=True):
     """Generated or chosen; unique if possible."""
     status: str = Field(sa_type=StatusText)
     """As last reported; stalled, lost and unknown are derived when it is read."""
-    created_at: str = Field(sa_type=Time)
+    created_at: Utc
     """ISO, UTC."""
-    started_at: str | None = Field(default=None, sa_type=Time)
+    started_at: UtcOrNone
     """ISO, UTC."""
-    ended_at: str | None = Field(default=None, sa_type=Time)
+    ended_at: UtcOrNone
     """ISO, UTC."""
     model: str
     """`model.path`."""
@@ -162,7 +169,7 @@ class RunRow(Numbered, table=True):
     """Free text."""
     archived: bool = False
     """1 hides it from lists."""
-    deleted_at: str | None = Field(default=None, sa_type=Time)
+    deleted_at: UtcOrNone
     """ISO, UTC; a deleted run is hidden until its purge."""
     purging: bool = False
     """1 once its rows are being removed: it cannot be brought back."""
@@ -171,7 +178,7 @@ class RunRow(Numbered, table=True):
     parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
     """The run it was cloned from."""
     # last, since what follows a text of several pages is slow to read
-    config: dict[str, Any] = Field(sa_type=JsonObject)
+    config: Tree
     """The configuration as it was given, JSON."""
 
 
@@ -194,13 +201,13 @@ class AttemptRow(OfRun, table=True):
     """The process."""
     pid_start: str
     """When the process began; pids are reused."""
-    started_at: str = Field(sa_type=Time)
+    started_at: Utc
     """ISO, UTC."""
-    heartbeat: str = Field(sa_type=Time)
+    heartbeat: Utc
     """Last sign of life of the process."""
-    progress_at: str = Field(sa_type=Time)
+    progress_at: Utc
     """Last progress of the run."""
-    ended_at: str | None = Field(default=None, sa_type=Time)
+    ended_at: UtcOrNone
     """ISO, UTC."""
     cause: str = ""
     """How it ended."""
@@ -242,7 +249,7 @@ class EventRow(Recorded, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
-    at: float = Field(sa_type=Timestamp)
+    at: Seconds
     """Seconds since 1970."""
     kind: str
     """Its class."""
@@ -294,9 +301,9 @@ class StepRow(Recorded, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
-    at: float = Field(sa_type=Timestamp)
+    at: Seconds
     """Seconds since 1970."""
-    elapsed: float | None = Field(sa_type=Real)
+    elapsed: RealOrNan
     """Seconds without pauses."""
     tokens: int
     """Tokens."""
@@ -318,17 +325,17 @@ class UpdatePassRow(Recorded, table=True):
     """Counted from 1."""
     minibatch: int
     """Counted from 0."""
-    loss: float | None = Field(sa_type=Real)
+    loss: RealOrNan
     """The objective."""
-    clip_low: float | None = Field(sa_type=Real)
+    clip_low: RealOrNan
     """Share clipped low."""
-    clip_high: float | None = Field(sa_type=Real)
+    clip_high: RealOrNan
     """Share clipped high."""
-    kl_to_old: float | None = Field(sa_type=Real)
+    kl_to_old: RealOrNan
     """Distance to the sampling policy."""
-    grad_norm: float | None = Field(sa_type=Real)
+    grad_norm: RealOrNan
     """Before clipping."""
-    learning_rate: float | None = Field(sa_type=Real)
+    learning_rate: RealOrNan
     """In this update."""
     stop_reason: str
     """Why passes ended here."""
@@ -350,7 +357,7 @@ class MetricRow(InRun, table=True):
     """The metric."""
     step: int = Field(primary_key=True)
     """The training step."""
-    value: float | None = Field(sa_type=Real)
+    value: RealOrNan
     """The value."""
 
 
@@ -365,7 +372,7 @@ class MetricHiddenRow(InRun, table=True):
     """The metric."""
     step: int = Field(primary_key=True)
     """The training step."""
-    value: float | None = Field(sa_type=Real)
+    value: RealOrNan
     """The value."""
 
 
@@ -424,7 +431,7 @@ class RolloutGroupRow(Recorded, table=True):
     """The prompt as the model saw it."""
     target: str
     """The expected answer."""
-    sampling: dict[str, float] = Field(sa_type=Numbers)
+    sampling: ByName
     """JSON."""
     reward_mean: float | None
     """Over its rollouts."""
@@ -487,7 +494,7 @@ class RolloutRewardRow(Table, table=True):
     """The reward function."""
     value: float | None
     """Raw score; NULL where it does not apply."""
-    weight: float | None = Field(sa_type=Real)
+    weight: RealOrNan
     """Its weight."""
     reason: str
     """Why, in the function's words."""
@@ -500,7 +507,7 @@ class EvaluationRow(Recorded, table=True):
 
     __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
-    at: float = Field(sa_type=Timestamp)
+    at: Seconds
     """Seconds since 1970."""
     moment: str
     """before, during or after."""
@@ -510,9 +517,9 @@ class EvaluationRow(Recorded, table=True):
     """Problems asked."""
     samples: int
     """Samples per problem."""
-    metrics: dict[str, float] = Field(sa_type=Numbers)
+    metrics: ByName
     """JSON."""
-    seconds: float | None = Field(sa_type=Real)
+    seconds: RealOrNan
     """How long it took."""
 
 
@@ -531,7 +538,7 @@ class EvaluationSampleRow(Table, table=True):
     """Samples that were right; NULL if nothing says so."""
     samples: int
     """Samples of it."""
-    rewards: dict[str, float] = Field(sa_type=Numbers)
+    rewards: ByName
     """Means by function, JSON."""
 
 
@@ -544,7 +551,7 @@ class RunLiveRow(InRun, table=True):
     """Grows with each change."""
     updated_at: float
     """Seconds since 1970."""
-    board: dict[str, Any] = Field(sa_type=JsonObject)
+    board: Tree
     """JSON."""
 
 
@@ -561,11 +568,11 @@ class ControlRow(OfRun, table=True):
     """What is asked."""
     argument: str = ""
     """What the verb applies to."""
-    asked_at: str = Field(sa_type=Time)
+    asked_at: Utc
     """ISO, UTC."""
     asked_by: str
     """Who."""
-    taken_at: str | None = Field(default=None, sa_type=Time)
+    taken_at: UtcOrNone
     """When the run accepted it."""
     outcome: str = ""
     """Empty while it is open."""
@@ -580,7 +587,7 @@ class SweepRow(Numbered, table=True):
     """UUIDv7; the same in every store that the row is copied to."""
     name: str
     """For people."""
-    created_at: str = Field(sa_type=Time)
+    created_at: Utc
     """ISO, UTC."""
     spec_hash: str
     """Fingerprint of the grid."""
@@ -602,11 +609,11 @@ class QueueItemRow(Numbered, table=True):
     """For people."""
     state: str
     """queued, leased, done, failed, skipped or cancelled."""
-    created_at: str = Field(sa_type=Time)
+    created_at: Utc
     """ISO, UTC."""
-    settings: dict[str, Any] = Field(sa_type=JsonObject)
+    settings: Tree
     """Its settings in the sweep, JSON."""
-    config: dict[str, Any] = Field(sa_type=JsonObject)
+    config: Tree
     """The configuration as it was given, JSON."""
     config_hash: str
     """Fingerprint of the configuration without its name."""
@@ -627,7 +634,7 @@ class MigrationRow(Table, table=True):
     """Its number."""
     name: str
     """Its name."""
-    at: str = Field(sa_type=Time)
+    at: Utc
     """ISO, UTC."""
 
 

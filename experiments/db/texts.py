@@ -8,6 +8,7 @@ import math
 import re
 import unicodedata
 from datetime import UTC, datetime
+from functools import cache
 
 
 class Escapes:
@@ -64,25 +65,18 @@ def escape(text: str) -> str:
     return _STORED.escape(text)
 
 
-class _Visible(dict[int, str]):
-    """Visible forms of characters, computed on first use."""
-
-    def __missing__(self, code: int) -> str:
-        visible_form = chr(code)
-        if unicodedata.category(visible_form) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            visible_form = escape_of(visible_form)
-        self[code] = visible_form
-        return visible_form
-
-
-_VISIBLE = _Visible({ord("\n"): "↵", ord("\t"): " "})
+@cache
+def _visible_form(character: str) -> str:
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return {"\n": "↵", "\t": " "}.get(character) or escape_of(character)
+    return character
 
 
 def visible(text: str) -> str:
     """Return untrusted text on one line, with control and bidirectional characters made visible."""
     if text.isascii() and text.isprintable():
         return text
-    return text.translate(_VISIBLE)
+    return "".join(map(_visible_form, text))
 
 
 def now_iso() -> str:

@@ -9,7 +9,7 @@ they stay float32.
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, count, takewhile, zip_longest
@@ -33,9 +33,8 @@ Array = npt.NDArray[Any]
 FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
 # written after the passes and only where there are any, so that older readers skip them
 LATER = ("sampled", "mask", "old_values", "returns", "teacher")
-# several arrays a row, which are numbered
-PASSES = {"pass": "passes"}
-BY_PASS = {"entropies": "entropies", "values": "values"}
+# several arrays a row, by the name under which they are numbered
+BY_PASS = {"pass": "passes", "entropies": "entropies", "values": "values"}
 HALVES = ("entropy", "mask")  # float16 as they are
 LOGPROBS = ("sampler", "reference", "after", "pass", "sampled", "teacher")  # differences from old
 APPROXIMATE = ("after",)  # read by no loss
@@ -74,14 +73,12 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
 
 
 def _columns(rows: Sequence[TokenRow]) -> Columns:
-    later = [name for name in LATER if any(getattr(row, name) for row in rows)]
-    columns: Columns = {}
-    for names, numbered in ((FIELDS, PASSES), (later, BY_PASS)):
-        columns |= {name: [getattr(row, name) for row in rows] for name in names}
-        for name, field in numbered.items():
-            by_number = zip_longest(*(getattr(row, field) for row in rows), fillvalue=())
-            columns |= {f"{name}{number}": list(item) for number, item in enumerate(by_number)}
-    return columns
+    fields = {name: [getattr(row, name) for row in rows] for name in (*FIELDS, *LATER)}
+    columns = {name: fields[name] for name in FIELDS}
+    for name, field in BY_PASS.items():
+        by_pass = zip_longest(*(getattr(row, field) for row in rows), fillvalue=())
+        columns |= {f"{name}{number}": list(values) for number, values in enumerate(by_pass)}
+    return columns | {name: fields[name] for name in LATER if any(fields[name])}
 
 
 def _joined(rows: Sequence[Sequence[float] | Array], dtype: type[np.generic]) -> Array:
@@ -142,9 +139,10 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             values = [numbers.astype(int) for numbers in values]
         columns[name] = list(map(_tuple, values))
 
-    def numbered(name: str, row: int) -> Iterator[tuple[float, ...]]:
+    def by_pass(name: str, row: int) -> Any:
         names = takewhile(columns.__contains__, (f"{name}{number}" for number in count()))
-        return (columns[column][row] for column in names)
+        values = tuple(columns[column][row] for column in names)
+        return values[: passes[row]] if name == "pass" else tuple(filter(None, values))
 
     return _tuple(prompt), tuple(
         TokenRow(
@@ -152,10 +150,8 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             ids=_tuple(ids[row]),
             ends=_tuple(np.cumsum(rises[row])),
             old=_tuple(olds[row]),
-            passes=tuple(numbered("pass", row))[: passes[row]],
             updates=tuple(UpdateTotals(**totals) for totals in updates[row]),
-            entropies=tuple(filter(None, numbered("entropies", row))),
-            values=tuple(filter(None, numbered("values", row))),
+            **{field: by_pass(name, row) for name, field in BY_PASS.items()},
             **{name: columns[name][row] for name in (*FIELDS, *LATER) if name in columns},
         )
         for row, number in enumerate(index)

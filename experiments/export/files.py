@@ -8,20 +8,12 @@ from pathlib import Path
 from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
 
-from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.texts import escape
-from grpo_tui.experiments.errors import ExportError, StoreError
+from grpo_tui.experiments.errors import ExportError, StoreError, check_choice
 from grpo_tui.experiments.export.csv import Written, header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import HEAD_LINES, table
-from grpo_tui.experiments.export.rows import (
-    METRIC_FIELDS,
-    PAGE,
-    STEP_FIELDS,
-    Row,
-    numbers_of,
-    rows_of,
-)
+from grpo_tui.experiments.export.rows import PAGE, Row, rows_of
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
@@ -32,16 +24,7 @@ FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
-    """Return the columns of an export, from the metadata of each run and its first rows."""
-    if table_name == "metrics":
-        return header_of(
-            dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key))) for run in runs
-        )
-    if table_name == "steps":
-        return header_of(
-            dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key), *numbers_of(reader, run)))
-            for run in runs
-        )
+    """Return the columns of an export, from the first rows of each run."""
     names = header_of(
         chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
     )
@@ -62,8 +45,7 @@ def write_rows(
     The columns are `header`, or those of the first thousand rows; a later row with another column
     raises an error, so that no value is dropped silently.
     """
-    if format not in FORMATS:
-        raise ExportError(f"unknown format {quoted(format)}; choose from {', '.join(FORMATS)}")
+    check_choice("format", format, FORMATS, ExportError)
     first = list(islice(rows, 1000))
     names = list(header or header_of(first))
     everything: Iterator[Row] = chain(first, rows)
@@ -83,23 +65,30 @@ def replacing(out: Path) -> Iterator[Path]:
 
     A device or a FIFO is written to directly; a folder or a database is refused.
     """
-    part = out
-    try:
-        if _is_plain(out):
-            out = out.resolve()  # a link stays, its target is replaced
-            part = out.with_name(f"{out.name}.{os.getpid()}.part")
-            require_folder(out)
-        yield part
-        if part != out:
+    with writing(out):
+        if not _is_plain(out):
+            yield out
+            return
+        out = out.resolve()  # a link stays, its target is replaced
+        require_folder(out)
+        part = out.with_name(f"{out.name}.{os.getpid()}.part")
+        try:
+            yield part
             part.replace(out)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        if part != out:
+        finally:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Name the file in the errors of writing it."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 def require_folder(out: Path) -> None:

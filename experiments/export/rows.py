@@ -16,7 +16,7 @@ from grpo_engine.config.conditions import (
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.errors import ExportError, check_choice
 from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 if TYPE_CHECKING:
@@ -27,15 +27,13 @@ PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
-STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
 _NAMES = [field.name for field in fields(RunSummary)]
 RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 
 def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
-    if table not in WHAT:
-        raise ExportError(f"{quoted(table)} cannot be exported; choose from {', '.join(WHAT)}")
+    check_choice("export of", table, WHAT, ExportError)
     return WHAT[table](reader, runs)
 
 
@@ -111,14 +109,14 @@ def metric_rows(
 def step_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
     for run in runs:
-        settings = numbers_of(reader, run)
+        settings = _numbers_of(reader, run)
         for row in metric_rows(reader, [run]):
             del row["at"]
             run_columns = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
             yield {**run_columns, **row, **settings}
 
 
-def numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
+def _numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
     """The settings of a run that are numbers, or switches as 0 and 1."""
     return {
         f"cfg.{path}": int(value) if isinstance(value, bool) else value
@@ -204,25 +202,20 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
         for row in view.rows if view else ():
             rollout, starts = rollouts.get(row.index), (0, *row.ends)
             text = rollout.text if rollout else ""
+            advantages = row.advantages or (rollout and [rollout.advantage] * len(row.ids))
+            columns = {
+                "sampler": row.sampler, "old": row.old, "reference": row.reference,
+                **({"teacher": row.teacher} if row.teacher else {}),
+                **{f"pass_{number}": values for number, values in enumerate(row.passes, start=1)},
+                "after": row.after, "entropy": row.entropy, "advantage": advantages,
+            }  # fmt: skip
             for position, token in enumerate(row.ids):
                 yield {
                     **_place(run, group), "index": row.index, "position": position, "id": token,
                     "text": text[starts[position] : row.ends[position]] if row.ends else None,
-                    "sampler": _at(row.sampler, position), "old": _at(row.old, position),
-                    "reference": _at(row.reference, position),
-                    **({"teacher": row.teacher[position]} if row.teacher else {}),
-                    **{
-                        f"pass_{number}": _at(values, position)
-                        for number, values in enumerate(row.passes, start=1)
-                    },
-                    "after": _at(row.after, position), "entropy": _at(row.entropy, position),
-                    "advantage": _at(row.advantages, position) if row.advantages
-                    else rollout and rollout.advantage,
+                    **{name: values[position] if values else None
+                       for name, values in columns.items()},
                 }  # fmt: skip
-
-
-def _at(values: Sequence[float], position: int) -> float | None:
-    return values[position] if values else None
 
 
 def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:

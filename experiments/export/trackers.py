@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, closing, contextmanager, redirect
 from pathlib import Path
 from typing import Any, Protocol
 
-from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.paths import inside_store
 from grpo_tui.experiments.db.texts import seconds
-from grpo_tui.experiments.errors import ExportError, StoreError
-from grpo_tui.experiments.export.files import require_folder
+from grpo_tui.experiments.errors import ExportError, check_choice
+from grpo_tui.experiments.export.files import require_folder, writing
 from grpo_tui.experiments.export.rows import metric_rows
 from grpo_tui.experiments.export.tensorboard import EventFile
 from grpo_tui.experiments.reader import StoreReader
@@ -24,19 +23,11 @@ NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
-    if format not in TRACKERS:
-        raise ExportError(
-            f"there is no tracker {quoted(format)}; choose from {', '.join(TRACKERS)}"
-        )
+    check_choice("tracker", format, TRACKERS, ExportError)
     require_folder(out)
     # keep what the packages print out of stdout
-    with redirect_stdout(sys.stderr):
-        try:
-            return sum(_export(TRACKERS[format], reader, run, out) for run in runs)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise ExportError(f"cannot write to {out}: {error.strerror or error}") from error
+    with redirect_stdout(sys.stderr), writing(out):
+        return sum(_export(TRACKERS[format], reader, run, out) for run in runs)
 
 
 def _export(tracker: "Tracker", reader: StoreReader, run: RunSummary, out: Path) -> int:

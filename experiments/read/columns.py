@@ -48,7 +48,7 @@ from grpo_tui.experiments.db.tables import (
     RUN_TAG,
 )
 from grpo_tui.experiments.db.texts import escape
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.values import Status, column_label, setting_path
 
 Condition = ColumnElement[Any]
@@ -102,7 +102,7 @@ class Column:
                 func.number_in_force(RUN.c.config, self.path),
                 func.in_force(RUN.c.config, self.path),
             )
-        key = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == self.path).scalar_subquery()
+        key = select(METRIC_KEY.c.id).filter_by(name=self.path).scalar_subquery()
         return (
             select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
             .where(METRIC_SUMMARY.c.run_id == RUN.c.id, METRIC_SUMMARY.c.key_id == key)
@@ -193,19 +193,10 @@ def _condition(term: Term, names: Names) -> Condition:
     if term.op == ":" and column.kind != "field":
         raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
     if column.path == "status" and term.op != "~":
-        _check_status(value)
+        check_choice("status", value.lower(), get_args(Status), QueryError)
     if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
         return _like(column.compared, value)
     return _compare(column.compared, term, column.kind == "setting")
-
-
-def _check_status(value: str) -> None:
-    statuses = get_args(Status)
-    if value.lower() not in statuses:
-        raise QueryError(
-            f"there is no status {quoted(value)}{nearest(value, statuses)}; "
-            f"choose from {', '.join(statuses)}"
-        )
 
 
 def _tagged(condition: Condition) -> Condition:

@@ -142,16 +142,8 @@ class Connection:
         """Return the first column of the first row; None without rows."""
         return next(iter(self.column(query)), None)
 
-    def views(
-        self,
-        view: type[V],
-        table: Table,
-        *where: ColumnElement[bool],
-        order: Sequence[Any] = (),
-        **names: str | None,
-    ) -> tuple[V, ...]:
-        """Return a view of each row of a table for which these conditions hold."""
-        query = self.select(view, table, **names).where(*where).order_by(*order)
+    def views(self, view: type[V], query: Executable) -> tuple[V, ...]:
+        """Return a view of each row."""
         return tuple(as_view(view, row) for row in self.rows(query))
 
     def select(
@@ -187,7 +179,7 @@ class Connection:
         return runs.c.deleted_at.is_(None) if self.schema >= DELETED_SCHEMA else true()
 
     def short_id(self, run: int) -> str:
-        short = self.value(select(RUN.c.short).where(RUN.c.id == run))
+        short = self.value(select(RUN.c.short).filter_by(id=run))
         if short is None:
             raise NothingStoredError(f"run {run} is no longer in the store")
         return str(short)

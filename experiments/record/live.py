@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.experiments.board import Board, board_json
+from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
@@ -56,10 +56,9 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         rss, free = memory_now()
-        of_attempt = (ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
         self.store.execute(
             ATTEMPT.update()
-            .where(*of_attempt)
+            .filter_by(run_id=self.run_key, n=self.attempt)
             .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
         )
 
@@ -79,16 +78,16 @@ class LiveBoard:
         now = time.time()
         if self.board.version == self._written or now - self._at < BOARD_PERIOD_S:
             return
-        of_run = RUN_LIVE.c.run_id == self.writer.run
-        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).where(of_run))
+        run = self.writer.run
+        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).filter_by(run_id=run))
         if lease is None or lease < now:
             return
         view = self.board.snapshot()
-        live = RUN_LIVE.update().where(of_run)
+        live = RUN_LIVE.update().filter_by(run_id=run)
         begin(self.writer.file, limit=0.05)
         with self.writer.file:
             self.writer.conn.execute(
-                live.values(version=view.version, updated_at=now, board=board_json(view))
+                live.values(version=view.version, updated_at=now, board=ev.encode(view))
             )
         self._written, self._at = view.version, now
 
@@ -98,7 +97,7 @@ class Requests:
 
     def __init__(self, writer: RunWriter, control: Control) -> None:
         self.writer, self.control = writer, control
-        self._accepted: list[tuple[int, str]] = []
+        self._accepted: dict[int, str] = {}  # until an event answers them
         self._done: list[int] = []
 
     def poll(self) -> None:
@@ -106,43 +105,41 @@ class Requests:
         if self._done:
             self._set(self._done, outcome="done")
             self._done = []
-        columns = CONTROL.c
-        query = select(CONTROL).where(
-            columns.run_id == self.writer.run, columns.outcome == "", columns.taken_at.is_(None)
-        )
-        for row in self.writer.conn.execute(query.order_by(columns.id)).all():
+        query = select(CONTROL).filter_by(run_id=self.writer.run, outcome="", taken_at=None)
+        for row in self.writer.conn.execute(query.order_by(CONTROL.c.id)).all():
             late = time.time() - seconds(row.asked_at) > EXPIRE_S
             if late or row.attempt != self.writer.attempt:
                 self._set([row.id], outcome="expired")
-            else:
+            elif row.verb in ("pin", *_ANSWERS):
                 self._take(row.id, row.verb, row.argument)
+            else:
+                self._set([row.id], taken_at=now_iso(), outcome="refused")
 
     def _take(self, key: int, verb: str, argument: str) -> None:
-        paused = self.control.paused
+        """Pass a request on; what is so already is done."""
         self._set([key], taken_at=now_iso())
+        is_so = {"pause": self.control.paused, "continue": not self.control.paused}
         if verb == "pin":
             self.control.pin(argument)
-            self._done.append(key)
-        elif verb in _ANSWERS:
-            self.control.ask(verb)  # type: ignore[arg-type]
-            if (verb == "pause" and paused) or (verb == "continue" and not paused):
-                self._done.append(key)
-            else:
-                self._accepted.append((key, verb))
         else:
-            self._set([key], outcome="refused")
+            self.control.ask(verb)  # type: ignore[arg-type]
+        if verb == "pin" or is_so.get(verb):
+            self._done.append(key)
+        else:
+            self._accepted[key] = verb
 
     def saw(self, event: ev.Event) -> None:
         """Mark the requests that an event answers."""
-        answered = [key for key, verb in self._accepted if isinstance(event, _ANSWERS[verb])]
-        self._done += answered
-        self._accepted = [pair for pair in self._accepted if pair[0] not in answered]
+        for key, verb in [*self._accepted.items()]:
+            if isinstance(event, _ANSWERS[verb]):
+                self._done.append(key)
+                del self._accepted[key]
 
     def finish(self) -> None:
         """Write the remaining outcomes at the end; a request that stopped the run is done."""
-        stops = [key for key, verb in self._accepted if verb.startswith("stop")]
-        if self._done or stops:
-            self._set(self._done + stops, outcome="done")
+        done = [*self._done, *(key for key, verb in self._accepted.items() if "stop" in verb)]
+        if done:
+            self._set(done, outcome="done")
 
     def _set(self, keys: list[int], **values: str) -> None:
         begin(self.writer.file, limit=0.2)

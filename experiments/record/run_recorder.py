@@ -1,8 +1,8 @@
 """One attempt at a run while it is recorded: pending events and failures."""
 
-import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Queue, SimpleQueue
 from typing import Any
@@ -27,15 +27,6 @@ AT_ONCE = (
     ev.StepFinished, ev.RunStarted, ev.RunPaused, ev.RunResumed, ev.RunFinished, ev.RunFailed,
     ev.CheckpointSaved, ev.EvaluationFinished,
 )  # fmt: skip
-
-
-class _Flush:
-    """A marker in the queue: everything before it has been tried once it is reached."""
-
-    def __init__(self, ending: str | None = None) -> None:
-        self.ending = ending
-        self.done = threading.Event()
-        self.stored = False
 
 
 class RunRecorder:
@@ -94,31 +85,33 @@ class RunRecorder:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put so far has been tried, and return whether it is stored."""
-        return self._flush(_Flush(), timeout)
+        return self._flush(None, timeout)
 
     def close(self, cause: str = "") -> bool:
         """Flush, end the attempt, and return whether everything is in the store."""
-        return self._flush(_Flush(cause))
+        return self._flush(cause)
 
-    def _flush(self, flush: _Flush, timeout: float | None = None) -> bool:
-        self._queue.put((self, flush))
-        return flush.done.wait(timeout) and flush.stored
+    def _flush(self, ending: str | None, timeout: float | None = None) -> bool:
+        stored = Future[bool]()
+        self._queue.put((self, (ending, stored)))
+        with suppress(TimeoutError):
+            return stored.result(timeout)
+        return False
 
     # -- on the recorder's thread -----------------------------------------------------------
 
     def process(self, entry: Any) -> None:
-        """Process an entry of the queue: an event with its time, or a flush."""
-        if isinstance(entry, _Flush):
+        """Process an entry of the queue: an event with its time, or the end of a flush."""
+        at, event = entry
+        if isinstance(event, Future):
             try:
-                if entry.ending is None:
+                if at is None:
                     self._settle()
                 else:
-                    self.end(entry.ending)
-                entry.stored = not self._pending and not self._spilling
+                    self.end(at)
             finally:
-                entry.done.set()
+                event.set_result(not self._pending and not self._spilling)
             return
-        at, event = entry
         self._add(at, event)
         if isinstance(event, AT_ONCE) or not any(
             isinstance(item.event, OF_A_STEP) for item in self._pending

@@ -103,9 +103,8 @@ def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
 def _is_recorded(store: ExperimentStore, run: int) -> bool:
     """Return whether a process still records the run; one on another host may."""
     columns = ATTEMPT.c
-    query = select(columns.host, columns.pid, columns.pid_start).where(
-        columns.run_id == run, columns.ended_at.is_(None)
-    )
+    query = select(columns.host, columns.pid, columns.pid_start)
+    query = query.filter_by(run_id=run, ended_at=None)
     return any(
         host != host_name() or is_alive(pid, start) for host, pid, start in store.execute(query)
     )

@@ -57,8 +57,7 @@ WORDS = (
     (table("rollout_words", column("rowid"), column("text")), ROLLOUT.c.text),
     (table("prompt_words", column("rowid"), column("prompt_text")), ROLLOUT_GROUP.c.prompt_text),
 )  # the full-text index of a column
-OF_LATEST_ALERT = ("severity", "last_step", "value", "limit", "group_index", "explanation",
-                   "remedy")  # fmt: skip
+OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
 class RecordedParts:
@@ -168,7 +167,7 @@ class RunWriter:
         """Return which of these sequence numbers of the run are already in the store."""
         stored: set[int] = set()
         for seq in SOURCES:
-            query = select(seq).where(seq.table.c.run_id == self.run, seq.in_(seqs))
+            query = select(seq).where(seq.in_(seqs)).filter_by(run_id=self.run)
             stored.update(self.conn.scalars(query))
         return stored
 
@@ -239,9 +238,10 @@ class RunWriter:
 
     def _late_numbers(self, pair: Scored) -> None:
         """Add token numbers to a group that an earlier transaction wrote."""
-        group = (ROLLOUT_GROUP.c.run_id == self.run, ROLLOUT_GROUP.c.seq == pair.seq)
-        self.conn.execute(ROLLOUT_GROUP.update().where(*group).values(tokens_seq=pair.numbers_seq))
-        key = select(ROLLOUT_GROUP.c.id).where(*group).scalar_subquery()
+        group = {"run_id": self.run, "seq": pair.seq}
+        late = ROLLOUT_GROUP.update().filter_by(**group).values(tokens_seq=pair.numbers_seq)
+        self.conn.execute(late)
+        key = select(ROLLOUT_GROUP.c.id).filter_by(**group).scalar_subquery()
         numbers = pair.by_index()
         rows = [
             {"index": item.index, **of_numbers(item, numbers[item.index])}
@@ -249,8 +249,9 @@ class RunWriter:
             if item.index in numbers
         ]
         if rows:
-            of_index = (ROLLOUT.c.group_id == key, ROLLOUT.c.idx == bindparam("index"))
-            self.conn.execute(ROLLOUT.update().where(*of_index), rows)
+            self.conn.execute(
+                ROLLOUT.update().filter_by(group_id=key, idx=bindparam("index")), rows
+            )
 
     def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
@@ -303,7 +304,7 @@ class RunWriter:
             "last_step": event.step, "count": 1, "group_index": event.group, "muted": False,
         }  # fmt: skip
         new = sqlite.insert(ALERT)
-        latest = {name: new.excluded[name] for name in OF_LATEST_ALERT}
+        latest = {name: new.excluded[name] for name in row if name not in OF_FIRST_ALERT}
         self.conn.execute(
             new.on_conflict_do_update(
                 index_elements=["run_id", "rule"], set_=latest | {"count": ALERT.c.count + 1}
@@ -312,7 +313,7 @@ class RunWriter:
         )
 
     def _update_run(self, **values: Any) -> None:
-        self.conn.execute(RUN.update().where(RUN.c.id == self.run).values(values))
+        self.conn.execute(RUN.update().filter_by(id=self.run).values(values))
 
     # -- metrics --------------------------------------------------------------------------------
 
@@ -344,15 +345,16 @@ class RunWriter:
             # a spilled step may be read in after later ones
             self.conn.execute(
                 RUN.update()
-                .where(RUN.c.id == self.run, RUN.c.step <= done.step)
+                .where(RUN.c.step <= done.step)
+                .filter_by(id=self.run)
                 .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
             )
         self.progress(items[-1].at)
 
     def progress(self, at: float) -> None:
         """Write when the run last progressed."""
-        of_attempt = (ATTEMPT.c.run_id == self.run, ATTEMPT.c.n == self.attempt)
-        self.conn.execute(ATTEMPT.update().where(*of_attempt).values(progress_at=iso(at)))
+        attempt = ATTEMPT.update().filter_by(run_id=self.run, n=self.attempt)
+        self.conn.execute(attempt.values(progress_at=iso(at)))
 
 
 @cache

@@ -48,5 +48,5 @@ class Endpoint:
             return answer["rewards"] if isinstance(answer, dict) else answer
         except (ValueError, KeyError):
             raise RewardError(
-                f'{self._client.url} answered {text[:80]!r}; it should answer {{"rewards": […]}}'
+                f'{self._client.name} answered {text[:80]!r}; it should answer {{"rewards": […]}}'
             ) from None

@@ -39,7 +39,7 @@ class HttpClient:
         parts = urlsplit(url)
         if not parts.hostname:
             raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
-        self.url, self._key = url, key
+        self.name, self._key = parts.netloc.rpartition("@")[2], key
         self._class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, parts.port
         self._target = (parts.path or "/") + f"?{parts.query}" * bool(parts.query)
@@ -90,7 +90,7 @@ class HttpClient:
         except (OSError, HTTPException, ValueError) as error:
             verb = "cannot be reached" if isinstance(error, OSError) else "gave no HTTP reply"
             reason = self.without_key(str(error)[:LONGEST_QUOTE])
-            problem = f"{verb} ({reason}); is it running?"
+            problem = f"{verb} ({reason}); start it, or correct the address"
         else:
             problem = "closed the connection before the end of its reply" if left else ""
             if len(data) > LARGEST_REPLY:
@@ -100,7 +100,7 @@ class HttpClient:
         if time.monotonic() >= deadline:
             problem = f"gave no reply within {limit:.3g} s"
         if problem:
-            raise HttpError(f"{self.url} {problem}", 0)
+            raise HttpError(f"{self.name} {problem}", 0)
         return self._checked(response, data)
 
     def _checked(self, response: HTTPResponse, data: bytes) -> str:
@@ -111,7 +111,7 @@ class HttpClient:
         quote = self.without_key(text)[:LONGEST_QUOTE].strip()
         if 300 <= status < 400:
             quote = "redirects are not followed; give the final address"
-        message = f"{self.url} answered {status} {self.without_key(response.reason)}: {quote}"
+        message = f"{self.name} answered {status} {self.without_key(response.reason)}: {quote}"
         may_pass = status in MAY_PASS or status >= 500
         raise HttpError(message, _pause(response.headers.get("Retry-After")) if may_pass else None)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.cache import Cache
-from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
+from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient, HttpError
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
@@ -46,6 +46,7 @@ class Judge:
         self._cache = Cache("judge", rubric.cache)
         self._totals = Counter[str](calls=0, failures=0, cached=0, cost=0)
         self._lock = Lock()
+        self._is_down = False
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
 
@@ -66,6 +67,7 @@ class Judge:
     ) -> list[Any]:
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         questions = list(self._questions(prompts, completions, columns))
+        self._is_down = False
         with ThreadPoolExecutor(self._rubric.concurrency) as pool:
             replies = list(pool.map(partial(self._reply, deadline=deadline), questions))
         results: list[Result] = [(None, "")] * len(completions)
@@ -111,10 +113,13 @@ class Judge:
                 self._count(cached=1)
                 return read_reply(rubric, text, answers)
             text = self._text(self._client.post_with_retries(
-                data, rubric.time_limit, deadline, rubric.retries, lambda: self._count(calls=1)
+                data, rubric.time_limit, deadline, 0 if self._is_down else rubric.retries,
+                lambda: self._count(calls=1),
             ))  # fmt: skip
             scores = read_reply(rubric, text, answers)
         except RewardError as error:
+            # in an outage only the batch's first questions are worth further tries
+            self._is_down |= isinstance(error, HttpError) and error.pause is not None
             self._count(failures=1)
             return [(error, "")] * answers
         self._cache.write(key, text)
@@ -129,7 +134,7 @@ class Judge:
             usage = dict(reply.get("usage") or {})
         if not isinstance(text, str):
             quote = self._client.without_key(data)[:LONGEST_QUOTE]
-            raise RewardError(f"{self._client.url} answered without a message: {quote}")
+            raise RewardError(f"{self._client.name} answered without a message: {quote}")
         for name, price in zip(TOKENS, self._rubric.price, strict=True):
             if isinstance(tokens := usage.get(name), int) and tokens > 0:
                 self._count(cost=tokens * price / 1e6)
@@ -149,14 +154,9 @@ def _content(value: Any) -> Any:
 def _key(path: str, variable: str) -> str:
     """The key that the environment has; it is never part of a message."""
     key = os.environ.get(variable, "").strip()
-    if variable and not key:
+    if (variable and not key) or not (key.isascii() and key.isprintable()):
         raise RewardError(
-            f"reward judge:{path}: the environment variable that key_variable names is not set; "
-            "export it before you start the run"
-        )
-    if not (key.isascii() and key.isprintable()):
-        raise RewardError(
-            f"reward judge:{path}: the key in the environment variable has characters that no "
-            "header can have; copy it again"
+            f"reward judge:{path}: the environment variable that key_variable names is not set, or "
+            "has characters that no header can have; export the key before you start the run"
         )
     return key

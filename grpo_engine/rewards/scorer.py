@@ -31,6 +31,7 @@ REMEDIES = {
     "no_score": "These answers get no score. If it goes on, see whether the judge's server runs.",
     "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
 }
+UNJUDGED = "left out, because a judge gave no score"
 REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."
 
 
@@ -160,9 +161,12 @@ class Scorer:
 
     @property
     def _custom(self) -> dict[str, str]:
-        """The functions that are not built in: their names, and as the user wrote them."""
+        """The functions that the user wrote: their names, and as the settings have them."""
         functions = self._client.functions
-        return {f.name: f.written for f in functions if f.written not in BUILT_IN}
+        return {
+            f.name: f.written for f in functions
+            if f.written not in BUILT_IN and not f.written.startswith("judge:")
+        }  # fmt: skip
 
     @property
     def format(self) -> str:
@@ -180,8 +184,8 @@ class Scorer:
     ) -> Scores:
         """Score answers; `examples` and `prompts` have one entry per answer.
 
-        An answer whose environment failed gets no rewards. Held-out answers are also judged by the
-        task's accuracy function where that is no reward.
+        An answer whose environment failed gets no rewards, nor is one trained whose judge failed.
+        Held-out answers are also judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
         valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
@@ -189,14 +193,21 @@ class Scorer:
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
         rewards = [self._no_rewards(rollout, measured) for rollout in rollouts]
         steps: list[tuple[tuple[int, float | None], ...]] = [()] * len(rollouts)
+        problems = [problem for outcome in outcomes for problem in outcome.problems]
+        unjudged = {problem.completion for problem in problems if problem.cause == "no_score"}
         for row, index in enumerate(valid):
             rollout, values = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
             functions, unweighted = values[: self._count], values[self._count :]
             rewards[index] = (*functions, *self._of_environment(rollout), *unweighted)
+            if row in unjudged and not held_out:  # a partial reward would push it down
+                rewards[index] = tuple(
+                    replace(reward, value=None, reason=reward.reason or UNJUDGED)
+                    for reward in rewards[index]
+                )
+                continue
             steps[index] = steps_of(
                 rollout, functions, [outcome.steps[row] for outcome in outcomes]
             )
-        problems = [problem for outcome in outcomes for problem in outcome.problems]
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
             steps=tuple(steps) if self._scores_steps else None,
@@ -333,7 +344,7 @@ def alerts_of(
         answers = [rollouts[p.completion] for p in problems_of_cause if p.completion is not None]
         alert = Alert(
             "error" if cause in ("exception", "crash") else "warning",
-            f"{problems_of_cause[0]}.{_answer(answers)}",
+            f"{str(problems_of_cause[0]).removesuffix('.')}.{_answer(answers)}",
             REMEDIES.get(cause, REMEDY),
         )
         yield raised(step, f"reward_{cause}", alert)

@@ -58,12 +58,16 @@ class Scores:
 
 
 def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share: float) -> Scores:
-    """Add the soft length penalty as a further reward of weight 1; a share of 0 adds nothing."""
+    """Add the soft length penalty as a further reward of weight 1; a share of 0 adds nothing.
+
+    An answer without a score gets none: it would be its only reward.
+    """
     if share == 0:
         return scores
     penalties: list[float] = overlong_penalty(mx.array(list(lengths)), max_length, share).tolist()  # type: ignore[assignment]
     rewards = tuple(
-        (*row, RewardValue(name=OVERLONG, value=penalty, weight=1.0,
+        (*row, RewardValue(name=OVERLONG, weight=1.0,
+                           value=penalty if any(r.value is not None for r in row) else None,
                            reason=f"{length} of {max_length} tokens" if penalty < 0 else ""))
         for row, penalty, length in zip(scores.rewards, penalties, lengths, strict=True)
     )  # fmt: skip

@@ -60,8 +60,9 @@ def read_reply(rubric: Rubric, text: str, answers: int) -> Sequence[Score]:
         reply = parse_json(_without_frame(text))
         return _ranking(reply, answers) if rubric.ranking else [_weighted(reply, rubric)]
     except ValueError as error:
+        problem = "it is no JSON" if isinstance(error, json.JSONDecodeError) else error
         raise RewardError(
-            f"the judge's reply is not of the form asked for ({error}): {text[:LONGEST_QUOTE]}"
+            f"the judge's reply has another form, {problem}: {text[:LONGEST_QUOTE]}"
         ) from None
 
 

@@ -131,7 +131,7 @@ VERBS = [
     ("compare", "one", "two"), ("compare", "one", "two", "--all"),
     ("compare", "one", "two", "--md"),
     ("compare", "one", "two", "--csv"), ("compare", "one", "two", "--json"),
-    ("compare", "one", "two", "--example", "e0"), ("compare", "one", "two", "--metric", "reward"),
+    ("compare", "one", "two", "--metric", "reward"),
     ("rollouts", "one"), ("rollouts", "one", "--search", "answer"), ("rollouts", "one", "--csv"),
     ("rollouts", "one", "--json"), ("rollouts", "one", "--step", "999"),
     ("config", "diff", "one", "two"), ("config", "diff", "one", "--json"),

@@ -97,6 +97,7 @@ def recomputed(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_metric_that_exports_determine_is_what_pandas_makes_of_them(exported: Path) -> None:
     found = recomputed(exported)
     assert found["wrong"] == [], "\n".join(found["wrong"])

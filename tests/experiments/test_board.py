@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.board import Board, board_from_json, board_json
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.values import BoardView
 from tests.experiments import made
 
 DELTAS = st.lists(
@@ -64,12 +65,12 @@ def test_a_board_in_mid_step_has_the_answers_and_no_score() -> None:
     board.apply(ev.PromptsStarted(step=1, prompts=(prompt,)))
     for index in (0, 1):  # group 0 was sampled before the refill
         board.apply(ev.GroupScored(step=1, group=made.group(index)))
-    told = board_json(board.snapshot())
+    told = ev.encode(board.snapshot())
     assert [[row["text"] for row in one["rows"]] for one in told["groups"]] == [["yes", "no"]] * 2
     assert set(told["groups"][0]) == {"index", "origin", "prompt_text", "target", "rows"}
     row = told["groups"][0]["rows"][0]
     assert set(row) == {"index", "text", "tokens", "finish", "spans", "waits_since"}
-    assert board_from_json(json.loads(json.dumps(told))) == board.snapshot()
+    assert ev.decode(BoardView, json.loads(json.dumps(told))) == board.snapshot()
 
 
 def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> None:
@@ -90,7 +91,7 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
             )
         )
         view = board.snapshot()
-        assert board_from_json(json.loads(json.dumps(board_json(view)))) == view
+        assert ev.decode(BoardView, json.loads(json.dumps(ev.encode(view)))) == view
         seen.append(view.groups[0].rollouts[0])
     assert [one.waits_since is not None for one in seen] == [True, False, False]
     assert [len(one.spans) for one in seen] == [1, 2, 2]
@@ -105,9 +106,9 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
 def test_a_board_with_scores_of_an_earlier_version_is_read_without_them() -> None:
     board = Board()
     board.apply(ev.GroupScored(step=1, group=made.group()))
-    old = board_json(board.snapshot())
+    old = ev.encode(board.snapshot())
     for one in old["groups"]:
         one |= {"reward_mean": 0.5, "reward_std": 0.5, "no_signal": "", "scored": True}
         one["rows"] = [row | {"reward": 1.0, "advantage": 0.5, "scored": True}
                        for row in one["rows"]]  # fmt: skip
-    assert board_from_json(old) == board.snapshot()
+    assert ev.decode(BoardView, old) == board.snapshot()

@@ -11,7 +11,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.experiments.compare import statistics
-from grpo_tui.experiments.compare.runs import compare, paired_tests, side_by_side
+from grpo_tui.experiments.compare.runs import compare, side_by_side
 from grpo_tui.experiments.compare.values import MetricCell
 from grpo_tui.experiments.errors import CompareError
 from grpo_tui.experiments.reader import StoreReader
@@ -198,7 +198,7 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
 
 def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
     run = reader.resolve("slow")
-    with pytest.raises(CompareError, match="equal 'epoch'"):
+    with pytest.raises(CompareError, match="no axis 'epoch'"):
         compare(reader, [run, reader.resolve("fast")], axis="epoch")
 
 
@@ -212,7 +212,7 @@ def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> St
 
 def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
     with closing(two_evaluated(tmp_path / "s.db")) as reader:
-        (found,) = paired_tests(reader, [reader.resolve("better")], [reader.resolve("base")])
+        (found,) = compare(reader, [reader.resolve("base"), reader.resolve("better")]).tests
     # ten won, one lost: 2 * (1 + 11) / 2**11
     assert found.p_value == pytest.approx(24 / 2048)
     assert (found.problems, found.method) == (12, "McNemar's exact test")
@@ -224,7 +224,7 @@ def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path)
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0, 0, 0, 0), samples=2),))
     run_of(path, "better", (0.1,), extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
     with closing(StoreReader(path)) as reader:
-        (found,) = paired_tests(reader, [reader.resolve("better")], [reader.resolve("base")])
+        (found,) = compare(reader, [reader.resolve("base"), reader.resolve("better")]).tests
     assert found.method == "paired permutation test"
     # of 16 ways to sign .5, .5, .5 and 1, the two with equal signs reach a sum of 2.5
     assert found.p_value == pytest.approx(2 / 16)

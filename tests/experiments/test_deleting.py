@@ -134,7 +134,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
         assert rows.all() == []
 
 
-@pytest.mark.parametrize("stage", ["_delete_groups", "_delete_rows", "remove_run_folder"])
+@pytest.mark.parametrize("stage", ["_delete_words", "_delete_rows", "remove_run_folder"])
 def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

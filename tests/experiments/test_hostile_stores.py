@@ -203,7 +203,7 @@ def test_one_damaged_run_does_not_keep_the_others_out(whole: Path, tmp_path: Pat
     with closing(ExperimentStore(tmp_path / "mine.db")) as store:
         with pytest.raises(ImportRefusedError, match=r"1 runs of .* 1 were: theirs \(.*damaged"):
             import_files(store, [other])
-        assert store.has_uid(StoreReader(other).resolve("second").uid)
+        assert store.key_of("second")
 
 
 def test_what_a_killed_import_left_is_imported_again(

@@ -1,6 +1,7 @@
 """Data written by earlier versions opens, replays and resumes with the same numbers."""
 
 import json
+import re
 import shutil
 import sqlite3
 import sys
@@ -46,6 +47,11 @@ def stored(store: Path) -> list[ev.Event]:
     return [fact.event for fact in found]
 
 
+def rounded(text: str) -> str:
+    """A text whose numbers have 13 digits: the last ones depend on the order of a sum."""
+    return re.sub(r"\d\.\d{13,}(e-\d+)?", lambda match: f"{float(match[0]):.13g}", text)
+
+
 def as_then(version: Path, name: str, text: str) -> str:
     """What a command printed, without what later versions add."""
     if version.name != EARLY:
@@ -67,9 +73,8 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
     said = told(folder, "store")
 
     for name, text in said["printed"].items():
-        assert as_then(version, name, text) == (version / EXPECTED / name).read_bytes().decode(), (
-            name
-        )
+        expected = (version / EXPECTED / name).read_bytes().decode()
+        assert rounded(as_then(version, name, text)) == rounded(expected), name
     assert said["replayed"] == rows(version / EXPECTED / "replay.jsonl")
     schema = int.from_bytes(before[60:64], "big")  # SQLite's user_version
     kept = list(folder.glob(f"{Path(STORE).stem}.*.db"))
@@ -83,9 +88,8 @@ def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path:
     Recorder(folder / STORE).close()  # opening for writing migrates the schema
 
     for name, text in told(folder, "store")["printed"].items():
-        assert as_then(version, name, text) == (version / EXPECTED / name).read_bytes().decode(), (
-            name
-        )
+        expected = (version / EXPECTED / name).read_bytes().decode()
+        assert rounded(as_then(version, name, text)) == rounded(expected), name
 
 
 def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(

@@ -1,6 +1,5 @@
 """`grpo-tui compare`: runs side by side, settings and metrics."""
 
-import dataclasses
 import sys
 from itertools import compress
 from math import fsum
@@ -64,7 +63,7 @@ def compare(
     ] = None,
     at: At = "",
     reach: Reach = "",
-    example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
+    example: Annotated[str, typer.Option(hidden=True)] = "",
     grid: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Include every metric and equal settings.")
@@ -90,16 +89,17 @@ def compare(
 
     if grid:
         raise typer.BadParameter(
-            "--grid is gone: compare ranks the settings of a sweep, and `grpo-tui runs --columns` "
-            f"'={grid[0]}' --csv has them as columns"
+            "--grid is gone: compare ranks the settings of a sweep, and "
+            f"`grpo-tui runs --columns '={grid[0]}'` has them as columns"
         )
-    if example and (as_csv or as_md or at or reach):
-        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
+    if example:
+        raise typer.BadParameter(
+            f"--example is gone: `grpo-tui export {' '.join(runs)} --what rollouts --where "
+            f"'example_key={example}'` has the answers of each run"
+        )
     axis, value = _equal_work(at)
     with reading(db) as reader:
         selected, base = _resolved(reader, runs, baseline)
-        if example:
-            return _print_example(reader, selected, example, as_json=as_json)
         result = compare_runs(
             reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
@@ -256,20 +256,3 @@ def _value(value: Any) -> str:
     from grpo_tui.experiments.export.json import json_text
 
     return value if isinstance(value, str) else json_text(value)
-
-
-def _print_example(
-    reader: "StoreReader", runs: "list[RunSummary]", example: str, *, as_json: bool
-) -> None:
-    from grpo_tui.experiments.compare.runs import side_by_side
-
-    view = side_by_side(reader, runs, example)
-    if as_json:
-        print_json(dataclasses.asdict(view) | {"runs": [run.id for run in runs]})
-        return
-    print_table([{"field": "prompt", "value": view.prompt_text},
-                 {"field": "target", "value": view.target}])  # fmt: skip
-    for run, group in zip(runs, view.groups, strict=True):
-        print_text(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
-        rollouts = group.rollouts if group else ()
-        print_table([{"reward": item.reward, "completion": item.text} for item in rollouts])

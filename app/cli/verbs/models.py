@@ -3,10 +3,10 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,11 +14,17 @@ from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
+
+if TYPE_CHECKING:
+    from grpo_engine.evaluation.target import Target
+    from grpo_tui.experiments.values import EvaluationView
 
 app = typer.Typer(help="List models; show, import or export one. Example: grpo-tui models")
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of this machine alone
 
 
 @app.command("list")
@@ -95,7 +101,6 @@ def export_(
     """
     from grpo_engine.evaluation.target import of_run
     from grpo_engine.models.export import export
-    from grpo_tui.app.cli.model_card import card_of, held_out_table
 
     with reading(db) as reader:
         record = reader.resolve(run)
@@ -110,6 +115,40 @@ def export_(
         f"step {target.step}, {result.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
         f"differ by {result.difference:.1g} nats a token on average"
     )
+
+
+def card_of(name: str, target: "Target", held_out: Sequence[str]) -> str:
+    """The README.md of an exported model, with the front matter that model hubs read."""
+    from grpo_engine.config.parse import changed, flatten
+
+    config = target.config
+    lines = [
+        "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
+        "", f"# {name}", "",
+        f"{target.base}, trained for {target.step} steps with the recipe "
+        f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
+        *held_out,
+    ]  # fmt: skip
+    lines += ["## Settings that differ from the defaults", ""]
+    lines += ["| setting | value |", "| --- | --- |"]
+    changes = changed(flatten(config)).items()
+    lines += [f"| {path} | `{value}` |" for path, value in changes if path not in BESIDE]
+    return "\n".join(lines) + "\n"
+
+
+def held_out_table(evaluations: "Sequence[EvaluationView]") -> list[str]:
+    """A run's evaluations in Markdown; nothing where none says what is right."""
+    rows = []
+    for evaluation in evaluations:
+        right = [evaluation.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
+        if right[0] is not None:
+            accuracy, low, high = map(share, right)
+            interval = f"{accuracy} ({low} to {high})"
+            rows.append(
+                f"| {evaluation.step} | {evaluation.mode} | {evaluation.problems} | {interval} |"
+            )
+    head = ["| step | answers | problems | right (95 %) |", "| ---: | --- | ---: | --- |"]
+    return ["## Held-out problems", "", *head, *rows, ""] if rows else []
 
 
 def imported_folder() -> Path:

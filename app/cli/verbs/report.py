@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 
+ALERT_FIELDS = ("rule", "count", "first_step", "last_step", "explanation", "remedy")
+
+
 def report(
     run: RunRef,
     file: Annotated[
@@ -77,8 +80,12 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     from grpo_engine.metrics import PHASES, spec, time_of
     from grpo_tui.experiments.compare.runs import progress
     from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.reader import grouped
 
     detail = reader.run(run.key)
+    pinned = grouped(
+        (group.prompt_hash, group) for group in reader.groups_with(run.key, origin="pinned")
+    )
     times = phase_times([detail.summary])
     keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]
     return {
@@ -102,15 +109,13 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
             {"step": item.step, "mode": item.mode, "problems": item.problems, **item.metrics}
             for item in reader.evaluations(run.key)
         ],
-        "alerts": [
-            {"rule": item.rule, "count": item.count, "first_step": item.first_step,
-             "last_step": item.last_step, "explanation": item.explanation, "remedy": item.remedy}
-            for item in reader.alerts(run.key)
-        ],
+        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS}
+                   for item in reader.alerts(run.key)],
         "pinned": [
-            {"prompt": item.prompt_text, "target": item.target, "steps": list(item.steps),
-             "reward_means": list(item.reward_means)}
-            for item in reader.pinned(run.key)
+            {"prompt": groups[0].prompt_text, "target": groups[0].target,
+             "steps": [group.step for group in groups],
+             "reward_means": [group.reward_mean for group in groups]}
+            for groups in pinned.values()
         ],
     }  # fmt: skip
 

@@ -12,6 +12,11 @@ from grpo_tui.app.text.safe_text import safe
 app = typer.Typer(help="List the tasks; show or play one. Example: grpo-tui tasks show countdown")
 
 
+TASK_FIELDS = ("name", "description", "skipped", "fingerprint", "system_prompt", "prefill",
+               "accuracy", "notes")  # fmt: skip
+EXAMPLE_FIELDS = ("key", "where", "target", "columns")
+
+
 @app.command("list")
 def list_(
     as_json: Json = False,
@@ -130,28 +135,13 @@ def _row(text: str) -> dict[str, Any] | None:
 
 def as_page(task: Any, rendered: Any) -> dict[str, Any]:
     """Return the task and its examples, for programs."""
-    return {
-        "name": task.name,
-        "description": task.description,
+    return {name: getattr(task, name) for name in TASK_FIELDS} | {
         "train": len(task.train),
         "held_out": len(task.held_out),
-        "skipped": task.skipped,
-        "fingerprint": task.fingerprint,
-        "system_prompt": task.system_prompt,
-        "prefill": task.prefill,
         "rewards": [{"name": s.name, "weight": s.weight} for s in task.default_rewards],
-        "accuracy": task.accuracy,
-        "notes": list(task.notes),
         "examples": [
-            {
-                "key": example.key,
-                "where": example.where,
-                "text": prompt.text,
-                "ids": list(prompt.ids),
-                "prompt": prompt.prompt,
-                "target": example.target,
-                "columns": dict(example.columns),
-            }
+            {name: getattr(example, name) for name in EXAMPLE_FIELDS}
+            | {name: getattr(prompt, name) for name in ("text", "ids", "prompt")}
             for example, prompt in rendered
         ],
     }

@@ -19,7 +19,7 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, paragraph
 
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
@@ -62,8 +62,8 @@ class AnswersPanel(Panel):
         self._from_end = min(self._from_end, end)
         top = end - self._from_end
         if self.cursor is not None:
-            looks = ([look for _, look in line] for line in lines)
-            at = next((n for n, row in enumerate(looks) if any("reverse" in x for x in row)), 0)
+            styles = ([style for _, style in line] for line in lines)
+            at = next((n for n, row in enumerate(styles) if any("reverse" in x for x in row)), 0)
             top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 
@@ -90,20 +90,18 @@ class AnswersPanel(Panel):
 def answer_lines(tokens: Sequence[Token], cursor: int | None, width: int) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
 
-    def look(index: int) -> str:
+    def style(index: int) -> str:
         change = tokens[index].trained - tokens[index].before
         changed = abs(change) >= 0.05 * FULL_COLOUR
         colour = push_colour(change, FULL_COLOUR) if changed else "text"
         return f"{'reverse ' * (index == cursor)}{colour}"
 
     lines = lay_out([token.text for token in tokens], width)
-    return [[(piece.text, look(piece.token)) for piece in line] for line in lines]
+    return [[(piece.text, style(piece.token)) for piece in line] for line in lines]
 
 
-class TokenLine(Panel, can_focus=False):
+class TokenLine(Bar):
     """The probability of the token under the cursor, after and before training."""
-
-    framed = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
         for panel in self.screen.query(AnswersPanel):

@@ -18,7 +18,7 @@ from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, paragraph
 from grpo_tui.experiments.errors import StoreError
 
 T = TypeVar("T")
@@ -89,10 +89,9 @@ Find = Callable[[str], Awaitable[Sequence[Item]]]  # the items for a text
 Details = Callable[[str, int], list[Line]]
 
 
-class DetailsPanel(Panel, can_focus=False):
+class DetailsPanel(Bar):
     """The description of the highlighted item, or all of its last column."""
 
-    framed = False
     item: reactive[Item | None] = reactive(None)
 
     def __init__(self, details: Details | None, **kwargs: Any) -> None:

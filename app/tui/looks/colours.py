@@ -189,9 +189,9 @@ def palette_of(theme: str) -> Palette:
 
 
 @lru_cache(maxsize=4096)
-def look_style(theme: str, look: str) -> Style:
-    """The style of a look in a theme, as `bold headline on cursor`; the base style for `""`."""
-    front, on, back = f" {look}".partition(" on ")
+def style_named(theme: str, name: str) -> Style:
+    """The style of a name in a theme, as `bold headline on cursor`; the base style for `""`."""
+    front, on, back = f" {name}".partition(" on ")
     words, palette = front.split(), palette_of(theme)
     colours = [palette.colour(word) for word in words if word not in EFFECTS]
     background = palette.colour(back.split()[-1]) if on else None

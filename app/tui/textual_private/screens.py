@@ -50,10 +50,16 @@ class DrawnOnce(Beside):
 
     def refused(self) -> bool:
         """Whether this view is read-only, which is reported."""
-        read_only: bool = getattr(self.app, "read_only", False)
-        if read_only:
-            self.warn("This view is read-only.")
-        return read_only
+        app: Any = self.app
+        return bool(app.refused())
+
+    def action_switch(self, name: str) -> None:
+        """Turn a part of the state on or off, and show that."""
+        self.update(**{name: not getattr(self.view, name)})
+        self.switched()
+
+    def switched(self) -> None:
+        """Show what was turned on or off, beyond passing it to the panels."""
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
         """Lay out and draw a new screen; overrides Textual."""

@@ -11,7 +11,7 @@ from textual.widgets import Input, TextArea
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Bar, Line
 
 RESTORE = "restore_panels"
 COMMON = ("find", "zoom", "explain")
@@ -35,12 +35,10 @@ def _fitting(hints: Sequence[Hint], width: int, gap: int) -> list[Hint]:
     return [*first[: sum(end < width - _cells(last) for end in ends)], last]
 
 
-class KeyBar(Panel, can_focus=False):
+class KeyBar(Bar):
     """One line at the bottom of every screen; hints can be clicked."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     bindings: reactive[list[ActiveBinding]] = reactive(list)
     hidden: reactive[frozenset[str]] = reactive(frozenset)

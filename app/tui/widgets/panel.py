@@ -21,9 +21,9 @@ from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
-from grpo_tui.app.tui.looks.colours import look_style
+from grpo_tui.app.tui.looks.colours import style_named
 
-Span = tuple[str, str]  # safe text, and its look: `bold headline on cursor`
+Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
 Line = list[Span]
 
 BASE = "text on paper"
@@ -44,6 +44,7 @@ class Panel(Widget, can_focus=True):
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
+    about: ClassVar[str] = ""  # the topic that explains it
     wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
     class Moved(Message):
@@ -89,7 +90,7 @@ class Panel(Widget, can_focus=True):
 
     def topic(self) -> str:
         """The topic that `?` explains; empty for the screen."""
-        return ""
+        return self.about
 
     def copy_text(self) -> str:
         """The text that `y` copies."""
@@ -189,9 +190,9 @@ class Panel(Widget, can_focus=True):
 
     def _strip(self, spans: Line) -> Strip:
         theme = self.app.theme
-        base = look_style(theme, BASE)
+        base = style_named(theme, BASE)
         return Strip(
-            [Segment(text, base + look_style(theme, look)) for text, look in spans if text]
+            [Segment(text, base + style_named(theme, style)) for text, style in spans if text]
         )
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -213,7 +214,7 @@ class Panel(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            return Strip.blank(self.size.width, look_style(self.app.theme, "on paper"))
+            return Strip.blank(self.size.width, style_named(self.app.theme, "on paper"))
         strip = self._strips[y]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -241,6 +242,13 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
+class Bar(Panel, can_focus=False):
+    """A line or some lines without a frame, which the keys never act in."""
+
+    framed = False
+    ALLOW_MAXIMIZE = False
+
+
 class ScrolledPanel(Panel):
     """A panel that scrolls its lines."""
 
@@ -260,15 +268,15 @@ class ScrolledPanel(Panel):
 
 
 def paragraph(
-    text: str, width: int, max_lines: int, look: str, head: Span = ("", "")
+    text: str, width: int, max_lines: int, style: str, head: Span = ("", "")
 ) -> list[Line]:
     """Text in one colour, wrapped into at most `max_lines` lines, all to the right of `head`."""
     indent = cell_len(head[0])
     parts = wrap(text, max(8, width - indent) if indent else width, max_lines)
     if not indent:
-        return [[(part, look)] for part in parts]
+        return [[(part, style)] for part in parts]
     return [
-        [(" " * indent, "") if index else head, (part, look)] for index, part in enumerate(parts)
+        [(" " * indent, "") if index else head, (part, style)] for index, part in enumerate(parts)
     ]
 
 
@@ -305,15 +313,15 @@ def list_row(line: Line, width: int, *, selected: bool) -> Line:
     if not selected:
         return line
     padded = [*line, (" " * (width - cells(line)), "")]
-    return [(text, f"{look} on cursor") for text, look in padded]
+    return [(text, f"{style} on cursor") for text, style in padded]
 
 
 def aligned(line: Line, width: int, align: str) -> Line:
     """Spans as a cell of a table: the last one is padded, or the first one if aligned right."""
     index = 0 if align == ">" else -1
-    text, look = line[index]
+    text, style = line[index]
     space = width - cells(line[1:] if index == 0 else line[:-1])
-    line[index] = (pad(text, space, align), look)
+    line[index] = (pad(text, space, align), style)
     return line
 
 
@@ -348,18 +356,18 @@ def _fitted(line: Line, width: int) -> Line:
 
     Spans should be safe already; any unsafe one is escaped here.
     """
-    line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
+    line = [(safe(text) if HIDDEN.search(text) else text, style) for text, style in line]
     left = width - cells(line)
     if left >= 0:
         return [*line, (" " * left, "")] if left else line
     spans: Line = []
     left = width - 1
-    for text, look in line:
+    for text, style in line:
         length = cell_len(text)
         if length > left:
             part = _take(text, left) + "…"
-            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), "")]
-        spans.append((text, look))
+            return [*spans, (part, style), (" " * (left + 1 - cell_len(part)), "")]
+        spans.append((text, style))
         left -= length
     return spans
 

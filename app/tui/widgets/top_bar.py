@@ -5,7 +5,7 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, clip
-from grpo_tui.app.tui.widgets.panel import Line, Panel, cells
+from grpo_tui.app.tui.widgets.panel import Bar, Line, cells
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
@@ -38,12 +38,10 @@ def status_mark(status: str, now: float) -> tuple[str, str]:
     return "○", "label"
 
 
-class TopBar(Panel, can_focus=False):
+class TopBar(Bar):
     """One line at the top of every screen; tabs can be clicked."""
 
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0, repaint=False)

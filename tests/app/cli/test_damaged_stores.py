@@ -61,7 +61,13 @@ def call(cli: Cli, path: Path, ids: dict[str, str], words: tuple[str, ...]) -> t
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", EDITED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if number % 4 else name
+        for number, name in enumerate(EDITED)
+    ],
+)
 def test_a_store_edited_by_hand_ends_no_verb(
     stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, name: str
 ) -> None:

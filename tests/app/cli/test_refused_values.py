@@ -92,6 +92,7 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["config", "init", "nope/x.yaml"], "/nope/x.yaml: make "),
         (["compare", "@last", "@last", "--at", "tokens=nan"], "'nan' is no number"),
         (["compare", "@last", "@last", "--at", "tokens="], "'' is not a number"),
+        (["compare", "a", "b", "--example", "e"], "--where 'example_key=e'"),
         (["compare", "@last", "@last", "--grid", "seed", "--grid", "steps"], "--grid is gone"),
         (["plot", "@last", "--smooth", "nan"], "'--smooth': Input should be"),
         (["demo", "--speed", "1e400"], "--speed"),

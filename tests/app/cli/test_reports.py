@@ -116,10 +116,10 @@ def test_the_page_has_verdict_curves_differences_times_and_answers_then_and_now(
     assert page.tags.count("path") >= 6
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("calm-otter").key
-        prompts = reader.pinned(run)
+        prompts = reader.examples(run, "pinned")
         assert prompts
-        for prompt in prompts:
-            groups = reader.of_example(run, prompt.example_key)
+        for key in prompts:
+            groups = reader.groups_with(run, example_key=key)
             for group in (groups[0], groups[-1]):
                 assert f"step {group.step}, mean reward" in page.seen
                 for one in reader.group(group.key).rollouts:

@@ -94,7 +94,7 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "--sort", "rewrd"), 2, "did you mean reward"),
         (("runs", "--columns", "last nope"), 2, "there is no field, setting or metric 'nope'"),
         (("compare", "plain-otter"), 2, "two different runs"),
-        (("compare", "plain-otter", "@last", "--at", "epoch"), 2, "choose step, tokens, wall"),
+        (("compare", "plain-otter", "@last", "--at", "epoch"), 2, "choose from step, tokens, wall"),
         (("rollouts", "plain-otter", "--step", "9"), 3, "its last step is 3"),
         (("rollouts", "plain-otter", "--group", "9"), 3, "has no group 9 at step 3"),
         (("rollouts", "plain-otter", "--sort", "size"), 2, "is not one of 'reward'"),

@@ -86,7 +86,7 @@ def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> No
         (1 / 4, 1.0, (0.15 - 0.00204 + 0.125 + 0.125 + 0.125) / 4, 0.00204), rel=2e-3
     )
     assert (effect.lowest, effect.highest) == pytest.approx((1.0, 1.35))
-    assert effect.loss == pytest.approx(-0.15 - 0.125 + 0.25 + 0.00204, rel=2e-3)
+    assert effect.push == pytest.approx(0.15 + 0.125 - 0.25 - 0.00204, rel=2e-3)
     assert together([effect]) == effect
     assert together([effect, replace(effect, missing=frozenset({"ref"}))]).missing == {"ref"}
     twice = together([effect, replace(effect, tokens=12, clipped=0, kl=0.1, with_signal=0)])

@@ -153,7 +153,7 @@ def redirect(status: int) -> Callable[[Handler], None]:
     )
 
 
-OF_FORM = "not of the form asked for"
+OF_FORM = "has another form"
 NO_MESSAGE = "answered without a message"
 FAILURES = (
     Failure("hangs", hang, "gave no reply within 0.3 s", True, True),
@@ -193,7 +193,7 @@ FAILURES = (
     Failure("choices of another kind", whole({"choices": "none"}), NO_MESSAGE),
     Failure("no content", whole({"choices": [{"message": {"content": None}}]}), NO_MESSAGE),
     Failure("an error", whole({"error": {"message": "overloaded"}}), "overloaded"),
-    Failure("prose", whole(reply("It is rather good.")), f"{OF_FORM} (Expecting value"),
+    Failure("prose", whole(reply("It is rather good.")), f"{OF_FORM}, it is no JSON"),
     Failure("out of scale", whole(scores(good=11)), "its score of good is no number from 0 to 10"),
     Failure("missing criterion", whole(scores(bad=1)), "its scores are not those of good"),
     Failure("NaN", whole(reply('{"scores": {"good": NaN}}')), "NaN is no number in JSON"),

@@ -269,6 +269,21 @@ def test_an_outage_never_ends_a_run(tmp_path: Path) -> None:
                 assert [problem.cause for problem in problems_of(outcomes)] == ["no_score"] * 2
 
 
+def test_in_an_outage_only_the_first_questions_are_asked_again(tmp_path: Path) -> None:
+    with serving(lambda _: lambda handler: handler.send(503, "down")) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, concurrency=1, retries=2)
+        result = judged(name, *"abcde")
+    assert all("503" in str(score) for score in result.scores)
+    assert [data_of(request)["answer"] for request in script.requests] == [*"aaabcde"]
+
+
+def test_after_a_reply_of_another_form_the_next_question_may_be_asked_again(tmp_path: Path) -> None:
+    replies = iter([reply("prose"), lambda handler: handler.send(503, "busy")])
+    with serving(lambda _: next(replies, scores(good=10))) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, concurrency=1)
+        assert judged(name, "a", "b").scores[1] == 1
+
+
 GOOD = Rubric(
     endpoint="http://h", model="m", scale=(0, 10),
     criteria={"a": "A.", "b": "B."},
@@ -316,7 +331,7 @@ def test_forms_of_the_same_verdict_are_read(text: str) -> None:
 def test_any_other_reply_is_no_score_and_is_quoted(text: str) -> None:
     with pytest.raises(RewardError) as caught:
         read_reply(GOOD, text, 1)
-    assert "not of the form asked for" in str(caught.value)
+    assert "has another form" in str(caught.value)
     assert str(caught.value).endswith(f": {text[:500]}")
 
 

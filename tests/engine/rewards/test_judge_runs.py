@@ -124,6 +124,31 @@ def test_a_run_goes_on_through_all_failures_and_names_each(tmp_path: Path) -> No
     assert KEY not in str(events)
 
 
+def test_an_answer_without_a_verdict_is_not_trained_and_the_others_are(tmp_path: Path) -> None:
+    """Else what the other functions give it would be all of its reward, less than its siblings'."""
+    world = write_world(tmp_path)
+    replies = cycle([scores(good=10), {"error": "overloaded"}])
+    with serving(lambda _: next(replies)) as script:
+        config = settings(
+            world, steps=2, algorithm={"recipe": "dapo"},
+            evaluation={"problems": 6, "pinned": 0, "before_and_after": True},
+            rewards={"functions": [write_rubric(tmp_path / "r.yaml", script.url),
+                                   f"{world}/rewards.py:letters"]},
+        )  # fmt: skip
+        events = events_of(config, tmp_path / "run")
+    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    trained = [row for group in groups if group.origin == "train" for row in group.rollouts]
+    unjudged = [row for row in trained if row.rewards[0].value is None]
+    assert 0 < len(unjudged) < len(trained)
+    for row in unjudged:
+        assert [reward.value for reward in row.rewards] == [None] * 3  # the length penalty's too
+        assert all(reward.reason for reward in row.rewards[:2])
+        assert (row.reward, row.advantage or 0.0) == (None, 0.0)
+    measured = [row for group in groups if group.origin == "eval" for row in group.rollouts]
+    assert None in {row.rewards[0].value for row in measured}
+    assert None not in {row.rewards[1].value for row in measured}
+
+
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [({"api_key": KEY}, "api_key is no entry of it"), ({"criteria": {}}, "either criteria or")],
@@ -261,6 +286,6 @@ def test_smollm2_behind_mlx_lm_judges(tmp_path: Path) -> None:
             )
     for reward in outcome.rewards:
         assert reward.reason
-        assert (reward.value is None) == ("not of the form asked for" in reward.reason)
+        assert (reward.value is None) == ("has another form" in reward.reason)
     assert outcome.metrics["judge/r/calls"] == [3]
     assert outcome.metrics["judge/r/cost"][0] > 3 * 100 / 1e6  # prompts are longer than 100 tokens

@@ -34,7 +34,7 @@ from grpo_engine.rollouts import decode
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
 from grpo_engine.trainer import run
-from tests.engine.policy.helpers import COMPUTES
+from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
 from tests.engine.runs import events_of, settings, write_world
 
 LENGTHS = Lengths(8, 12)
@@ -115,7 +115,7 @@ def test_a_plan_that_no_longer_fits_is_replaced_and_noted(
     assert state(tmp_path)["micro_rows"] == 1
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
 ) -> None:
@@ -229,7 +229,7 @@ class Machine:
         return events
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
 ) -> None:

@@ -178,13 +178,15 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ["wider", "flat"])
+@pytest.mark.parametrize("shape", ["wider", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"compute": "rows"}, {"grad_checkpoint": "on"}, {"tuning": "full"},
-        {"tuning": "dora"}, {"lora_layers": 3}, {"dtype": "bfloat16"},
-        {"dtype": "bfloat16", "grad_checkpoint": "on"},
+        {}, {"grad_checkpoint": "on"}, {"dtype": "bfloat16"},
+        *(pytest.param(changes, marks=pytest.mark.slow) for changes in (
+            {"compute": "rows"}, {"tuning": "full"}, {"tuning": "dora"}, {"lora_layers": 3},
+            {"dtype": "bfloat16", "grad_checkpoint": "on"},
+        )),
     ],
     ids=str,
 )  # fmt: skip

@@ -237,9 +237,8 @@ class ChartScreen(WorkbenchScreen):
         self.view = self.view.panned(by)
         self.draw()
 
-    def action_switch(self, name: str) -> None:
-        """Turn on or off how the curves are drawn: `log`, `solo`, `bands`."""
-        self.update(**{name: not getattr(self.view, name)})
+    def switched(self) -> None:
+        """Draw the curves anew."""
         self.draw()
 
     def action_smooth(self, by: int) -> None:

@@ -21,7 +21,7 @@ from grpo_tui.app.tui.screens.compare.render import (
 )
 from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, card, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
@@ -34,10 +34,8 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(View)
 
 
-class VerdictLine(ViewPanel, can_focus=False):
+class VerdictLine(ViewPanel, Bar, can_focus=False):
     """Which setting is better, with what confidence, and what differs."""
-
-    framed = False
 
     def watch_view(self) -> None:
         """Update the height to fit the sentences."""

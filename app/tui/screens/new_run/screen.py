@@ -65,7 +65,7 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -89,12 +89,10 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
 
-class HeaderPanel(ViewPanel, can_focus=False):
+class HeaderPanel(ViewPanel, Bar, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
         return [header_line(self.view, width)]
@@ -301,7 +299,7 @@ class NewRunScreen(WorkbenchScreen):
              "The next page: costs, recipe, prompts, rewards, probe, YAML, differences", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
                "The previous page"),
-        hidden("space", "switch", "switch", "new.toggle",
+        hidden("space", "next_value", "switch", "new.toggle",
                "Switch on or off, or take the next value"),
         bind("backspace", "reset", "reset", "new.reset",
              "Reset the setting to the value of the preset or parent"),
@@ -600,7 +598,7 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.query_one(SettingsPanel).focus()
 
-    def action_switch(self) -> None:
+    def action_next_value(self) -> None:
         """Take the next value; a setting without a list is edited."""
         row = self.view.row
         if row is not None and choices_of(row):
@@ -698,7 +696,7 @@ class NewRunScreen(WorkbenchScreen):
         elif kind == "clone":
             self.clone(name)
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def action_begin(self) -> None:
         """List the checkpoints of the cloned run to begin with."""
         run = self.view.form.origin.run
@@ -941,7 +939,7 @@ class NewRunScreen(WorkbenchScreen):
         if name and name.strip():
             self._write(config, Path(name.strip()).expanduser().absolute())
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def _write(self, config: RunConfig, path: Path) -> None:
         from grpo_engine.config.parse import write_yaml
 

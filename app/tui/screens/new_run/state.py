@@ -575,8 +575,7 @@ def suggest(view: View) -> str:
             stem += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
     else:
         stem += f"-{len(changed)}-changes"
-    names = {run.name for run in view.runs}
-    return free_name(stem, names.__contains__)
+    return free_name(stem, {run.name for run in view.runs})
 
 
 # -- from presets and the store -------------------------------------------------------------

@@ -261,8 +261,8 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
             line.append((" " * piece.cells, ""))
             continue
         colour = advantage_colour(shade, 1.0) if shade else "guide"
-        look = "underline " * (piece.token in stopped) + colour
-        line.append((BARS[round(7 * abs(shade))] * piece.cells, look))
+        style = "underline " * (piece.token in stopped) + colour
+        line.append((BARS[round(7 * abs(shade))] * piece.cells, style))
     return line
 
 
@@ -334,8 +334,8 @@ def row_lines(view: View, row: TextRow, shades: Values) -> list[Line]:
     for piece in row.pieces:
         current = piece.token == view.token and answer.row is not None
         clipped = piece.token < len(answer.last) and answer.last[piece.token].side != "free"
-        look = "bold headline on cursor" if current else "text"
-        line.append((piece.text, "underline " * clipped + look))
+        style = "bold headline on cursor" if current else "text"
+        line.append((piece.text, "underline " * clipped + style))
     return [line, bars(shades, row.pieces)] if shades else [line]
 
 
@@ -413,14 +413,14 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
 
 def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
-    looks: dict[str, Part] = {
+    styles: dict[str, Part] = {
         "same": ("{}", "text"),
         "removed": ("[−{}]", "push.0"),
         "added": ("[+{}]", "bold push.6"),
     }
-    texts = [looks[change.tag][0].format(change.text) for change in changes]
+    texts = [styles[change.tag][0].format(change.text) for change in changes]
     return [
-        [(piece.text, looks[changes[piece.token].tag][1]) for piece in line]
+        [(piece.text, styles[changes[piece.token].tag][1]) for piece in line]
         for line in lay_out(texts, width)
     ]
 
@@ -619,7 +619,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
         lines.append(line)
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", "label")])
-        reason = paragraph(reward.reason, width - 2, 3, "text") if reward.reason else []
+        reason = paragraph(reward.reason, width - 2, 99, "text") if reward.reason else []
         lines += [[("  ", ""), *part] for part in reason]
     return lines
 

@@ -46,7 +46,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -75,11 +75,10 @@ class ViewPanel(Panel):
     view: reactive[View] = reactive(View)
 
 
-class HistoryBar(ViewPanel, can_focus=False):
+class HistoryBar(ViewPanel, Bar, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
-    framed = False
     live: reactive[bool] = reactive(False)
     newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
@@ -97,8 +96,7 @@ class HistoryBar(ViewPanel, can_focus=False):
 class GroupsPanel(ViewPanel):
     """One row per prompt of the step, or per hit of a search."""
 
-    def topic(self) -> str:
-        return "panel:prompts"
+    about = "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
         view = self.view
@@ -146,8 +144,7 @@ class AnswerPanel(ViewPanel):
         self._text_top = 2  # the line on which the text begins
         self._drawn: list[render.TextRow] = []  # of each line from there on
 
-    def topic(self) -> str:
-        return "panel:tokens"
+    about = "panel:tokens"
 
     def copy_text(self) -> str:
         """The answer as the model wrote it, escaped for the terminal."""
@@ -239,8 +236,7 @@ class AnswerPanel(ViewPanel):
 class RewardPanel(ViewPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
-    def topic(self) -> str:
-        return "panel:why"
+    about = "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
         return self.scrolled(render.reward_lines(self.view, width), height)
@@ -470,10 +466,6 @@ class RolloutsScreen(WorkbenchScreen):
         """Shade by the next measure."""
         self.view = self.view.next_mode()
 
-    def action_switch(self, name: str) -> None:
-        """Show the changes since the previous visit, or unfold all that is folded; or no longer."""
-        self.update(**{name: not getattr(self.view, name)})
-
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
         step = self.view.step
@@ -616,9 +608,7 @@ class RolloutsScreen(WorkbenchScreen):
             return
         if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
-        elif self.workbench.read_only or not session.feed.may_control:
-            self.warn("This view is read-only.")
-        else:
+        elif not self.workbench.refused(session.feed.may_control):
             session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
 

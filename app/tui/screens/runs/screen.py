@@ -85,9 +85,6 @@ class RunsTable(ViewPanel):
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
             self.refresh()
 
-    def topic(self) -> str:
-        return "screen:runs"
-
     def copy_text(self) -> str:
         """Return the run's id and name."""
         run = self.view.selected
@@ -539,9 +536,9 @@ class RunsScreen(ControlScreen):
         self.update(**changes)
         self.refresh_runs()
 
-    def action_switch(self, name: str) -> None:
+    def switched(self) -> None:
         """List active runs only, or archived ones as well; or no longer."""
-        self._relist(**{name: not getattr(self.view, name)})
+        self.refresh_runs()
 
     def action_group(self) -> None:
         """Group by the next property."""
@@ -564,7 +561,7 @@ class RunsScreen(ControlScreen):
                 await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
             self._relist(group=group, folded=frozenset())
 
-    @work(group="dialog")
+    @work(exclusive=True, group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
         from grpo_tui.app.tui.dialogs.picker import Picker

@@ -21,16 +21,15 @@ from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.screens.watch.panels import PhaseBar
 from grpo_tui.app.tui.screens.watch.render import function_lines
 from grpo_tui.app.tui.screens.watch.state import GUIDES, charts_of, limit_of, reward_chart
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Bar, Line
 
 POLL_S = 0.5
 
 
-class Functions(Panel, can_focus=False):
+class Functions(Bar):
     """What became of each reward function, above the chart of the reward."""
 
     DEFAULT_CSS = "Functions { height: auto; }"
-    framed = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
 

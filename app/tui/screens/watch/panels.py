@@ -35,7 +35,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, hint, paragraph, visible
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -147,8 +147,7 @@ class Answers(SnapshotList):
     def count(self) -> int:
         return len(self.group.rollouts) if self.group else 0
 
-    def topic(self) -> str:
-        return "panel:answers"
+    about = "panel:answers"
 
     def watch_now(self) -> None:
         """Count the seconds of those that wait for their environment."""
@@ -239,8 +238,7 @@ class Groups(SnapshotList):
         group = group_at(self.snapshot, self.prompt)
         return len(group.rollouts) if group else 0
 
-    def topic(self) -> str:
-        return "panel:groups"
+    about = "panel:groups"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""
@@ -250,52 +248,36 @@ class Groups(SnapshotList):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
-        if all(map(is_demonstrated, groups)):
-            return self._prompts(width, height, number)
+        compared = not all(map(is_demonstrated, groups))  # else the answers are the data's own
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
         head = [render.group_header(number, cell, answers, table)]
-        head = head if height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
+        head = head if compared and height > HEAD_FROM else []
+        foot = render.signal_line(snapshot, width) if compared and height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
-        first, explain = render.groups_window(groups, selected, space)
-        lines, drawn = head, 0
-        for index in range(first, len(groups)):
-            group, focused = groups[index], self.linked and index == selected
+        explain = sum(1 + bool(no_push_reason(group)) for group in groups) <= space
+        blocks = []
+        for index, group in enumerate(groups):
+            focused = self.linked and index == selected
             reason = no_push_reason(group) if explain else ""
-            if len(lines) - len(head) + 1 + bool(reason) > space:
-                break
-            marked = self.selected if index == selected and self.has_focus else None
-            line = render.group_line(
-                group, table, number, cell, focused=focused, marked=marked, explained=bool(reason)
-            )
-            block = [[*line, *render.prompt_of(group, width - table, focused)]]
-            block += [render.reason_line(reason, width)] if reason else []
-            lines = [*lines, *block]
-            self._items += [index] * len(block)
-            drawn += 1
-        self._items[:0] = [None] * len(head)
-        self.title = {"train": "groups", "eval": "held-out", "pinned": "pinned"}[groups[0].origin]
-        step, hidden = snapshot.groups_step, len(groups) - drawn
+            line = render.prompt_row(group, width, number, focused)
+            if compared:
+                marked = self.selected if index == selected and self.has_focus else None
+                line = render.group_line(group, table, number, cell, focused=focused,
+                                         marked=marked, explained=bool(reason))  # fmt: skip
+                line += render.prompt_of(group, width - table, focused)
+            blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
+        indices = visible([len(block) for block in blocks], space, selected, top=0)
+        lines = [*head, *(line for index in indices for line in blocks[index])]
+        self._items = [None] * len(head) + [index for index in indices for _ in blocks[index]]
+        names = {"train": "groups" if compared else "prompts", "eval": "held-out"}
+        self.title = names.get(groups[0].origin, "pinned")
+        step, hidden = snapshot.groups_step, len(groups) - len(indices)
         more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")
         self.note_first(*(more if hidden else ()), f"step {step}", f"{step}")
         return [*lines, *([[]] * (height - 1 - len(lines))), foot] if foot else lines
-
-    def _prompts(self, width: int, height: int, number: int) -> list[Line]:
-        """The prompts whose answers are the data's own, which nothing compares."""
-        groups = self.snapshot.groups
-        selected = min(self.prompt, len(groups) - 1)
-        first = max(0, selected - height + 1)
-        self.title = "prompts"
-        self.note_first(f"step {self.snapshot.groups_step}", "")
-        indices = range(first, min(len(groups), first + height))
-        self._items = [*indices]
-        return [
-            render.prompt_row(groups[index], width, number, self.linked and index == selected)
-            for index in indices
-        ]
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another prompt, or another answer to it."""
@@ -394,12 +376,10 @@ class AlertsLog(SnapshotList):
         return entry.text if entry else ""
 
 
-class NarratorLine(Panel, can_focus=False):
+class NarratorLine(Bar):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     sentences: reactive[tuple[str, ...]] = reactive(())
 
@@ -407,12 +387,10 @@ class NarratorLine(Panel, can_focus=False):
         return render.sentence_lines(self.sentences, width, height)
 
 
-class PhaseBar(Panel, can_focus=False):
+class PhaseBar(Bar):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
-    framed = False
-    ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0)

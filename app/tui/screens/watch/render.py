@@ -407,16 +407,6 @@ def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
     return [(f"  {clip(asked(group.prompt_text), width - 2)}", colour)]
 
 
-def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tuple[int, bool]:
-    """The first group to draw and whether reasons fit, so that the selected one is visible."""
-    if sum(2 if no_push_reason(group) else 1 for group in groups) <= height:
-        return 0, True
-    if len(groups) <= height or height <= 4:
-        first = max(0, min(prompt - height + 1, len(groups) - height)) if prompt >= height else 0
-        return first, False
-    return max(0, prompt - height + 1), False
-
-
 # -- alerts and log -----------------------------------------------------------------------------
 
 ENTRY_LEAD = 12  # cells before an alert's text: mark, time, sign
@@ -427,17 +417,17 @@ def entry_lines(
     entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
 ) -> list[Line]:
     """An alert or a line of the log, in at most so many lines."""
-    look, tail = "text", list[tuple[str, str]]()
+    style, tail = "text", list[tuple[str, str]]()
     if isinstance(entry, LogLine):
         text, (sign, colour), limit = entry.text, sign_of(entry.severity), 1
-        look = "text" if entry.severity == "info" else colour
+        style = "text" if entry.severity == "info" else colour
     elif not active:
         text, sign, colour = f"alert {_steps(entry)}, closed: {entry.explanation}", "·", "label"
     elif entry.muted:
-        text, sign, colour, look, limit = entry.explanation, "–", "label", "label", 1
+        text, sign, colour, style, limit = entry.explanation, "–", "label", "label", 1
         tail = [("  muted in this run  ", "label"), ("x", "accent")]
     else:
-        text, look = f"{safe(entry.explanation, ' ')} {safe(entry.remedy, ' ')}", "headline"
+        text, style = f"{safe(entry.explanation, ' ')} {safe(entry.remedy, ' ')}", "headline"
         sign, colour = sign_of(entry.severity)
         # a single line is for what the alert says; ⏎ tells the steps
         tail = [(f" {_steps(entry)}" if limit > 1 else "", "label"), ("  ⏎", "accent")]
@@ -447,9 +437,10 @@ def entry_lines(
         rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
     elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
+        tail[:1] = [(text.lstrip(), style) for text, style in tail[:1]]
     head = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
     indent = [(" " * (ENTRY_LEAD - 1), "")]
-    lines = [[*(indent if i else head), (row, look)] for i, row in enumerate(rows)]
+    lines = [[*(indent if i else head), (row, style)] for i, row in enumerate(rows)]
     lines[-1] += tail
     return with_edge(lines, marked)
 

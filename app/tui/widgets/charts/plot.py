@@ -171,8 +171,8 @@ def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) ->
             row[cross] = (CROSSED[row[cross][0]], "label", False)
         line = [(label, "label")]
         for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
-            look = f"bold {colour}" if bold else colour
-            line.append(("".join(char for char, _, _ in group), look))
+            style = f"bold {colour}" if bold else colour
+            line.append(("".join(char for char, _, _ in group), style))
         lines.append(line)
     return lines
 

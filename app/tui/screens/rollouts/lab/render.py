@@ -40,8 +40,8 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
         before = f"  was {value_text(old)}" if new != old else ""
         before = before if cell_len(text + before) <= width - column else ""
-        look = "bold " * current + ("accent" if new != old else "text")
-        line = [(pad(names[index], column), "label"), (text + before, look)]
+        style = "bold " * current + ("accent" if new != old else "text")
+        line = [(pad(names[index], column), "label"), (text + before, style)]
         lines.append(list_row(line, width, selected=current))
     count = len(differences(base, recipe))
     text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
@@ -64,8 +64,8 @@ def table_lines(view: LabView, width: int) -> list[Line]:
         ]
         for value, old in zip(_measures(view, variant), before, strict=True):
             differs = value not in (old, "…")
-            look = "bold accent" if differs else "text"
-            line.append((pad(value, column, ">"), look))
+            style = "bold accent" if differs else "text"
+            line.append((pad(value, column, ">"), style))
         lines.append(list_row(line, width, selected=index == view.variant + 1))
     return lines
 
@@ -180,11 +180,11 @@ def _before_after(
         name, pairs = rows[index]
         line = [(name, "text")]
         for (before, after), (left, right) in zip(pairs, widths, strict=True):
-            look = "bold accent" if before != after else "label"
+            style = "bold accent" if before != after else "label"
             line += [
                 (pad(before, left, ">"), "text"),
                 (" → ", "label"),
-                (pad(after, right), look),
+                (pad(after, right), style),
             ]
         lines.append(list_row(line, width, selected=index == selected))
     more = len(rows) - len(indices)

@@ -96,8 +96,7 @@ class SettingsPanel(LabPanel):
 class EffectPanel(LabPanel):
     """What the updates did, and what they would have done."""
 
-    def topic(self) -> str:
-        return "panel:lab"
+    about = "panel:lab"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The variants as a table, the scope, and what the numbers can say."""
