@@ -1,8 +1,9 @@
-"""Tokens per second of dialogues whose environments take their time, beside instant ones.
+"""Tokens per second of dialogues: with instant replies, with slow ones, and of programs that ask.
 
     python -m benchmarks.dialogues MODEL [--rows 64] [--turns 4] [--answer 16] [--rounds 2]
 
 Nearly all answers have the same length, so all rows wait at once and none can be decoded meanwhile.
+The time has the begin and the end of the environments in it, and so the start of the programs.
 """
 
 import argparse
@@ -36,6 +37,18 @@ class Waits:
         self.left -= 1
         return Reply([{"role": "user", "content": "and?"}], done=not self.left)
 """
+PROGRAM = """
+import json, os, sys
+from urllib.request import Request, urlopen
+
+row, messages = json.load(sys.stdin), [{"role": "user", "content": "and?"}]
+for turn in range(row["turns"]):
+    data = json.dumps({"messages": messages}).encode()
+    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    with urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", data, key)) as reply:
+        messages.append(json.load(reply)["choices"][0]["message"])
+    messages.append({"role": "user", "content": "and?"})
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +73,19 @@ def measure(
         think_budget=asked.answer - end,
     )  # fmt: skip
     row = {"turns": asked.turns, "most": most}
+    begun, used = time.perf_counter(), time.process_time()
     pool.begin([Job(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
     dialogues = Dialogues(
         episodes=pool, tokens=lambda *_: ids[PROMPT:], end_token=None, max_turns=asked.turns
     )
     prompt = PromptRows(key="p", group=0, ids=ids[:PROMPT], rows=asked.rows)
-    begun, used = time.perf_counter(), time.process_time()
     drawing = sample_groups(policy, [prompt], sampling, seed=0, step=1, dialogues=dialogues)
     try:
         while True:
             next(drawing)
     except StopIteration as ended:
         rollouts = ended.value
+    pool.finish([False] * asked.rows)
     seconds = time.perf_counter() - begun
     tokens = sum(rollout.length for rollout in rollouts)
     return Measured(tokens, seconds, time.process_time() - used, dialogues.waited)
@@ -91,12 +105,20 @@ def main() -> None:
     policy = load_policy(ModelConfig(path=asked.model), seed=0)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "waits.py").write_text(ENVIRONMENT)
-        with EnvironmentClient((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool:
+        (Path(folder) / "program.py").write_text(PROGRAM)
+        programs = {"": f"agent: python {folder}/program.py"}
+        with (
+            EnvironmentClient((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool,
+            EnvironmentClient(
+                (), programs, Path(folder), 60, agents={"sampling": {}, "by_status": True}
+            ) as agents,
+        ):
             print("| replies | tokens/s | s | s waited | processor s | of instant |")
             for _ in range(asked.rounds):
                 instant = measure(policy, pool, 0.0, asked)
                 slow = measure(policy, pool, asked.most, asked)
-                for name, one in (("instant", instant), ("slow", slow)):
+                program = measure(policy, agents, 0.0, asked)
+                for name, one in (("instant", instant), ("slow", slow), ("programs", program)):
                     share = one.tokens / one.seconds / (instant.tokens / instant.seconds)
                     print(f"| {name} | {one.tokens / one.seconds:.0f} | {one.seconds:.1f} "
                           f"| {one.waited:.2f} | {one.processor:.1f} | {share:.2f} |",

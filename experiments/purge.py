@@ -74,12 +74,10 @@ def purge(store: ExperimentStore, run: int) -> int:
     drop_unused(store.path, (row.value for row in named))
     with closing(open_writer(store.path)) as conn:
         # return free pages to the file system a few at a time
-        free = _free_pages(conn)
-        while (before := free) > 0:
+        before = 0
+        while (free := _free_pages(conn)) not in (0, before):
             conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
-            free = _free_pages(conn)
-            if free >= before:
-                break
+            before = free
     return freed
 
 

@@ -1,10 +1,11 @@
 """Read the recorded events back in their order, as a viewer of the store needs them."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, and_, select
+from sqlalchemy import Column, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", bound="DataclassInstance")
 Numbers = Mapping[int, v.TokenRow]
+Rows = Sequence[Any]
 
 
 def events_after(
@@ -77,36 +79,34 @@ def _read(
             events += _of_groups(reader, run, keys[seq], seq)
         else:
             rows = reader.rows(select(seq.table).where(seq.table.c.id.in_(keys[seq])))
-            event_of = SOURCES[seq]
             events += [
-                v.RecordedEvent(row.seq, row._mapping.get("at", 0.0), event_of(reader, row))
-                for row in rows
+                v.RecordedEvent(row.seq, row._mapping.get("at", 0.0), event)
+                for row, event in zip(rows, SOURCES[seq](reader, rows), strict=True)
             ]
     return tuple(sorted(events, key=lambda event: event.seq))
 
 
-def _other_event(_: "StoreReader", row: Any) -> ev.Event:
-    event: ev.Event = row.payload
-    return event
+def _other_events(_: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
+    return (row.payload for row in rows)
 
 
-def _step(reader: "StoreReader", row: Any) -> ev.Event:
-    reported = reader.value(select(KEY_SET.c["keys"]).filter_by(id=row.key_set))
-    key, metric = METRIC_KEY.c, METRIC.c
-    of_step = (metric.key_id == key.id, metric.run_id == row.run_id, metric.step == row.step)
-    query = select(key.id, key.name, metric.value).outerjoin_from(
-        METRIC_KEY, METRIC, and_(*of_step)
-    )
-    values = {key: value for key, *value in reader.rows(query.where(key.id.in_(reported)))}
-    return as_view(ev.StepFinished, row, metrics=dict(values[key] for key in reported))
+def _steps(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
+    key_sets = reader.pairs(select(KEY_SET.c.id, KEY_SET.c["keys"]))
+    names = reader.pairs(select(METRIC_KEY.c.id, METRIC_KEY.c.name))
+    for row in rows:
+        reported = key_sets[row.key_set]
+        query = select(METRIC.c.key_id, METRIC.c.value).where(METRIC.c.key_id.in_(reported))
+        values = reader.pairs(query.filter_by(run_id=row.run_id, step=row.step))
+        metrics = {names[key]: values.get(key, math.nan) for key in reported}
+        yield as_view(ev.StepFinished, row, metrics=metrics)
 
 
-def _pass(_: "StoreReader", row: Any) -> ev.Event:
-    return as_view(ev.PassFinished, row, index=row._mapping["pass"])
+def _passes(_: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
+    return (as_view(ev.PassFinished, row, index=row._mapping["pass"]) for row in rows)
 
 
-def _evaluation(reader: "StoreReader", row: Any) -> ev.Event:
-    return _as(ev.EvaluationFinished, reader.evaluation(row.id))
+def _evaluations(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
+    return (_as(ev.EvaluationFinished, reader.evaluation(row.id)) for row in rows)
 
 
 def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
@@ -137,9 +137,9 @@ def _tokens(view: v.GroupView, _: Any, numbers: Numbers) -> ev.Event:
 
 
 # what makes the events, by the column of their sequence number in the run's record
-SOURCES: dict[Column[int], Callable[..., ev.Event]] = {
-    EVENT.c.seq: _other_event, STEP.c.seq: _step, UPDATE_PASS.c.seq: _pass,
-    EVALUATION.c.seq: _evaluation, ROLLOUT_GROUP.c.seq: _group,
+SOURCES: dict[Column[int], Callable[..., Any]] = {
+    EVENT.c.seq: _other_events, STEP.c.seq: _steps, UPDATE_PASS.c.seq: _passes,
+    EVALUATION.c.seq: _evaluations, ROLLOUT_GROUP.c.seq: _group,
     ROLLOUT_GROUP.c.tokens_seq: _tokens,
 }  # fmt: skip
 

@@ -32,13 +32,14 @@ from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
+Runs = Sequence[RunSummary]
 AXES = ("step", "tokens", "wall")
 MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
 
 
 def compare(
-    reader: "StoreReader", runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
+    reader: "StoreReader", runs: Runs, *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
     or_last: bool = False, values_at: float | None = None,
 ) -> Comparison:  # fmt: skip
@@ -106,9 +107,7 @@ def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _sources(
-    runs: Sequence[RunSummary], functions: Sequence[Mapping[str, Any]], base: int
-) -> tuple[str, ...]:
+def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> tuple[str, ...]:
     """A diff of the baseline's functions and the others': of files, or of functions alone."""
     diffs: dict[tuple[str, ...], None] = {}
     for run, sources in zip(runs, functions, strict=True):
@@ -149,7 +148,7 @@ def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
     return len(texts) > 1
 
 
-def _all_keys(reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
+def _all_keys(reader: "StoreReader", runs: Runs) -> list[str]:
     keys = dict.fromkeys(key for run in runs for key in reader.metric_keys(run.key))
     order = {name: index for index, name in enumerate(METRICS)}
     return sorted(keys, key=lambda key: (order.get(key, len(order)), key))
@@ -159,7 +158,7 @@ def _all_keys(reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _equal_steps(
-    reader: "StoreReader", runs: Sequence[RunSummary], axis: str, at: float | None
+    reader: "StoreReader", runs: Runs, axis: str, at: float | None
 ) -> tuple[list[int | None], str]:
     """Return the last step of each run within the same work, and that amount of work in words."""
     if not axis:
@@ -175,7 +174,7 @@ def _equal_steps(
 
 
 def _metrics(
-    reader: "StoreReader", runs: Sequence[RunSummary], baseline: RunSummary | None,
+    reader: "StoreReader", runs: Runs, baseline: RunSummary | None,
     keys: Iterable[str], steps: Sequence[int | None],
 ) -> tuple[MetricComparison, ...]:  # fmt: skip
     metrics = []
@@ -212,20 +211,20 @@ def _cell(key: str, row: Mapping[str, Any], base: Mapping[str, Any] | None) -> M
 # -- seeds --------------------------------------------------------------------------------------
 
 
-def _alike(
-    runs: Sequence[RunSummary], settings: Sequence[Mapping[str, Any]]
-) -> list[list[RunSummary]]:
-    """Group the runs that differ only in the seed."""
+def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSummary]]:
+    """Group the runs that differ only in the seed and in what they record."""
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):
-        rest = {path: value for path, value in values.items() if path not in _SEEDLESS}
+        rest = {
+            path: value
+            for path, value in values.items()
+            if path not in _SEEDLESS and not only_recorded(path)
+        }
         alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
     return list(alike.values())
 
 
-def _seed_groups(
-    alike: Sequence[Sequence[RunSummary]], keys: Sequence[str]
-) -> tuple[SeedGroup, ...]:
+def _seed_groups(alike: Sequence[Runs], keys: Sequence[str]) -> tuple[SeedGroup, ...]:
     return tuple(
         SeedGroup(
             runs=tuple(run.id for run in group),
@@ -238,9 +237,7 @@ def _seed_groups(
     )
 
 
-def _statistics(
-    group: Sequence[RunSummary], keys: Sequence[str], stat: str
-) -> tuple[SeedStatistics, ...]:
+def _statistics(group: Runs, keys: Sequence[str], stat: str) -> tuple[SeedStatistics, ...]:
     results = []
     for key in keys:
         values = [getattr(run.metrics[key], stat) for run in group if key in run.metrics]
@@ -257,9 +254,7 @@ def _statistics(
 # -- the same problems --------------------------------------------------------------------------
 
 
-def _limits(
-    runs: Sequence[RunSummary], steps: Sequence[int | None], axis: str
-) -> Mapping[int, int]:
+def _limits(runs: Runs, steps: Sequence[int | None], axis: str) -> Mapping[int, int]:
     """Return the last step within the equal work, by key, of the runs that did more."""
     if not axis:
         return {}
@@ -268,7 +263,7 @@ def _limits(
 
 
 def _tests(
-    reader: "StoreReader", groups: Sequence[Sequence[RunSummary]],
+    reader: "StoreReader", groups: Sequence[Runs],
     last: Mapping[int, Mapping[str, EvaluationView]], goal: tuple[str, float] | None,
 ) -> tuple[tuple[PairedTest, ...], tuple[Ranking, ...]]:  # fmt: skip
     """Test each setting against the baseline's, the first, and rank them, by their answers."""
@@ -288,7 +283,7 @@ def _tests(
 
 
 def _untested(
-    reader: "StoreReader", base: Sequence[RunSummary], group: Sequence[RunSummary],
+    reader: "StoreReader", base: Runs, group: Runs,
     last: Mapping[int, Collection[str]], unlimited: Mapping[int, Collection[str]], position: str,
 ) -> str:  # fmt: skip
     """Say why a setting is not tested against the baseline's; empty if it is."""
@@ -312,7 +307,7 @@ def _untested(
     return f"no paired test of {' and '.join(names)}: {reason}"
 
 
-def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[list[RunSummary]]:
+def _compared(alike: Sequence[Runs], base: RunSummary) -> list[list[RunSummary]]:
     """Return the settings' runs, the baseline's first; single runs if all share one setting."""
     groups = [list(group) for group in alike]
     if len(groups) == 1:
@@ -459,7 +454,7 @@ def _ranking(
     )  # fmt: skip
 
 
-def _reached(reader: "StoreReader", runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
+def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reached:
     """Return the median step, tokens and seconds of the first value that is good enough."""
     sign = -1 if spec(key).direction == "down" else 1
     never = (inf, inf, inf)
@@ -480,7 +475,7 @@ def _reached(reader: "StoreReader", runs: Sequence[RunSummary], key: str, goal: 
 
 
 def side_by_side(
-    reader: "StoreReader", runs: Sequence[RunSummary], example_key: str, step: int | None = None
+    reader: "StoreReader", runs: Runs, example_key: str, step: int | None = None
 ) -> SideBySide:
     """Return each run's last completions of an example, or its last ones up to `step`."""
     upto = inf if step is None else step

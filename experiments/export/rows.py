@@ -1,5 +1,6 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 Row = dict[str, Any]
+Runs = Sequence[RunSummary]
 PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
@@ -31,7 +33,7 @@ _NAMES = [field.name for field in fields(RunSummary)]
 RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 
-def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def rows_of(table: str, reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     check_choice("export of", table, WHAT, ExportError)
     return WHAT[table](reader, runs)
@@ -87,7 +89,7 @@ def run_row(run: RunSummary) -> Row:
     return row
 
 
-def run_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def run_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """One row per run with the summaries of all metrics and all settings."""
     for run in runs:
         detail = reader.run(run.key)
@@ -95,9 +97,7 @@ def run_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]
         yield run_row(detail.summary) | settings
 
 
-def metric_rows(
-    reader: "StoreReader", runs: Sequence[RunSummary], *, after: int = -1
-) -> Iterator[Row]:
+def metric_rows(reader: "StoreReader", runs: Runs, *, after: int = -1) -> Iterator[Row]:
     """One row per trained or evaluated step beyond `after`, one column per metric."""
     for run in runs:
         keys = reader.metric_keys(run.key)
@@ -106,7 +106,7 @@ def metric_rows(
             yield from _window(reader, run, keys, before, before + WINDOW)
 
 
-def step_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def step_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
     for run in runs:
         settings = _numbers_of(reader, run)
@@ -129,25 +129,19 @@ def _window(
     reader: "StoreReader", run: RunSummary, keys: Sequence[str], after: int, upto: int
 ) -> Iterator[Row]:
     """Yield the rows of the steps beyond `after` up to `upto`."""
-    names = (*METRIC_FIELDS, *keys)
-    rows: dict[int, Row] = {}
+    empty = dict.fromkeys((*METRIC_FIELDS, *keys)) | {"run": run.id, "name": run.name}
+    rows = defaultdict[int, Row](empty.copy)
     for view in reader.steps(run.key, after=after, upto=upto):
-        rows[view.step] = dict.fromkeys(names) | {
-            "at": iso(view.at),
-            "elapsed": view.elapsed,
-            "tokens": view.tokens,
-        }
+        rows[view.step] |= {"at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens}
     for key in keys:
         series = reader.metric_series(run.key, key, after=after, upto=upto)
         for step, value in zip(series.steps, series.values, strict=True):
-            rows.setdefault(step, dict.fromkeys(names))[key] = value
+            rows[step][key] = value
     for step in sorted(rows):
-        yield rows[step] | {"run": run.id, "name": run.name, "step": step}
+        yield rows[step] | {"step": step}
 
 
-def _groups(
-    reader: "StoreReader", runs: Sequence[RunSummary]
-) -> Iterator[tuple[RunSummary, GroupView]]:
+def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, GroupView]]:
     """Yield the groups of runs with their rollouts, read in pages."""
     for run in runs:
         after = 0
@@ -171,12 +165,12 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     }  # fmt: skip
 
 
-def rollout_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def rollout_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     for run, group in _groups(reader, runs):
         yield from (rollout_row(run, group, rollout) for rollout in group.rollouts)
 
 
-def turn_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def turn_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """One row per turn of the model and per reply of its environment."""
     for run, group in _groups(reader, runs):
         for rollout in group.rollouts:
@@ -195,7 +189,7 @@ def turn_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row
                 }  # fmt: skip
 
 
-def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     for run, group in _groups(reader, runs):
         view = reader.tokens(run.key, group.key) if group.has_tokens else None
         rollouts = {rollout.index: rollout for rollout in group.rollouts}
@@ -218,7 +212,7 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
                 }  # fmt: skip
 
 
-def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def evaluation_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """One row per held-out problem of each evaluation."""
     for run in runs:
         for item in reader.evaluations(run.key, rows=True):
@@ -231,7 +225,7 @@ def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterat
                 }  # fmt: skip
 
 
-WHAT: "dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]]" = {
+WHAT: "dict[str, Callable[[StoreReader, Runs], Iterator[Row]]]" = {
     "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
     "turns": turn_rows, "tokens": token_rows, "evaluations": evaluation_rows,
 }  # fmt: skip

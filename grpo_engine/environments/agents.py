@@ -257,6 +257,11 @@ class AgentEpisodes:
         reply = self._scored(await self._during(self.player.finish()))
         return {"reward": reply["reward"], "state": reply["info"]}
 
+    async def drop(self) -> dict[str, Any]:
+        """End the player of a rollout that failed."""
+        self.end()
+        return {}
+
     async def _during(self, playing: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """What the player does; it is ended once it is over, fails or takes too long."""
         done = True

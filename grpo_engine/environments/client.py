@@ -198,8 +198,8 @@ class EnvironmentClient:
     def finish(self, failed: Sequence[bool]) -> list[Outcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
         for episode, has_failed in zip(self._episodes, failed, strict=True):
-            if not has_failed:
-                self._submit(episode, "finish")
+            if not has_failed or episode.environment.is_agent:
+                self._submit(episode, "drop" if has_failed else "finish")
         self._receive(self._sandbox.finish())
         return [
             Outcome(
@@ -270,6 +270,7 @@ class EnvironmentClient:
         episode.calls += len(calls)
         episode.failures += sum(call.failed for call in calls)
         name = ", ".join(call.name for call in calls) or episode.environment.name
+        name += ", new context" * value.get("restarts", False)
         self._replies[episode.slot] = EnvironmentReply(
             calls=calls, ms=1000 * result.seconds, name=name, **value
         )

@@ -90,6 +90,7 @@ def make_rows(
                 Row(
                     prompt=prompt, index=index, key=key, max_tokens=max_tokens,
                     limit=min(sampling.max_new_tokens, max_tokens), number=len(rows),
+                    max_new_tokens=sampling.max_new_tokens,
                     end_ids=policy.end_ids, growing=GrowingText(decode),
                 )
             )  # fmt: skip

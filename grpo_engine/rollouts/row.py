@@ -50,7 +50,8 @@ class Row:
     prompt: PromptRows
     index: int
     key: int  # key of its noise
-    limit: int  # maximum tokens of the model
+    limit: int  # maximum tokens of the model, as far as the context allows
+    max_new_tokens: int  # of several contexts together
     max_tokens: int  # of the model and the environment
     end_ids: frozenset[int]
     growing: GrowingText  # text of this turn
@@ -181,6 +182,7 @@ class Row:
         self.messages += reply.messages
         if reply.restarts and tokens:
             self.max_tokens += len(self.context)
+            self.limit = self.max_new_tokens
             self.contexts.append((start, len(tokens)))
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)

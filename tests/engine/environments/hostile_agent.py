@@ -93,5 +93,5 @@ elif kind == "guesses a key":
     codes = Counter([post([USER], "guess")[0], post([USER], KEY[:-1])[0], post([USER], "")[0]])
     score({"reward": 1, "refused": codes[401]})
 elif kind == "leaves a child":
-    os.system("sleep 4321 &")
+    os.system(f"(sleep 4321; : {__file__}) &")
     talk(1)

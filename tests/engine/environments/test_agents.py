@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from grpo_engine.environments.endpoint import (
 )
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
+from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
 from tests.engine.environments.test_runs import CHILD, facts
 from tests.engine.environments.test_runs import _step as step_of
@@ -43,7 +44,22 @@ def pool(folder: Path, command: str, *, limit: float = 3.0, by_status: bool = Tr
 
 
 def hostile(folder: Path, **more: Any) -> Any:
-    return pool(folder, f"python {HERE}/hostile_agent.py", **more)
+    script = folder / "hostile_agent.py"  # a path that no other test has
+    script.write_text((HERE / "hostile_agent.py").read_text())
+    return pool(folder, f"python {script}", **more)
+
+
+def processes(folder: Path) -> bytes:
+    """The programs of a test's folder, and what they started."""
+    command = ["pgrep", "-f", f"{folder}/.*_agent"]
+    return subprocess.run(command, capture_output=True, check=False).stdout
+
+
+def no_agent_is_left(folder: Path) -> None:
+    deadline = time.monotonic() + 10
+    while processes(folder):
+        assert time.monotonic() < deadline, processes(folder)
+        time.sleep(0.1)
 
 
 def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:
@@ -107,8 +123,7 @@ def test_each_program_is_scored_or_fails_with_its_reason_and_leaves_nothing(
         assert played[4][-1].info == {"refused": 3}
         outcomes = environments.finish([bool(replies[-1].error) for replies in played])
         assert {outcome.reward for outcome in outcomes} == {None}  # they had theirs
-    left = subprocess.run(["pgrep", "-f", "hostile_agent|sleep 4321"], capture_output=True)
-    assert left.stdout == b""
+    no_agent_is_left(tmp_path)
 
 
 def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_refused(
@@ -156,6 +171,15 @@ def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
             pass
         assert found[0][1].restarts
         assert found[0][1].messages == ({"role": "user", "content": "question 1"},)
+
+
+def test_the_program_of_a_rollout_that_failed_elsewhere_is_ended(tmp_path: Path) -> None:
+    """As when the chat template refuses what it asks."""
+    with hostile(tmp_path) as environments:
+        begin(environments, ["behaves"])
+        assert processes(tmp_path)
+        environments.finish([True])
+        no_agent_is_left(tmp_path)
 
 
 def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
@@ -374,6 +398,17 @@ def tokens_and_numbers(events: Sequence[Event]) -> tuple[list[Any], list[float]]
     return tokens, [float(number) for number in numbers if number is not None]
 
 
+PATIENT = "from grpo_engine.rollouts import decode; decode.PATIENCE = 600.0\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """On a busy machine a program may take longer than a run waits for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "PATIENCE", 600.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def built_in(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return events_of(guess(), tmp_path_factory.mktemp("built-in"))
@@ -425,8 +460,9 @@ def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Pa
 def kill_and_resume(config: RunConfig, folder: Path, delay: float) -> list[Event]:
     """Kill a run while it samples its third step, after its checkpoint of the second; resume it."""
     (folder / "config.json").write_text(config.model_dump_json())
+    arguments = [str(folder / "config.json"), str(folder / "run")]
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", CHILD, str(folder / "config.json"), str(folder / "run")],
+        [sys.executable, "-P", "-c", PATIENT + CHILD, *arguments],
         stdout=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
     )  # fmt: skip
@@ -447,22 +483,10 @@ def assert_resumed(resumed: Sequence[Event], whole: Sequence[Event]) -> None:
     assert after
 
 
-def no_agent_is_left(script: str) -> None:
-    left = b""
-    for _ in range(50):
-        left = subprocess.run(["pgrep", "-f", script], capture_output=True).stdout
-        if not left:
-            return
-        time.sleep(0.1)
-    raise AssertionError(left)
-
-
-def test_a_run_with_a_program_resumes_bit_for_bit(by_agent: list[Event], tmp_path: Path) -> None:
-    assert_resumed(kill_and_resume(guess(AGENT), tmp_path, 0.05), by_agent)
-
-
 @pytest.mark.slow
-def test_twenty_kills_leave_no_program(by_agent: list[Event], tmp_path: Path) -> None:
+def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
+    by_agent: list[Event], tmp_path: Path
+) -> None:
     (tmp_path / "killed_agent.py").write_text((HERE / "guess_agent.py").read_text())
     dice = random.Random(7)
     for number in range(20):
@@ -470,7 +494,7 @@ def test_twenty_kills_leave_no_program(by_agent: list[Event], tmp_path: Path) ->
         folder.mkdir()
         config = guess(f"agent: python {tmp_path}/killed_agent.py")
         assert_resumed(kill_and_resume(config, folder, dice.random() * 0.4), by_agent)
-        no_agent_is_left("killed_agent")
+        no_agent_is_left(tmp_path)
 
 
 def test_twelve_programs_play_at_once(tmp_path: Path) -> None:

@@ -193,6 +193,19 @@ def test_tokens_after_a_restart_depend_on_none_before_it(policy: Policy) -> None
             assert all(part.prompt_ids[0] == 258 for part in parts[1:])
 
 
+def test_each_context_may_be_as_long_as_the_models(policy: Policy) -> None:
+    """Of 40 tokens each: the third begins after more tokens than one may have."""
+    again = {key: replace(reply, restarts=True) for key, reply in REPLIES.items()}
+    limited = {key: Limits(tokens=28) for key in again}
+    rollouts = sample(
+        policy, Sampling(max_new_tokens=90),
+        dialogues(Scripted(again, limited=limited), max_context=40), PROMPTS[:1],
+    )  # fmt: skip
+    for rollout in rollouts:
+        assert max(len(part.prompt_ids + part.ids) for part in rollout.segments()) <= 40
+    assert all(rollout.contexts[-1][0] > 40 for rollout in rollouts)
+
+
 def test_a_rollout_has_the_gradient_of_its_segments(policy: Policy) -> None:
     """That of a weighted sum of its log-probabilities is the sum over rows of one segment."""
     rollout = next(
