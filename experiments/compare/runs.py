@@ -212,10 +212,14 @@ def _cell(key: str, row: Mapping[str, Any], base: Mapping[str, Any] | None) -> M
 
 
 def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSummary]]:
-    """Group the runs that differ only in the seed."""
+    """Group the runs that differ only in the seed and in what they record."""
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):
-        rest = {path: value for path, value in values.items() if path not in _SEEDLESS}
+        rest = {
+            path: value
+            for path, value in values.items()
+            if path not in _SEEDLESS and not only_recorded(path)
+        }
         alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
     return list(alike.values())
 

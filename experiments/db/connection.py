@@ -30,14 +30,14 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     try:
         _check(conn, path)
         remote = network_file_system(path.parent)
-        conn.execute("PRAGMA journal_size_limit = 0")  # the log is cut when it is started again
-        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only in an empty file
-        conn.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
-        conn.execute("PRAGMA synchronous = NORMAL")
-        conn.execute("PRAGMA foreign_keys = ON")
-        conn.execute("PRAGMA trusted_schema = OFF")
-        conn.execute("PRAGMA wal_autocheckpoint = 0")
-        conn.execute("PRAGMA cache_size = -16000")
+        for pragma in (
+            "journal_size_limit = 0",  # the log is cut when it is started again
+            "auto_vacuum = INCREMENTAL",  # takes effect only in an empty file
+            f"journal_mode = {'DELETE' if remote else 'WAL'}", "synchronous = NORMAL",
+            "foreign_keys = ON", "trusted_schema = OFF", "wal_autocheckpoint = 0",
+            "cache_size = -16000",
+        ):  # fmt: skip
+            conn.execute(f"PRAGMA {pragma}")
     except sqlite3.Error as error:
         conn.close()
         raise StoreUnusableError(_message(path, error)) from error

@@ -254,11 +254,7 @@ class Numbers(Text):
 
     @staticmethod
     def write(values: Mapping[str, Any]) -> str:
-        plain = {
-            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
-        return compact(plain)
+        return compact(ev.encode(values))
 
     @staticmethod
     def read(text: str) -> dict[str, float]:

@@ -130,6 +130,16 @@ def test_a_run_that_left_a_setting_to_the_recipe_is_a_seed_of_one_that_named_the
         assert group.seeds == (0, 1)
 
 
+def test_what_a_run_records_makes_it_no_other_setting(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for seed, tokens in enumerate(("all", "none")):
+        tree = config(seed=seed, record={"tokens": tokens, "after_groups": seed})
+        record_run(path, tree=tree, name=f"r{seed}")
+    with closing(StoreReader(path)) as reader:
+        (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
+        assert group.seeds == (0, 1)
+
+
 def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:
     slow, fast = cells(reader, "reward")
     assert (slow.best, slow.best_step, slow.last) == (0.5, 2, 0.4)

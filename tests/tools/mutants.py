@@ -75,12 +75,13 @@ TARGETS = {
         folder="tests/engine/maths",
         tests=(
             "worked_numbers", "advantages", "critic", "metrics", "target", "around", "reuse",
-            "trl", "gradients", "identities", "stability", "edges",
+            "trl", "gradients", "identities", "stability", "edges", "custom", "sampler_gap",
         ),
         first={
             "advantage": ("advantages", "critic"),
             "arrays": ("stability", "trl"),
             "critic": ("critic", "gradients"),
+            "custom": ("custom",),
             "loss": ("gradients", "around", "stability"),
             "metrics": ("metrics", "target"),
             "ratio": ("gradients", "stability"),

@@ -230,15 +230,15 @@ class Picker(Filtered[Picked]):
         self.query_one(Vertical).styles.height = rows + FRAME_ROWS
 
     def _widths(self) -> list[int]:
-        """The width of each column; the last one has what is left."""
+        """The width of each column without the space after it; the last one has what is left."""
         rows = [item.columns for item in self.items if item.value is not None]
         count = max(map(len, rows), default=1)
         left = self._list_width - 3  # beside the sign and the scroll bar
         widths = []
         for column in range(count - 1):
-            longest = max(cell_len(safe(row[column])) for row in rows) + 2
-            widths.append(min(longest, left * 2 // 5 if column == 0 else left // 4))
-        return [*widths, left - sum(widths)]
+            longest = max(cell_len(safe(row[column])) for row in rows) + 1
+            widths.append(min(longest, (left * 2 // 5 if column == 0 else left // 4) - 1))
+        return [*widths, left - sum(widths) - len(widths)]
 
     def _is_cut(self) -> bool:
         widths = self._widths()
@@ -250,7 +250,7 @@ class Picker(Filtered[Picked]):
             return Content.styled(safe(item.columns[0]), "$text-muted")
         sign = "✗ " if item.bad else "✓ " if item.value in self.marks else "  "
         cells = [
-            (pad(text, width), "$foreground" if column else "bold $headline")
+            (f"{pad(text, width)} ", "$foreground" if column else "bold $headline")
             for column, (text, width) in enumerate(zip(item.columns, widths, strict=False))
         ]
         return Content.assemble((sign, "bold $accent"), *cells)
