@@ -457,8 +457,11 @@ def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Pa
     assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
 
 
-def kill_and_resume(config: RunConfig, folder: Path, delay: float) -> list[Event]:
-    """Kill a run while it samples its third step, after its checkpoint of the second; resume it."""
+def kill_and_resume(config: RunConfig, folder: Path, hold: Path, delay: float) -> list[Event]:
+    """Kill a run while it samples its third step, after its checkpoint of the second; resume it.
+
+    The programs go on no further while `hold` is there, so that the step does not end before.
+    """
     (folder / "config.json").write_text(config.model_dump_json())
     arguments = [str(folder / "config.json"), str(folder / "run")]
     child = subprocess.Popen(
@@ -469,11 +472,13 @@ def kill_and_resume(config: RunConfig, folder: Path, delay: float) -> list[Event
     assert child.stdout is not None
     for line in child.stdout:
         if line.split() == ["PhaseStarted", "3", "generate"]:
+            hold.touch()
             time.sleep(delay)
             break
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
+    hold.unlink()
     return events_of(config, folder / "run", resume=True)
 
 
@@ -487,13 +492,19 @@ def assert_resumed(resumed: Sequence[Event], whole: Sequence[Event]) -> None:
 def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
     by_agent: list[Event], tmp_path: Path
 ) -> None:
-    (tmp_path / "killed_agent.py").write_text((HERE / "guess_agent.py").read_text())
+    hold = tmp_path / "hold"
+    code = (HERE / "guess_agent.py").read_text()
+    waits = f"    while os.path.exists({str(hold)!r}):\n        time.sleep(0.01)\n"
+    code = code.replace("    request = ", f"{waits}    request = ").replace(
+        "import sys", "import sys, time"
+    )
+    (tmp_path / "killed_agent.py").write_text(code)
     dice = random.Random(7)
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
         config = guess(f"agent: python {tmp_path}/killed_agent.py")
-        assert_resumed(kill_and_resume(config, folder, dice.random() * 0.4), by_agent)
+        assert_resumed(kill_and_resume(config, folder, hold, dice.random() * 0.4), by_agent)
         no_agent_is_left(tmp_path)
 
 
