@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +160,8 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
         expected, _ = last_losses(opened, "plain")
         assert not missing
         sides = {"side": "free", "low": 0.0, "high": 0.0}  # which a function does not tell
-        assert [[replace(t, **sides) for t in row] for one in losses for row in one] == [
-            [replace(t, **sides) for t in row] for one in expected for row in one
+        assert [[t._replace(**sides) for t in row] for one in losses for row in one] == [
+            [t._replace(**sides) for t in row] for one in expected for row in one
         ]
         # the lab: the built-in run under the functions, and the other way round
         for name, changes in (
