@@ -24,7 +24,7 @@ class Endpoint:
         parts = urlsplit(url)
         self.__name__ = parts.path.strip("/").rpartition("/")[2] or str(parts.hostname)
 
-    def __call__(
+    async def __call__(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
@@ -42,7 +42,7 @@ class Endpoint:
             "columns": columns,
             "step": getattr(trainer_state, "global_step", 0),
         }
-        text = self._client.post(json.dumps(body).encode(), TIME_LIMIT)
+        text = await self._client.post(json.dumps(body).encode(), TIME_LIMIT)
         try:
             answer = json.loads(text)
             return answer["rewards"] if isinstance(answer, dict) else answer

@@ -3,17 +3,17 @@
 The key goes to the address that the user named and nowhere else, and is cut out of messages.
 """
 
+import asyncio
 import random
+import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from functools import partial
 from itertools import count
-from socket import SHUT_RDWR, socket
-from threading import Timer
-from urllib.parse import urlsplit
+
+import httpx2
 
 from grpo_engine.errors import RewardError
 
@@ -33,93 +33,86 @@ class HttpError(RewardError):
 
 
 class HttpClient:
-    """Requests to one address; several threads may use it."""
+    """Requests to one address; `calls` counts them."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        parts = urlsplit(url)
-        if not parts.hostname:
+        try:
+            address = httpx2.URL(url)
+        except httpx2.InvalidURL:
+            address = httpx2.URL()
+        if not address.host:
             raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
-        self.name, self._key = parts.netloc.rpartition("@")[2], key
-        self._class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, parts.port
-        self._target = (parts.path or "/") + f"?{parts.query}" * bool(parts.query)
-        self._headers = {"Content-Type": "application/json", "User-Agent": "grpo-tui"}
+        self.name, self._url, self._key, self.calls = address.netloc.decode(), address, key, 0
+        headers = {
+            "Content-Type": "application/json", "User-Agent": "grpo-tui",
+            "Accept-Encoding": "identity",
+        }  # fmt: skip
         if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {key}"
+        self._open = partial(
+            httpx2.AsyncClient, headers=headers, trust_env=False, timeout=None,
+            verify=ssl.create_default_context(),
+        )  # fmt: skip
 
     def without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if len(self._key) >= SHORTEST_KEY else text
 
-    def post_with_retries(
-        self, body: bytes, limit: float, deadline: float, retries: int, begin: Callable[[], None]
+    async def post_with_retries(
+        self, body: bytes, limit: float, deadline: float, retries: int
     ) -> str:
-        """Post until there is a reply; `begin` is called before each try."""
+        """Post until there is a reply."""
         for tries in count():
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            begin()
             try:
-                return self.post(body, min(limit, left))
+                return await self.post(body, min(limit, left))
             except HttpError as error:
                 if error.pause is None or tries == retries:
                     raise
                 pause = max(error.pause, FIRST_PAUSE * 2**tries * random.uniform(1, 1.5))
                 if time.monotonic() + pause >= deadline:
                     raise HttpError(f"{error}; no time is left for another try") from None
-            time.sleep(pause)
+            await asyncio.sleep(pause)
         raise HttpError("there was no time left for a request")
 
-    def post(self, body: bytes, limit: float) -> str:
+    async def post(self, body: bytes, limit: float) -> str:
         """Post once, and return the text of the reply."""
-        deadline = time.monotonic() + limit
-        connection = self._class(self._host, self._port, timeout=limit)
+        self.calls += 1
+        data = bytearray()
         try:
-            connection.connect()
-            # the socket's own limit is for one read
-            timer = Timer(deadline - time.monotonic(), _shut, [connection.sock])
-            timer.daemon = True
-            timer.start()
-            try:
-                connection.request("POST", self._target, body, self._headers)
-                with connection.getresponse() as response:
-                    data = response.read(LARGEST_REPLY + 1)
-                    left = response.length
-            finally:
-                timer.cancel()
-        except (OSError, HTTPException, ValueError) as error:
-            verb = "cannot be reached" if isinstance(error, OSError) else "gave no HTTP reply"
+            async with (
+                asyncio.timeout(limit),
+                self._open() as client,
+                client.stream("POST", self._url, content=body) as response,
+            ):
+                async for part in response.aiter_raw():
+                    data += part
+                    if len(data) > LARGEST_REPLY:
+                        raise HttpError(f"{self.name} sent more than {LARGEST_REPLY >> 20} MB", 0)
+        except TimeoutError:
+            raise HttpError(f"{self.name} gave no reply within {limit:.3g} s", 0) from None
+        except httpx2.TransportError as error:
+            is_absent = isinstance(error, httpx2.ConnectError)
+            verb = "cannot be reached" if is_absent else "gave no HTTP reply"
             reason = self.without_key(str(error)[:LONGEST_QUOTE])
-            problem = f"{verb} ({reason}); start it, or correct the address"
-        else:
-            problem = "closed the connection before the end of its reply" if left else ""
-            if len(data) > LARGEST_REPLY:
-                problem = f"sent more than {LARGEST_REPLY >> 20} MB"
-        finally:
-            connection.close()
-        if time.monotonic() >= deadline:
-            problem = f"gave no reply within {limit:.3g} s"
-        if problem:
-            raise HttpError(f"{self.name} {problem}", 0)
-        return self._checked(response, data)
+            message = f"{self.name} {verb} ({reason}); start it, or correct the address"
+            raise HttpError(message, 0) from None
+        return self._checked(response, data.decode("utf-8", "replace"))
 
-    def _checked(self, response: HTTPResponse, data: bytes) -> str:
+    def _checked(self, response: httpx2.Response, text: str) -> str:
         """The text of a reply that is none of an error."""
-        text, status = data.decode("utf-8", "replace"), response.status
-        if 200 <= status < 300:
+        if response.is_success:
             return text
         quote = self.without_key(text)[:LONGEST_QUOTE].strip()
-        if 300 <= status < 400:
+        if response.is_redirect:
             quote = "redirects are not followed; give the final address"
-        message = f"{self.name} answered {status} {self.without_key(response.reason)}: {quote}"
+        status = response.status_code
+        message = (
+            f"{self.name} answered {status} {self.without_key(response.reason_phrase)}: {quote}"
+        )
         may_pass = status in MAY_PASS or status >= 500
         raise HttpError(message, _pause(response.headers.get("Retry-After")) if may_pass else None)
-
-
-def _shut(connected: socket) -> None:
-    """End what waits for this socket in another thread."""
-    with suppress(OSError):
-        connected.shutdown(SHUT_RDWR)
 
 
 def _pause(retry_after: str | None) -> float:

@@ -4,15 +4,11 @@ import asyncio
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.cache import Cache
@@ -26,13 +22,6 @@ SHARE = 0.9  # of a call's time limit; the rest is for the way back
 Result = tuple[float | RewardError | None, str]
 
 
-class Question(NamedTuple):
-    """A message to the judge, and the rows of the batch that have each of its answers."""
-
-    text: str
-    rows: Sequence[Sequence[int]]
-
-
 class Judge:
     """Scores answers from 0 to 1; identical ones are judged once.
 
@@ -44,19 +33,12 @@ class Judge:
         self._rubric = rubric = read_rubric(Path(path).expanduser())
         self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
         self._cache = Cache("judge", rubric.cache)
-        self._totals = Counter[str](calls=0, failures=0, cached=0, cost=0)
-        self._lock = Lock()
+        self._totals = dict.fromkeys(("calls", "failures", "cached", "cost"), 0.0)
         self._is_down = False
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
 
     async def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], **arguments: Any
-    ) -> list[Any]:
-        """A score for each answer, the error in place of it, or None in a group of equal ones."""
-        return await asyncio.to_thread(self._scores, prompts, completions, **arguments)
-
-    def _scores(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
@@ -65,26 +47,32 @@ class Judge:
         log_metric: Callable[..., None],
         **columns: Sequence[Any],
     ) -> list[Any]:
-        deadline = time.monotonic() + SHARE * trainer_state.time_limit
-        questions = list(self._questions(prompts, completions, columns))
+        """A score for each answer, the error in place of it, or None in a group of equal ones."""
         self._is_down = False
-        with ThreadPoolExecutor(self._rubric.concurrency) as pool:
-            replies = list(pool.map(partial(self._reply, deadline=deadline), questions))
+        deadline = time.monotonic() + SHARE * trainer_state.time_limit
+        free = asyncio.Semaphore(self._rubric.concurrency)
+        questions = list(self._questions(prompts, completions, columns))
+        replies = await asyncio.gather(
+            *(self._reply(text, len(rows), deadline, free) for text, rows in questions)
+        )
         results: list[Result] = [(None, "")] * len(completions)
-        for question, reply in zip(questions, replies, strict=True):
-            for rows, result in zip(question.rows, reply, strict=True):
+        for (_, answers), reply in zip(questions, replies, strict=True):
+            for rows, result in zip(answers, reply, strict=True):
                 for row in rows:
                     results[row] = result
         self._cache.prune()
         log_extra("reason", [reason for _, reason in results])
-        for name, total in self._totals.items():
+        for name, total in {**self._totals, "calls": self._client.calls}.items():
             log_metric(f"judge/{self.__name__}/{name}", total)
         return [score for score, _ in results]
 
     def _questions(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> Iterator[Question]:
-        """Answers to the same prompt with the same columns are ranked together."""
+    ) -> Iterator[tuple[str, Sequence[Sequence[int]]]]:
+        """Messages to the judge, and the rows that have each of their answers.
+
+        Answers to the same prompt with the same columns are ranked together.
+        """
         ranks, groups = self._rubric.ranking, dict[str, dict[str, list[int]]]()
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             data, answer = {"prompt": _content(prompt)}, _content(completion)
@@ -99,28 +87,32 @@ class Judge:
             if ranks:
                 data["answers"] = {str(n): json.loads(item) for n, item in enumerate(group, 1)}
             if not ranks or len(group) > 1:
-                yield Question(message(self._rubric, data), [*group.values()])
+                yield message(self._rubric, data), [*group.values()]
 
-    def _reply(self, question: Question, deadline: float) -> Sequence[Result]:
+    async def _reply(
+        self, question: str, answers: int, deadline: float, free: asyncio.Semaphore
+    ) -> Sequence[Result]:
         """What the judge says to a question, from the cache or from its server."""
-        rubric, answers = self._rubric, len(question.rows)
-        messages = [{"role": "user", "content": question.text}]
+        rubric = self._rubric
+        messages = [{"role": "user", "content": question}]
         body = {**rubric.options, "model": rubric.model, "messages": messages}
         data = json.dumps(body).encode()
         key = sha256(rubric.url.encode() + data).hexdigest()
         try:
             if (text := self._cache.read(key)) is not None:
-                self._count(cached=1)
+                self._totals["cached"] += 1
                 return read_reply(rubric, text, answers)
-            text = self._text(self._client.post_with_retries(
-                data, rubric.time_limit, deadline, 0 if self._is_down else rubric.retries,
-                lambda: self._count(calls=1),
-            ))  # fmt: skip
+            async with free:
+                # in an outage only the batch's first questions are worth further tries
+                retries = 0 if self._is_down else rubric.retries
+                reply = await self._client.post_with_retries(
+                    data, rubric.time_limit, deadline, retries
+                )
+            text = self._text(reply)
             scores = read_reply(rubric, text, answers)
         except RewardError as error:
-            # in an outage only the batch's first questions are worth further tries
             self._is_down |= isinstance(error, HttpError) and error.pause is not None
-            self._count(failures=1)
+            self._totals["failures"] += 1
             return [(error, "")] * answers
         self._cache.write(key, text)
         return scores
@@ -137,12 +129,8 @@ class Judge:
             raise RewardError(f"{self._client.name} answered without a message: {quote}")
         for name, price in zip(TOKENS, self._rubric.price, strict=True):
             if isinstance(tokens := usage.get(name), int) and tokens > 0:
-                self._count(cost=tokens * price / 1e6)
+                self._totals["cost"] += tokens * price / 1e6
         return self._client.without_key(text).encode("utf-8", "replace").decode()
-
-    def _count(self, **amounts: float) -> None:
-        with self._lock:
-            self._totals.update(amounts)
 
 
 def _content(value: Any) -> Any:

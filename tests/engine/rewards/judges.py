@@ -172,7 +172,10 @@ FAILURES = (
     Failure("302", redirect(302), "redirects are not followed"),
     Failure("307", redirect(307), "redirects are not followed"),
     Failure("308", redirect(308), "redirects are not followed"),
-    Failure("cut off", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}"), "the end", True),
+    Failure(
+        "cut off", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}"),
+        "closed connection without sending complete message body", True,
+    ),
     Failure(
         "cut off in a chunk", raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{"),
         "gave no HTTP reply", True,
@@ -183,7 +186,7 @@ FAILURES = (
         "gave no HTTP reply", True,
     ),
     Failure("no HTTP", raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "gave no HTTP reply", True),
-    Failure("closed at once", lambda _: None, "closed connection without response", True),
+    Failure("closed at once", lambda _: None, "disconnected without sending", True),
     Failure("huge", whole(" " * ((16 << 20) + 1)), "sent more than 16 MB", True),
     Failure("empty", whole(""), NO_MESSAGE),
     Failure("HTML", whole("<html>Welcome</html>"), f"{NO_MESSAGE}: <html>Welcome</html>"),

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -299,9 +300,10 @@ def test_an_endpoint_is_a_reward_function() -> None:
     with served(200, {"rewards": [0.5, None]}) as (url, asked):
         loaded = load_reward(url, {})
         assert loaded.name == "judge"
-        scores = loaded.function(
+        given_scores = loaded.function(
             prompts=["p", "p"], completions=["a", "b"], completion_ids=[[1], [2]], answer=["x", "y"]
         )
+        scores = asyncio.run(given_scores)
     assert scores == [0.5, None]
     assert asked == [
         {
@@ -324,10 +326,10 @@ def test_an_endpoint_is_a_reward_function() -> None:
 )
 def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message: str) -> None:
     with served(status, body) as (url, _), pytest.raises(RewardError) as caught:
-        Endpoint(url)(["p"], ["c"], [[1]])
+        asyncio.run(Endpoint(url)(["p"], ["c"], [[1]]))
     assert message in str(caught.value)
 
 
 def test_an_endpoint_that_is_not_there_is_named() -> None:
     with pytest.raises(RewardError, match=r"cannot be reached .*; start it, or correct"):
-        Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]])
+        asyncio.run(Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]]))
