@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +64,9 @@ class _Waiting:
 class Player(ABC):
     """What asks for the answers of one rollout, its requests, and how it ended."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self._name = endpoint, secrets.token_hex(8)
+    def __init__(self, name: str, endpoint: Endpoint) -> None:
+        self.name = name
+        self._endpoint, self._id = endpoint, secrets.token_hex(8)
         self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
         self._current: _Waiting | None = None
         self._messages: list[dict[str, Any]] = []  # with the last answer
@@ -80,55 +81,73 @@ class Player(ABC):
         """Start it with the group's seed and its number; return what lasts until its end."""
 
     @abstractmethod
-    def _ended(self) -> dict[str, Any]:
-        """Its end as a reply, with its reward."""
+    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
+        """Its reward at the end, and what else it says."""
 
-    async def begin(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
-        """Start it; return its first request."""
+    async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
+        """Start it; its first request is the prompt."""
         key = secrets.token_hex(16)
-        url = await self._endpoint.add(self._name, key, self._ask)
+        url = await self._endpoint.add(self._id, key, self._ask)
         playing = await self._start(row, (seed, index), url, key)
         self._watching = asyncio.create_task(self._watch(playing))
-        reply = await self._next()
+        reply = await self._reply()
         if reply["done"]:
             raise UnusableError("it ended before it asked for an answer")
-        return reply
+        return {"text": "", **reply}
 
-    async def answered(self, text: str, **usage: Any) -> dict[str, Any]:
+    async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
         """Answer its request; return its next one, or its end."""
         waiting = self._current
         assert waiting is not None
         self._answers += 1
-        answer = answer_of(waiting.request, text, self._answers, **usage)
-        self._messages.append(plain_message(answer.message))
-        waiting.answer.set_result(answer)
-        return await self._next()
+        response = answer_of(waiting.request, answer, self._answers, **usage)
+        self._messages.append(plain_message(response.message))
+        waiting.answer.set_result(response)
+        return await self._reply()
 
     async def finish(self) -> dict[str, Any]:
-        """Refuse what it asks until it ends."""
-        self._is_over, waiting = True, self._current
-        while waiting is not None:
-            waiting.answer.set_exception(RefusedError(400, OVER))
-            waiting = await self._requests.get()
-        return self._ended()
+        """Refuse what it asks until it ends, if it has not; return its reward."""
+        if self._current is None:
+            return {}
+        self._is_over = True
+        while self._current is not None:
+            self._current.answer.set_exception(RefusedError(400, OVER))
+            await self._next()
+        reward, info = self._outcome()
+        return {"reward": reward, "state": info}
+
+    async def drop(self) -> dict[str, Any]:
+        """End it after a failure of its rollout."""
+        self.end()
+        return {}
 
     def end(self) -> None:
         """End it, and serve it no more."""
-        self._endpoint.remove(self._name)
+        self._endpoint.remove(self._id)
         if self._watching is not None:
             self._watching.cancel()
 
-    async def _next(self) -> dict[str, Any]:
+    async def _next(self) -> None:
+        """Wait for its next request; it is ended once there is none, or none in time."""
+        self._current = None
+        try:
+            self._current = await self._requests.get()
+        finally:
+            if self._current is None:
+                self.end()
+
+    async def _reply(self) -> dict[str, Any]:
         """Its next request as a reply, or its end."""
-        self._current = await self._requests.get()
+        await self._next()
         if self._current is None:
-            return self._ended()
+            reward, info = self._outcome()
+            return {"messages": [], "done": True, "reward": reward, "info": info}
         request, known = self._current.request, len(self._messages)
         added = request.messages[known:]
         follows = (
             known and added and request.tools == self._tools
             and all(message["role"] in ("user", "tool") for message in added)
-            and all(map(_are_same, request.messages, self._messages))
+            and [*map(_as_seen, request.messages[:known])] == [*map(_as_seen, self._messages)]
         )  # fmt: skip
         self._messages, self._tools = list(request.messages), request.tools
         return {
@@ -154,9 +173,13 @@ class Player(ABC):
 class Program(Player):
     """A process, which is ended with all that it started in its session."""
 
-    def __init__(self, endpoint: Endpoint, folder: Path, command: Sequence[str]) -> None:
-        super().__init__(endpoint)
-        self._command, self._score, self._tail = command, folder / self._name, b""
+    def __init__(
+        self, endpoint: Endpoint, folder: Path, command: Sequence[str], *, by_status: bool
+    ) -> None:
+        """With `by_status`, exit status 0 and 1 are rewards where the program writes none."""
+        super().__init__("agent", endpoint)
+        self._command, self._score, self._tail = command, folder / self._id, b""
+        self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
 
     async def _start(
@@ -197,8 +220,8 @@ class Program(Player):
             os.close(output)
             os.write(2, self._tail)  # to the log
 
-    def _ended(self) -> dict[str, Any]:
-        """With the file that it wrote, and how it exited."""
+    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
+        """By the file that it wrote, and how it exited."""
         assert self._process is not None
         status = self._process.returncode
         assert status is not None
@@ -217,71 +240,11 @@ class Program(Player):
             *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
             text = f"the program {ending(status)}: {last.decode(errors='replace')}"
             raise UnusableError(text.removesuffix(": "))
-        return {"messages": [], "done": True, "reward": reward, "info": info, "status": status}
+        if reward is None and self._by_status:
+            reward = float(status == 0)
+        return reward, info
 
 
-def _are_same(message: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether two messages are the same to a model; programs may strip an answer."""
-    return all(
-        message[name].strip() == known[name].strip() if name == "content"
-        else message.get(name) == known.get(name)
-        for name in ("role", "content", "tool_calls")
-    )  # fmt: skip
-
-
-@dataclass(slots=True, eq=False)
-class AgentEpisodes:
-    """Episodes of one rollout after the other, each with a player of its own."""
-
-    name: str
-    new: Callable[[], Player]
-    by_status: bool  # whether exit status 0 and 1 are rewards where a program writes none
-    player: Player | None = None
-
-    async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
-        """Start a player; its first request is the prompt."""
-        self.end()
-        self.player = self.new()
-        reply = await self._during(self.player.begin(row, seed, index))
-        return {"text": "", **reply}
-
-    async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
-        """Answer the player; return what it asks next, or how it ended."""
-        assert self.player is not None
-        return self._scored(await self._during(self.player.answered(answer, **usage)))
-
-    async def finish(self) -> dict[str, Any]:
-        """Let a player that has not ended do so; return its reward."""
-        if self.player is None:
-            return {}
-        reply = self._scored(await self._during(self.player.finish()))
-        return {"reward": reply["reward"], "state": reply["info"]}
-
-    async def drop(self) -> dict[str, Any]:
-        """End the player of a rollout that failed."""
-        self.end()
-        return {}
-
-    async def _during(self, playing: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """What the player does; it is ended once it is over, fails or takes too long."""
-        done = True
-        try:
-            reply = await playing
-            done = reply["done"]
-        finally:
-            if done:
-                self.end()
-        return reply
-
-    def _scored(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """A reply with the reward that a program's exit status is."""
-        status = reply.pop("status", None)
-        if self.by_status and status is not None and reply["reward"] is None:
-            reply["reward"] = float(status == 0)
-        return reply
-
-    def end(self) -> None:
-        """End what is left of the last episode."""
-        if self.player is not None:
-            player, self.player = self.player, None
-            player.end()
+def _as_seen(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a model sees of a message; programs may strip an answer."""
+    return message["role"], message["content"].strip(), message.get("tool_calls")

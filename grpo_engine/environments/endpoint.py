@@ -49,35 +49,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The model's answer as a message, why it ended, and its number in the rollout."""
+    """The model's answer as a message, why it ended, its tokens, and its number in the rollout."""
 
     message: Mapping[str, Any]
     finish: str
-    context: int  # tokens of the dialogue before it
-    tokens: int
+    usage: Mapping[str, int]
     number: int
 
     def body(self, request: Request) -> tuple[str, bytes]:
         """The type and the bytes of a response, at once or as events of a stream."""
-        usage = {
-            "prompt_tokens": self.context, "completion_tokens": self.tokens,
-            "total_tokens": self.context + self.tokens,
-        }  # fmt: skip
         kind = "chat.completion.chunk" if request.streams else "chat.completion"
-        common = {"id": f"chatcmpl-{self.number}", "object": kind, "created": 0}
-        common["model"] = request.model
+        common = {
+            "id": f"chatcmpl-{self.number}", "object": kind, "created": 0, "model": request.model,
+        }  # fmt: skip
         if not request.streams:
-            choice = {"index": 0, "message": self.message, "finish_reason": self.finish}
-            response = {**common, "choices": [{**choice, "logprobs": None}], "usage": usage}
+            choice = {"message": self.message, "finish_reason": self.finish, "logprobs": None}
+            response = {**common, "choices": [{"index": 0, **choice}], "usage": self.usage}
             return "application/json", json.dumps(response).encode()
-        calls = [{"index": n, **call} for n, call in enumerate(self.message.get("tool_calls", ()))]
-        delta = {**self.message, **({"tool_calls": calls} if calls else {})}
+        delta = dict(self.message)
+        if calls := delta.get("tool_calls"):
+            delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
         parts: list[dict[str, Any]] = [
             {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
             {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]},
         ]
         if request.reports_usage:
-            parts.append({"choices": [], "usage": usage})
+            parts.append({"choices": [], "usage": self.usage})
         events = [json.dumps({**common, **part}) for part in parts]
         return "text/event-stream", "".join(f"data: {e}\n\n" for e in (*events, "[DONE]")).encode()
 
@@ -91,16 +88,19 @@ def answer_of(
     calls = find_calls(text) if request.tools else []
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls and not any(call.error for call in calls):
-        functions = [
-            {"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in calls
-        ]
         message["content"] = CALL.sub("", text).strip() or None
         message["tool_calls"] = [
-            {"id": f"call_{number}_{n}", "type": "function", "function": function}
-            for n, function in enumerate(functions)
-        ]
+            {
+                "id": f"call_{number}_{n}", "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for n, call in enumerate(calls)
+        ]  # fmt: skip
     finish = "length" if is_cut else "tool_calls" if "tool_calls" in message else "stop"
-    return Answer(message=message, finish=finish, context=context, tokens=tokens, number=number)
+    usage = {
+        "prompt_tokens": context, "completion_tokens": tokens, "total_tokens": context + tokens,
+    }  # fmt: skip
+    return Answer(message=message, finish=finish, usage=usage, number=number)
 
 
 def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
@@ -118,28 +118,26 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
                 "from what it sampled; leave it out, or change the run's rollout settings",
             )  # fmt: skip
     for name, values in NEUTRAL.items():
-        if body.get(name) is not None and body[name] not in values:
+        if body.get(name) not in (None, *values):
             raise RefusedError(400, f"{name} {body[name]!r} is not supported; leave it out")
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise RefusedError(400, "messages is not a list with a message")
+    messages, stop, tools = (_listed(body.get(name)) for name in ("messages", "stop", "tools"))
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    for is_right, problem in (
+        (messages, "messages is not a list with a message"),
+        (all(isinstance(text, str) and text for text in stop),
+         "stop is neither a text nor a list of texts"),
+        (type(limit) is int and limit >= 0, f"max_tokens {limit!r} is not a number of tokens"),
+        (all(map(_is_function, tools)), "tools is not a list of functions with names"),
+    ):  # fmt: skip
+        if not is_right:
+            raise RefusedError(400, problem)
     read = [plain_message(message) for message in messages]
     if read[-1]["role"] == "assistant":
         raise RefusedError(400, "the last message is the assistant's; an answer follows another's")
-    stop = body.get("stop") or []
-    stop = [stop] if isinstance(stop, str) else stop
-    limit = next(filter(None, map(body.get, ("max_completion_tokens", "max_tokens"))), 0)
-    tools = [] if body.get("tool_choice") == "none" else body.get("tools") or []
-    if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
-        raise RefusedError(400, "stop is neither a text nor a list of texts")
-    if type(limit) is not int or limit < 0:
-        raise RefusedError(400, f"max_tokens {limit!r} is not a number of tokens")
-    if not isinstance(tools, list) or not all(map(_is_function, tools)):
-        raise RefusedError(400, "tools is not a list of functions with names")
     options = body.get("stream_options") or {}
     return Request(
-        messages=read, tools=tools, stop=tuple(stop), max_tokens=limit,
-        model=str(body.get("model")), streams=bool(body.get("stream")),
+        messages=read, tools=[] if body.get("tool_choice") == "none" else tools, stop=tuple(stop),
+        max_tokens=limit, model=str(body.get("model")), streams=bool(body.get("stream")),
         reports_usage=isinstance(options, dict) and bool(options.get("include_usage")),
     )  # fmt: skip
 
@@ -150,14 +148,11 @@ def plain_message(message: Any) -> dict[str, Any]:
     role = "system" if role == "developer" else role
     if role not in ROLES:
         raise RefusedError(400, f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
-        texts = [part for part in parts if isinstance(part, str)]
-        content = "".join(texts) if len(texts) == len(parts) else None
-    if not isinstance(content, str):
+    parts = _listed(message.get("content"))
+    texts = [part["text"] if isinstance(part, dict) and "text" in part else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
         raise RefusedError(400, f"a message of the role {role} has a content that is not text")
-    result = {"role": role, "content": content}
+    result = {"role": role, "content": "".join(texts)}
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
             result[name] = message[name]
@@ -175,9 +170,16 @@ def _plain_call(function: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
+def _listed(value: Any) -> list[Any]:
+    """A list, or one with the value unless it is empty."""
+    return value if isinstance(value, list) else [value] if value else []
+
+
 def _is_function(tool: Any) -> bool:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str)
+    match tool:
+        case {"function": {"name": str()}}:
+            return True
+    return False
 
 
 Ask = Callable[[Request], Awaitable[Answer]]
@@ -233,8 +235,8 @@ class Endpoint:
             raise RefusedError(408, "the request did not arrive in time") from None
         _, name, _, *parts = [*path.partition("?")[0].split("/"), "", "", ""]
         key, ask = self._rollouts.get(name, ("", None))
-        sent = headers.get("authorization", "").encode()
-        authorised = hmac.compare_digest(sent, f"Bearer {key}".encode())
+        sent, expected = headers.get("authorization", ""), f"Bearer {key}"
+        authorised = hmac.compare_digest(sent.encode(), expected.encode())
         if "origin" in headers:
             raise RefusedError(403, "this endpoint is not for pages of a browser")
         if ask is None or not authorised:

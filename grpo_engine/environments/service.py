@@ -16,7 +16,7 @@ from grpo_engine.environments.adapters import (
     follows_protocol,
     tools_of,
 )
-from grpo_engine.environments.agents import PREFIX, AgentEpisodes, Player, Program, command_of
+from grpo_engine.environments.agents import PREFIX, Player, Program, command_of
 from grpo_engine.environments.endpoint import Endpoint
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.platform.scratch import scratch
@@ -66,7 +66,7 @@ class EnvironmentService:
                 f"environment {name} replies to whole answers, so task.tools cannot be called "
                 "beside it; make them methods of a class without `step`"
             )
-        if isinstance(episodes, AgentEpisodes):
+        if isinstance(episodes, Player):
             return {"name": episodes.name, "has_reward": True, "is_agent": True}
         title = type(episodes.instance).__name__ if name else "tools"
         if isinstance(episodes, ProtocolEpisodes):
@@ -93,9 +93,12 @@ class EnvironmentService:
                         "its process was lost to another episode, and it does not repeat its "
                         "replies: the row and the seed must decide them"
                     )
-        if (name, slot) not in self._episodes:
-            self._episodes[name, slot] = self._make[name]()
-        return self._server.run(getattr(self._episodes[name, slot], method), **arguments)
+        episode = self._episodes.get((name, slot))
+        if episode is None or (isinstance(episode, Player) and method == "reset"):
+            if episode is not None:
+                self._server.run(episode.drop)
+            episode = self._episodes[name, slot] = self._make[name]()
+        return self._server.run(getattr(episode, method), **arguments)
 
     def close(self) -> None:
         self._open.close()
@@ -103,16 +106,13 @@ class EnvironmentService:
     def _agents(
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
         by_status: bool,
-    ) -> Callable[[], AgentEpisodes]:  # fmt: skip
+    ) -> Callable[[], Player]:  # fmt: skip
         endpoint = self._endpoint = self._endpoint or Endpoint(sampling, "policy")
-        new: Callable[[], Player]
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options), endpoint)
-            title, new = taskset.name, partial(verifiers.Rollout, taskset)
-        else:
-            folder = self._open.enter_context(scratch("agents"))
-            title, new = "agent", partial(Program, endpoint, folder, command_of(name))
-        return partial(AgentEpisodes, title, new, by_status)
+            return partial(verifiers.Rollout, taskset)
+        folder = self._open.enter_context(scratch("agents"))
+        return partial(Program, endpoint, folder, command_of(name), by_status=by_status)
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

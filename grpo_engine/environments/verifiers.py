@@ -88,7 +88,7 @@ class Rollout(Player):
     """One episode of a taskset."""
 
     def __init__(self, taskset: Taskset) -> None:
-        super().__init__(taskset.endpoint)
+        super().__init__(taskset.name, taskset.endpoint)
         self._taskset = taskset
 
     async def _start(
@@ -97,7 +97,7 @@ class Rollout(Player):
         from verifiers.v1 import EvalClientConfig, ModelContext
 
         await self._taskset.start()
-        variable = f"GRPO_TUI_API_KEY_{self._name}"  # programs do not inherit it
+        variable = f"GRPO_TUI_API_KEY_{self._id}"  # programs do not inherit it
         os.environ[variable] = key
         client = EvalClientConfig(base_url=url, api_key_var=variable)
         context = ModelContext(model=self._endpoint.model, client=client)
@@ -109,12 +109,11 @@ class Rollout(Player):
         finally:
             del os.environ[variable]
 
-    def _ended(self) -> dict[str, Any]:
+    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
         (trace,) = self._episode.traces or [None]
         errors = [*self._episode.errors, *(trace.errors if trace is not None else ())]
         if trace is None or (errors and not self._is_over):
             raise UnusableError(f"the episode ended with {errors[-1] if errors else 'no trace'}")
         scores = {name: value.value for name, value in trace.rewards.items() if value is not None}
         info = {name: plain(value) for name, value in trace.metrics.items() if value is not None}
-        reward = number(trace.reward, "its reward")
-        return {"messages": [], "done": True, "reward": reward, "info": scores | info}
+        return number(trace.reward, "its reward"), scores | info

@@ -1,5 +1,6 @@
 """Replies on disk by a hash, in a folder that only this user can enter."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,31 +13,25 @@ class Cache:
     """At most `size` entries; the oldest go first. Without a usable folder there are none."""
 
     def __init__(self, name: str, size: int) -> None:
-        self._size = size
-        self._folder = private_folder(user_cache_path("grpo-tui") / name) if size else None
+        folder = private_folder(user_cache_path("grpo-tui") / name) if size else None
+        self._size, self._folder = size, folder or Path(os.devnull)
 
     def read(self, key: str) -> str | None:
-        path = self._path(key)
-        if path is None or not is_intact(path):
-            return None
         with suppress(OSError):  # pruned by another run
-            return path.read_bytes()[:-HASH_BYTES].decode()
+            if is_intact(path := self._folder / key):
+                return path.read_bytes()[:-HASH_BYTES].decode()
         return None
 
     def write(self, key: str, text: str) -> None:
         """Keep a text; a full disk is no error."""
-        if path := self._path(key):
-            with suppress(OSError):
-                write(path, text.encode())
+        with suppress(OSError):
+            write(self._folder / key, text.encode())
 
     def prune(self) -> None:
         """Remove the oldest entries beyond the size."""
         with suppress(OSError):
-            files = [*self._folder.iterdir()] if self._folder else []
+            files = [*self._folder.iterdir()]
             if len(files) > self._size:
                 files.sort(key=lambda file: file.stat().st_mtime_ns)
                 for file in files[: -self._size]:
                     file.unlink(missing_ok=True)
-
-    def _path(self, key: str) -> Path | None:
-        return self._folder / key if self._folder else None

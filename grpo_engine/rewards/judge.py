@@ -119,16 +119,18 @@ class Judge:
 
     def _text(self, data: str) -> str:
         """The text of the reply, without what must not be stored; its cost is counted."""
-        text, usage = None, {}
-        with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        reply: Any = None
+        with suppress(ValueError, RecursionError):
             reply = json.loads(data)
-            text = reply["choices"][0]["message"]["content"]
-            usage = dict(reply.get("usage") or {})
-        if not isinstance(text, str):
-            quote = self._client.without_key(data)[:LONGEST_QUOTE]
-            raise RewardError(f"{self._client.name} answered without a message: {quote}")
+        match reply:
+            case {"choices": [{"message": {"content": str(text)}}, *_]}:
+                usage = reply.get("usage")
+            case _:
+                quote = self._client.without_key(data)[:LONGEST_QUOTE]
+                raise RewardError(f"{self._client.name} answered without a message: {quote}")
         for name, price in zip(TOKENS, self._rubric.price, strict=True):
-            if isinstance(tokens := usage.get(name), int) and tokens > 0:
+            tokens = usage.get(name) if isinstance(usage, dict) else 0
+            if isinstance(tokens, int) and tokens > 0:
                 self._totals["cost"] += tokens * price / 1e6
         return self._client.without_key(text).encode("utf-8", "replace").decode()
 

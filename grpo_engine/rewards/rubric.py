@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -12,6 +11,8 @@ from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.errors import ConfigError, RewardError
 
 Positive = Annotated[float, Field(gt=0)]
+# a host, a port and a path, with no room for a key
+ADDRESS = re.compile(r"https?://([^\s@?#/:\[\]]+|\[[\da-fA-F:.]+\])(:[1-9]\d{0,4})?(/[^\s@?#]*)?")
 
 
 class Rubric(BaseModel):
@@ -43,7 +44,7 @@ class Rubric(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not _is_address(self.endpoint):
+        if not ADDRESS.fullmatch(self.endpoint):
             raise ValueError("endpoint is host, port and path, as in https://api.openai.com/v1")
         if not re.fullmatch(r"([A-Z][A-Z0-9_]{0,63})?", self.key_variable):
             raise ValueError(
@@ -57,16 +58,6 @@ class Rubric(BaseModel):
         if not self.scale[0] < self.scale[1]:
             raise ValueError("scale is the lowest score and a higher one, such as [1, 5]")
         return self
-
-
-def _is_address(text: str) -> bool:
-    """Whether it is a host with a port and a path, and has no room for a key."""
-    try:
-        parts = urlsplit(text)
-        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return False
-    return bool(is_usable) and not set(text) & set("@?# ")
 
 
 def read_rubric(path: Path) -> Rubric:

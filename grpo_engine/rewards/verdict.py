@@ -16,7 +16,7 @@ from grpo_engine.errors import RewardError
 from grpo_engine.rewards.http_client import LONGEST_QUOTE
 from grpo_engine.rewards.rubric import Rubric
 
-Score = tuple[float, str]  # from 0 to 1, and the reason
+Score = tuple[float, str]  # from 0 to 1, and what it is based on
 LONGEST_REASON = 2000
 # Special tokens begin so: `<|im_end|>`, `</s>`, `[INST]`, `]~b]`.
 SPECIAL = re.compile(r"<|~|\[(?=/?[A-Za-z_]+\])")
@@ -58,12 +58,18 @@ def read_reply(rubric: Rubric, text: str, answers: int) -> Sequence[Score]:
     """The score of each answer that a question has; RewardError if the reply has another form."""
     try:
         reply = parse_json(_without_frame(text))
-        return _ranking(reply, answers) if rubric.ranking else [_weighted(reply, rubric)]
+        values = reply if isinstance(reply, dict) else {}
+        if rubric.ranking:
+            scores = _ranked(values.get("ranking"), answers)
+        else:
+            scores = [_weighted(values.get("scores"), rubric)]
     except ValueError as error:
         problem = "it is no JSON" if isinstance(error, json.JSONDecodeError) else error
         raise RewardError(
             f"the judge's reply has another form, {problem}: {text[:LONGEST_QUOTE]}"
         ) from None
+    reason = str(values.get("reason", ""))[:LONGEST_REASON]
+    return [(score, f"{basis}. {reason}".strip()) for score, basis in scores]
 
 
 def _without_frame(text: str) -> str:
@@ -74,16 +80,9 @@ def _without_frame(text: str) -> str:
     return text.strip("`").removeprefix("json") if text.startswith("```") else text
 
 
-def _entry(reply: Any, name: str) -> tuple[Any, str]:
-    """An entry of the reply, and its reason."""
-    if not isinstance(reply, dict) or name not in reply:
-        raise ValueError(f"it is no JSON object with {name}")
-    return reply[name], str(reply.get("reason", ""))[:LONGEST_REASON]
-
-
-def _weighted(reply: Any, rubric: Rubric) -> Score:
+def _weighted(scores: Any, rubric: Rubric) -> Score:
     """The weighted mean of the criteria's scores, from 0 to 1."""
-    (low, high), (scores, reason) = rubric.scale, _entry(reply, "scores")
+    low, high = rubric.scale
     if not isinstance(scores, dict) or scores.keys() != rubric.criteria.keys():
         raise ValueError(f"its scores are not those of {', '.join(rubric.criteria)}")
     for name, score in scores.items():
@@ -92,17 +91,14 @@ def _weighted(reply: Any, rubric: Rubric) -> Score:
     weights = {name: rubric.weights.get(name, 1.0) for name in scores}
     total = fsum(weights[name] * (score - low) / (high - low) for name, score in scores.items())
     values = ", ".join(f"{name} {score:g}" for name, score in scores.items())
-    return total / fsum(weights.values()), f"{values} of {high:g}. {reason}".strip()
+    return total / fsum(weights.values()), f"{values} of {high:g}"
 
 
-def _ranking(reply: Any, answers: int) -> Sequence[Score]:
+def _ranked(order: Any, answers: int) -> Sequence[Score]:
     """1 for the best answer, 0 for the worst, and the others between them at equal distances."""
-    numbers, (order, reason) = range(1, answers + 1), _entry(reply, "ranking")
-    is_list = isinstance(order, list) and all(type(number) is int for number in order)
-    if not is_list or sorted(order) != [*numbers]:
+    numbers = range(1, answers + 1)
+    # 1.0, true and "1" are equal to 1 or written like it, but no numbers of answers
+    if not isinstance(order, list) or sorted(map(repr, order)) != sorted(map(repr, numbers)):
         raise ValueError(f"its ranking does not have each number from 1 to {answers} once")
     ranks = [order.index(number) for number in numbers]
-    return [
-        (1 - rank / (answers - 1), f"rank {rank + 1} of {answers}. {reason}".strip())
-        for rank in ranks
-    ]
+    return [(1 - rank / (answers - 1), f"rank {rank + 1} of {answers}") for rank in ranks]
