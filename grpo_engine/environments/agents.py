@@ -123,18 +123,18 @@ class Player(ABC):
         self._current = await self._requests.get()
         if self._current is None:
             return self._ended()
-        asked, known = self._current.request, len(self._messages)
-        added = asked.messages[known:]
+        request, known = self._current.request, len(self._messages)
+        added = request.messages[known:]
         follows = (
-            known and added and asked.tools == self._tools
+            known and added and request.tools == self._tools
             and all(message["role"] in ("user", "tool") for message in added)
-            and all(map(_are_same, asked.messages, self._messages))
+            and all(map(_are_same, request.messages, self._messages))
         )  # fmt: skip
-        self._messages, self._tools = list(asked.messages), asked.tools
+        self._messages, self._tools = list(request.messages), request.tools
         return {
-            "messages": added if follows else asked.messages, "done": False,
-            "restarts": not follows, "tools": asked.tools,
-            "limits": {"tokens": asked.max_tokens, "stop": asked.stop},
+            "messages": added if follows else request.messages, "done": False,
+            "restarts": not follows, "tools": request.tools,
+            "limits": {"tokens": request.max_tokens, "stop": request.stop},
         }  # fmt: skip
 
     async def _ask(self, request: Request) -> Answer:

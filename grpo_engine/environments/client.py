@@ -231,7 +231,7 @@ class EnvironmentClient:
             if result.failure:
                 self._failed(episode, method, result.failure, result.seconds)
             elif method == "reset":
-                value = self._asked(episode, result.value)
+                value = self._without_request(episode, result.value)
                 episode.opening = Opening(
                     text=value["text"], messages=tuple(value["messages"]),
                     replaces=episode.environment.is_agent, tools=tuple(episode.tools),
@@ -255,7 +255,7 @@ class EnvironmentClient:
         else:
             episode.failure = reply
 
-    def _asked(self, episode: _Episode, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_request(self, episode: _Episode, value: Mapping[str, Any]) -> dict[str, Any]:
         """A reply without what it says about the next turn, which is noted."""
         value = dict(value)
         episode.tools = value.pop("tools", episode.tools)
@@ -264,7 +264,7 @@ class EnvironmentClient:
         return value
 
     def _stepped(self, episode: _Episode, result: Result) -> None:
-        value = self._asked(episode, result.value)
+        value = self._without_request(episode, result.value)
         value["messages"] = tuple(value["messages"])
         calls = tuple(ToolCall(**call) for call in value.pop("calls", ()))
         episode.calls += len(calls)

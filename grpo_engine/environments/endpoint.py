@@ -68,8 +68,8 @@ class Answer:
         common["model"] = request.model
         if not request.streams:
             choice = {"index": 0, "message": self.message, "finish_reason": self.finish}
-            whole = {**common, "choices": [{**choice, "logprobs": None}], "usage": usage}
-            return "application/json", json.dumps(whole).encode()
+            response = {**common, "choices": [{**choice, "logprobs": None}], "usage": usage}
+            return "application/json", json.dumps(response).encode()
         calls = [{"index": n, **call} for n, call in enumerate(self.message.get("tool_calls", ()))]
         delta = {**self.message, **({"tool_calls": calls} if calls else {})}
         parts: list[dict[str, Any]] = [

@@ -52,7 +52,9 @@ class ReplyTokens:
             parameters = inspect.signature(tokenizer.parse_response).parameters
             if {"prefix", "tools"} <= set(parameters):
                 return with_calls(tokenizer, before, ids, answer, tools)
-        if getattr(tokenizer, "tool_parser", None) is not None:
+        parser = getattr(tokenizer, "tool_parser", None)
+        # that of JSON reads the form that environments read as well
+        if parser is not None and not parser.__module__.endswith(".json_tools"):
             return with_parsed_calls(tokenizer, ids, answer, tools)
         return answer
 

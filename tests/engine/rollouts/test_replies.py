@@ -1,6 +1,8 @@
 """The tokens between two turns: cut after the answer's end, with replies as plain text."""
 
+import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import CHATML, PromptRenderer
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_parsed_calls
 from grpo_engine.tasks.base import Example, Task
 from tests.engine.tiny import write_tokenizer
 
@@ -295,3 +297,29 @@ def test_calls_in_the_tokenizers_own_form_reach_the_environment(
     finally:
         del tokenizer.response_template
     assert found.replace(" <", "<") == expected.replace(" <", "<")
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "expected"),
+    [
+        ("pythonic", "so [add(a=1)]",
+         'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
+        ("qwen3_coder", "<function=add>\n<parameter=a>\n1\n</parameter>\n</function>",
+         '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
+        ("pythonic", "no call at all", None),
+        ("pythonic", "so add(", "so <tool_call>add(</tool_call>"),
+    ],
+)  # fmt: skip
+def test_calls_in_a_form_that_mlx_lm_reads_reach_the_environment(
+    parser: str, text: str, expected: str | None
+) -> None:
+    module = importlib.import_module(f"mlx_lm.tool_parsers.{parser}")
+    start, end = module.tool_call_start, module.tool_call_end
+    content, _, call = text.rpartition(" ") if text.startswith("so ") else ("", "", text)
+    written = text if expected is None else f"{content}{' ' * bool(content)}{start}{call}{end}"
+    tokenizer = SimpleNamespace(
+        tool_call_start=start, tool_call_end=end, tool_parser=module.parse_tool_call,
+        decode=lambda ids: bytes(ids).decode(),
+    )  # fmt: skip
+    result = with_parsed_calls(tokenizer, list(written.encode()), "the answer", [TOOL])
+    assert result == (expected or "the answer")
