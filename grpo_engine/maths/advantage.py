@@ -149,7 +149,7 @@ def token_penalty(
     inside = required(recipe, "mask", mask) > 0
     sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
     reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
-    values = {**extra, "mask_BT": inside * 1.0, "logprobs_BT": sampled_by}
+    values = {**extra, "mask_BT": inside.astype(mx.float32), "logprobs_BT": sampled_by}
     penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level, values)
     return mx.stop_gradient(recipe.beta * penalty)
 

@@ -66,10 +66,10 @@ def advantages(
     shape, rows = (len(sizes), sizes[0]), group.score.shape[0]
     arguments = {
         "rewards_PG": group.score.reshape(shape),
-        "scored_PG": group.valid.reshape(shape) * 1.0,
+        "scored_PG": group.valid.reshape(shape).astype(mx.float32),
         "rewards_PGF": rewards.reshape(*shape, -1),
         "lengths_PG": None if mask is None else lengths(mask).reshape(shape),
-        "mask_BT": None if mask is None else (mask > 0) * 1.0,
+        "mask_BT": None if mask is None else (mask > 0).astype(mx.float32),
         **values,
     }
     by_token = [] if mask is None else [tuple(mask.shape)]
@@ -98,7 +98,7 @@ def token_values(
         "log_ratio_BT": mx.broadcast_to(mx.clip(log_ratio, -LIMIT, LIMIT), shape),
         "ratio_BT": ratio,
         "advantages_BT": batch.advantage,
-        "mask_BT": batch.mask * 1.0,
+        "mask_BT": batch.mask.astype(mx.float32),
         "lengths_B": lengths(batch.mask)[:, 0],
         "logprobs_BT": batch.new,
         "old_logprobs_BT": batch.old,

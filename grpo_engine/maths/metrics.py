@@ -88,7 +88,7 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
 def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     """Smallest, mean and largest importance weight, per token or per completion."""
     weight, counted = terms.importance, terms.mask
-    if recipe.importance_mode.startswith("sequence"):
+    if recipe.importance_mode.startswith("sequence_"):
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
     any_counts = counted.any().astype(mx.float32)
     name = "sampling/importance_sampling_ratio"

@@ -56,7 +56,7 @@ def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) ->
     """
     log_w = mx.clip(difference, -MAX_LOG, MAX_LOG).sum(axis=1, keepdims=True)
     if recipe.importance_cap > 0:
-        if recipe.importance_mode.startswith("sequence"):
+        if recipe.importance_mode.startswith("sequence_"):
             importance = importance[:, :1]
         log_w = log_w + mx.clip(mx.log(importance), MIN_LOG, MAX_LOG).sum(axis=1, keepdims=True)
     return mx.clip(log_w, MIN_LOG, MAX_LOG)
@@ -69,5 +69,5 @@ def near_sampler(
 
     The off-policy sequence mask of DeepSeek-V3.2 (arXiv:2512.02556, eq. 9).
     """
-    far = (sampler - mx.stop_gradient(new)).sum(axis=1, keepdims=True) / lengths(mask)
+    far = (sampler - new).sum(axis=1, keepdims=True) / lengths(mask)
     return (advantage >= 0) | (far <= limit)

@@ -137,7 +137,7 @@ def step_sizes_of(p: mx.array, sign: mx.array, together: mx.array, same: mx.arra
 
     remaining = mx.maximum(1 - over(bad, p * p) - over(good, p), 0.0)
     reach = over(good, mx.sqrt(p) - p)
-    return mx.where(reach > remaining, remaining / mx.where(reach > 0, reach, 1.0), 1.0)
+    return mx.where(reach > remaining, remaining / reach, 1.0)
 
 
 def push(

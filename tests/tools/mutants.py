@@ -76,9 +76,10 @@ TARGETS = {
         tests=(
             "worked_numbers", "advantages", "critic", "metrics", "target", "around", "reuse",
             "trl", "gradients", "identities", "stability", "edges", "custom", "sampler_gap",
+            "teacher",
         ),
         first={
-            "advantage": ("advantages", "critic"),
+            "advantage": ("advantages", "teacher", "critic"),
             "arrays": ("stability", "trl"),
             "critic": ("critic", "gradients"),
             "custom": ("custom",),
@@ -86,7 +87,7 @@ TARGETS = {
             "metrics": ("metrics", "target"),
             "ratio": ("gradients", "stability"),
             "reuse": ("reuse", "around"),
-            "signal": ("advantages", "around"),
+            "signal": ("advantages", "teacher", "around"),
             "trust": ("target", "identities", "gradients", "trl"),
             "weight": ("gradients", "around", "stability"),
         },

@@ -120,7 +120,7 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
     signal: dict[int, bool] = {}
     for answer in answers:
         signal[answer[0]] = signal.get(answer[0], False) or any(given[id(answer)])
-    sums = {"tokens": 0.0, "clipped": 0.0, "pushed": 0.0, "kl": 0.0, "loss": 0.0,
+    sums = {"tokens": 0.0, "clipped": 0.0, "pushed": 0.0, "kl": 0.0, "push": 0.0,
             "groups": len(signal), "with_signal": sum(signal.values())}  # fmt: skip
     for part in parts:
         rows = [row for *_, row in part]
@@ -144,7 +144,7 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
         sums["kl"] += float((terms.mask * terms.weight * how.beta * terms.anchor).sum()) / len(
             parts
         )
-        sums["loss"] += float(loss.value) / len(parts)
+        sums["push"] -= float(loss.value)
     return sums
 
 

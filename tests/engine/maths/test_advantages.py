@@ -180,6 +180,39 @@ def test_a_sum_of_terms_that_cancel_is_zero_and_not_its_rounding() -> None:
     assert numbers(advantages(rows, [0, 0, 0], how).values) == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize(("excess", "expected"), [(1e-6, 0.0), (1e-5, -0.70711)])
+def test_signals_that_cancel_within_a_millionth_are_zero_however_many_functions_there_are(
+    excess: float, expected: float
+) -> None:
+    # two functions disagree: .70711·w - .70711·w·(1 + excess) is excess/2 of the sum of both parts,
+    # below a millionth or above; x, -x have the sample std √2·|x|; six other functions count 0
+    how = recipe("grpo", combine="normalize_then_sum", signal_eps=0.0)
+    rows = [[1.0, 0.0, *[0.0] * 6], [0.0, 1.0, *[0.0] * 6]]
+    for w in (1.0, 1000.0):
+        weights = [w, w * (1 + excess), *[0.0] * 6]
+        found = numbers(advantages(rows, [0, 0], how, weights).values)
+        assert found == pytest.approx([expected, -expected], abs=1e-4)
+
+
+def test_a_group_whose_signals_cancel_is_at_the_mean_of_the_batch() -> None:
+    # f, g: ±.5/(.70711 + 1) = ±.29289; x: 0 0 | .29289 -.29289; std √(2·.08579/3) = .23915:
+    # .29289/(.23915 + 1) = .23636
+    how = recipe("grpo", combine="normalize_then_sum", signal_eps=1.0)
+    rows = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]
+    found = numbers(advantages(rows, [0, 0, 1, 1], how).values)
+    assert found == pytest.approx([0, 0, 0.23636, -0.23636], abs=1e-5)
+
+
+def test_weights_in_an_array_are_summed_in_python_floats_too() -> None:
+    # in float32, 1e8 + 1 - 1e8 = 0
+    found = advantages([[1e8, 1.0, -1e8]], [0], "reinforce", mx.ones(3))
+    assert numbers(found.values) == [1.0]
+
+
+def test_a_demonstration_is_worth_one_without_a_reward() -> None:
+    assert numbers(advantages([None, 0.0], [0, 0], "sft").values) == [1.0, 1.0]
+
+
 def test_groups_of_two_get_opposite_advantages() -> None:
     # rewards 1, 0: mean .5, sample std √(.25 + .25) = .7071: ±.5/.7072 = ±.7070
     found = advantages([[1.0], [0.0]], [7, 7], "grpo").values
@@ -503,3 +536,10 @@ def test_a_function_that_applies_to_one_completion_has_no_deviation() -> None:
     found = reward_metrics(rewards, worth, ["exact", "form"])
     assert found["rewards/form/std"] == (0.0, 0.0)
     assert found["rewards/form/mean"] == (2.0, 1.0)
+
+
+def test_columns_of_one_name_are_of_different_completions() -> None:
+    # 1 and 3 of the first column, 5 of the second: mean 3, std √((4 + 0 + 4)/2) = 2
+    rewards = [[1.0, None], [3.0, None], [None, 5.0]]
+    found = reward_metrics(rewards, advantages(rewards, [0, 0, 0], "grpo"), ["exact", "exact"])
+    assert (found["rewards/exact/mean"], found["rewards/exact/std"]) == ((9.0, 3.0), (2.0, 1.0))

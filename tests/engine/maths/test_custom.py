@@ -1,5 +1,6 @@
 """Functions of users as choices: equal to the built-in ones where they compute the same."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import Recipe, recipe
-from grpo_engine.errors import EngineError, RecipeError
+from grpo_engine.errors import EngineError, MathsError, RecipeError
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.weight import totals_of
 from tests.engine.maths.custom_choices import RECIPES, written
@@ -93,6 +94,87 @@ def test_a_kl_estimate_in_the_reward() -> None:
     rewards, groups = [1.0, 0, 0, 1, 1, 1, 0, 0], batch["group_ids"]
     values = [numbers(advantages(rewards, groups, r, **args).values) for r in (how, built_in)]
     assert values[0] == values[1]
+
+
+def test_a_signal_may_name_what_the_completions_and_their_tokens_are() -> None:
+    got: dict[str, mx.array] = {}
+
+    def signal(
+        rewards_PG: mx.array, scored_PG: mx.array, rewards_PGF: mx.array, lengths_PG: mx.array,
+        mask_BT: mx.array, old_logprobs_BT: mx.array, ref_logprobs_BT: mx.array,
+    ) -> mx.array:  # fmt: skip
+        got.update(locals())
+        return mx.ones(rewards_PG.shape)
+
+    computed = advantages(
+        [[1.0, 2.0], [None, None]], [0, 0], recipe("grpo", signal=signal),
+        mask=mx.array([[1, 1], [1, 0]]), old=mx.full((2, 2), -3.0), ref=mx.full((2, 2), -4.0),
+    )  # fmt: skip
+    assert numbers(computed.values) == [1.0, 0.0]  # the second has no reward
+    assert {name: numbers(got[name]) for name in got if name.endswith(("PG", "BT"))} == {
+        "rewards_PG": [[3.0, 0.0]],
+        "scored_PG": [[1.0, 0.0]],
+        "lengths_PG": [[2.0, 1.0]],
+        "mask_BT": [[1.0, 1.0], [1.0, 0.0]],
+        "old_logprobs_BT": [[-3.0, -3.0]] * 2,
+        "ref_logprobs_BT": [[-4.0, -4.0]] * 2,
+    }
+    assert numbers(got["rewards_PGF"][0, 0]) == [1.0, 2.0]
+
+
+def test_a_weight_may_name_every_log_probability_and_is_a_constant() -> None:
+    got: dict[str, mx.array] = {}
+
+    def weight(
+        mask_BT: mx.array, logprobs_BT: mx.array, old_logprobs_BT: mx.array,
+        ref_logprobs_BT: mx.array, sampler_logprobs_BT: mx.array, entropy_BT: mx.array,
+    ) -> mx.array:  # fmt: skip
+        got.update(locals())
+        return mask_BT * 2 * mx.exp(logprobs_BT)
+
+    batch: dict[str, Any] = {
+        "new": mx.array([[-1.0, -9.0]]), "old": mx.array([[-1.5, -9.0]]),
+        "ref": mx.array([[-3.0, 0]]), "sampler": mx.array([[-4.0, 0]]),
+        "entropy": mx.array([[5.0, 0]]), "advantages": mx.array([1.0]), "mask": mx.array([[1, 0]]),
+        "group_ids": None,
+    }  # fmt: skip
+    # w·r·A with w = 2·e^-1, r = e^.5 and A = 1; its slope is that of r alone, which is r
+    expected = 2 * math.exp(-0.5)
+    how = recipe("off-policy", weight=weight)
+    assert number(loss_of(batch, how).value) == pytest.approx(-expected)
+    names = ("mask", "logprobs", "old_logprobs", "ref_logprobs", "sampler_logprobs", "entropy")
+    assert [numbers(got[f"{name}_BT"])[0][0] for name in names] == [1, -1, -1.5, -3, -4, 5]
+    assert numbers(gradient_of(batch, how))[0] == pytest.approx([-expected, 0.0])
+
+
+def test_a_kl_estimate_in_the_reward_may_name_the_mask_and_what_sampled() -> None:
+    def anchor(ref_log_ratio_BT: mx.array, mask_BT: mx.array, logprobs_BT: mx.array) -> mx.array:
+        return ref_log_ratio_BT + 10 * mask_BT + 100 * logprobs_BT
+
+    # -1 - -3 = 2: 2 + 10·1 + 100·-1 = -88, and 0 off the mask
+    how = recipe("rloo", anchor=anchor, beta=1.0)
+    tokens: dict[str, Any] = {"old": mx.array([[-1.0, -9.0]]), "ref": mx.array([[-3.0, -9.0]])}
+    computed = advantages([0.0], [0], how, mask=mx.array([[1, 0]]), **tokens)
+    assert numbers(computed.penalty) == [-88.0]
+
+
+@pytest.mark.parametrize("choice", ["signal", "trust", "weight", "anchor"])
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [
+        (mx.zeros((8, 6), dtype=mx.int32), r"int32 of shape \(8, 6\)"),
+        (mx.zeros((8, 5)), r"float32 of shape \(8, 5\)"),
+        (1.0, "a Python float"),
+    ],
+)
+def test_what_a_function_returns_must_fit(choice: str, result: object, returned: str) -> None:
+    how, batch = recipe("grpo", **{choice: lambda: result}), random_batch(0)
+    rewards, groups, mask = [1.0] * 8, batch["group_ids"], batch["mask"]
+    legal = r"\(2, 4\) or \(8, 6\)" if choice == "signal" else r"\(8, 6\)"
+    message = rf"^{choice} .*lambda.* returned {returned}; .* float32 of shape {legal}"
+    with pytest.raises(MathsError, match=message) as refused:
+        advantages(rewards, groups, how, mask=mask) if choice == "signal" else loss_of(batch, how)
+    assert refused.value.settings == (f"algorithm.{choice}",)
 
 
 def test_groups_of_other_sizes_are_refused() -> None:

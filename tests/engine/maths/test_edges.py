@@ -10,8 +10,9 @@ from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.arrays import MAX_RATIO
 from grpo_engine.maths.metrics import target_metrics
+from grpo_engine.maths.ratio import importance, near_sampler
 from grpo_engine.maths.reuse import objective_flat
-from grpo_engine.maths.trust import FREE, cispo, clip, targets_of, unbounded
+from grpo_engine.maths.trust import FREE, cispo, clip, targets_of, unbounded, vespo
 from grpo_engine.maths.weight import Totals, weights
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 
@@ -119,3 +120,26 @@ def test_a_target_hit_at_the_edge_of_its_tolerance_is_reached() -> None:
         terms, mask=one > 0, advantage=one, ratio=1.5 * one, low=0.5 * one, target=0.5 * one
     )
     assert number(target_metrics(exact, 0.5)["target/reached"][0]) == 2.0
+
+
+def test_an_importance_weight_on_a_bound_is_not_left_out_and_is_a_constant() -> None:
+    zero, mask = mx.zeros((1, 1)), mx.ones((1, 1)) > 0  # w = e^0 = 1
+    for bounds in ({"importance_floor": 1.0, "importance_cap": 2.0}, {"importance_cap": 1.0}):
+        how = recipe("grpo", importance_mode="token_mask", **bounds)
+        assert numbers(importance(zero, mask, how)) == [[1.0]]
+        slope = mx.grad(lambda x, how=how: importance(x, mask, how).sum())(zero)
+        assert numbers(slope) == [[0.0]]
+
+
+def test_an_answer_on_the_limit_of_the_off_policy_mask_is_near() -> None:
+    # log π_sampler/π = .5 for its one token
+    new, worse, mask = mx.array([[-1.0]]), mx.array([[-1.0]]), mx.ones((1, 1)) > 0
+    assert numbers(near_sampler(new, new + 0.5, worse, mask, 0.5)) == [[True]]
+
+
+def test_a_gate_beyond_float32_is_zero() -> None:
+    # e^(60·10) overflows
+    how, one = recipe("vespo", vespo_k_pos=60.0, vespo_lambda_pos=1e-4), mx.ones((1, 1))
+    push = vespo(10 * one, one, -one, how)
+    assert push.gate is not None
+    assert (numbers(push.gate), numbers(push.objective)) == ([[0.0]], [[0.0]])

@@ -153,13 +153,13 @@ def test_metrics_of_the_weights_are_over_tokens_or_over_completions() -> None:
         "mask": mx.array([[1, 1], [1, 0]]), "advantages": mx.ones(2), "group_ids": None,
     }  # fmt: skip
     expected = {
-        "token_truncate": (0.5, 4 / 3, 2.0, 0.0),
+        ("token_truncate", 2.0): (0.5, 4 / 3, 2.0, 0.0),
+        ("token_truncate", 1.0): (0.5, 2.5 / 3, 1.0, 0.0),
         # 2 is above 1.8: 0, .5 and 1.5, mean 2/3; one of three tokens is masked
-        "token_mask": (0.0, 2 / 3, 1.5, 1 / 3),
-        "sequence_truncate": (1.0, 1.25, 1.5, 0.0),
+        ("token_mask", 1.8): (0.0, 2 / 3, 1.5, 1 / 3),
+        ("sequence_truncate", 2.0): (1.0, 1.25, 1.5, 0.0),
     }
-    for mode, wanted in expected.items():
-        cap = 1.8 if mode == "token_mask" else 2.0
+    for (mode, cap), wanted in expected.items():
         how = recipe("dr-grpo", importance_cap=cap, importance_mode=mode)
         found = metrics(loss_of(batch, how).terms, how)
         names = [f"sampling/importance_sampling_ratio/{part}" for part in ("min", "mean", "max")]

@@ -73,6 +73,12 @@ def test_a_good_token_with_room_goes_to_the_root_of_its_probability() -> None:
     assert numbers(found.sign[:, 0]) == [1, 0]
 
 
+def test_a_token_that_is_left_alone_takes_no_room_from_the_good_ones() -> None:
+    # remaining 1 - .25 - .25 = .5, reach 2·(√.25 - .25) = .5: s = 1, both go to √.25 = .5
+    found = first_tokens([0.25, 0.25, 0.5], [1, 1, 0])
+    assert numbers(found.probability[:, 0]) == pytest.approx([0.5] * 3, abs=1e-6)
+
+
 def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() -> None:
     # token 5: +1 +1 -1 -> +1; token 6: +1 -1 -> 0; token 7: -1
     tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
