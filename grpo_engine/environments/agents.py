@@ -15,18 +15,16 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_engine.environments.adapters import UnusableError, number
 from grpo_engine.environments.endpoint import (
-    Answer,
     Endpoint,
     RefusedError,
     Request,
-    answer_of,
     plain_message,
+    response_of,
 )
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.process import ending
@@ -53,12 +51,11 @@ def command_of(name: str) -> list[str]:
     return command
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A request, and the answer that will come."""
+class _Waiting(NamedTuple):
+    """A request, and the response that will come."""
 
     request: Request
-    answer: asyncio.Future[Answer]
+    response: asyncio.Future[Mapping[str, Any]]
 
 
 class Player(ABC):
@@ -100,9 +97,9 @@ class Player(ABC):
         waiting = self._current
         assert waiting is not None
         self._answers += 1
-        response = answer_of(waiting.request, answer, self._answers, **usage)
-        self._messages.append(plain_message(response.message))
-        waiting.answer.set_result(response)
+        response = response_of(waiting.request, answer, self._answers, **usage)
+        self._messages.append(plain_message(response["choices"][0]["message"]))
+        waiting.response.set_result(response)
         return await self._reply()
 
     async def finish(self) -> dict[str, Any]:
@@ -111,7 +108,7 @@ class Player(ABC):
             return {}
         self._is_over = True
         while self._current is not None:
-            self._current.answer.set_exception(RefusedError(400, OVER))
+            self._current.response.set_exception(RefusedError(400, OVER))
             await self._next()
         reward, info = self._outcome()
         return {"reward": reward, "state": info}
@@ -156,14 +153,14 @@ class Player(ABC):
             "limits": {"tokens": request.max_tokens, "stop": request.stop},
         }  # fmt: skip
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
             raise RefusedError(400, OVER)
         if self._requests.qsize() >= WAITING:
             raise RefusedError(429, f"{WAITING} requests of this rollout wait for their answers")
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(waiting)
-        return await waiting.answer
+        return await waiting.response
 
     async def _watch(self, playing: Coroutine[Any, Any, Any]) -> None:
         await playing
@@ -225,16 +222,12 @@ class Program(Player):
         assert self._process is not None
         status = self._process.returncode
         assert status is not None
-        info: dict[str, Any] = {}
+        score: Any = {}
         if self._score.exists():
-            text = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
-            try:
-                score = json.loads(text)
-            except ValueError:
-                raise UnusableError(
-                    f"its reward is {text[:60]!r}, not a number or an object"
-                ) from None
-            info = score if isinstance(score, dict) else {"reward": score}
+            score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
+            with suppress(ValueError, RecursionError):
+                score = json.loads(score)
+        info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None), "its reward")
         if reward is None and (status not in (0, 1) or not self._answers):
             *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]

@@ -46,15 +46,10 @@ class Environments:
         self, example: Example, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> RenderedPrompt:
         """The dialogue of a program as a prompt."""
-        render = self._bare.with_tools(tools)
+        render = replace(self.tokens.render, task=Task(name="agent", train=())).with_tools(tools)
         if not render.template_knows_tools:
             messages = [as_text(message) for message in messages]
         return render(replace(example, prompt=tuple(messages)))
-
-    @property
-    def _bare(self) -> PromptRenderer:
-        """Renders dialogues as they are."""
-        return replace(self.tokens.render, task=Task(name="agent", train=()))
 
     def environment_of(self, example: Example) -> str:
         """The name of the environment that a row chooses; empty if there is only one."""

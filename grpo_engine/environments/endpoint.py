@@ -47,42 +47,10 @@ class Request:
     reports_usage: bool  # at the end of a stream
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The model's answer as a message, why it ended, its tokens, and its number in the rollout."""
-
-    message: Mapping[str, Any]
-    finish: str
-    usage: Mapping[str, int]
-    number: int
-
-    def body(self, request: Request) -> tuple[str, bytes]:
-        """The type and the bytes of a response, at once or as events of a stream."""
-        kind = "chat.completion.chunk" if request.streams else "chat.completion"
-        common = {
-            "id": f"chatcmpl-{self.number}", "object": kind, "created": 0, "model": request.model,
-        }  # fmt: skip
-        if not request.streams:
-            choice = {"message": self.message, "finish_reason": self.finish, "logprobs": None}
-            response = {**common, "choices": [{"index": 0, **choice}], "usage": self.usage}
-            return "application/json", json.dumps(response).encode()
-        delta = dict(self.message)
-        if calls := delta.get("tool_calls"):
-            delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-        parts: list[dict[str, Any]] = [
-            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]},
-        ]
-        if request.reports_usage:
-            parts.append({"choices": [], "usage": self.usage})
-        events = [json.dumps({**common, **part}) for part in parts]
-        return "text/event-stream", "".join(f"data: {e}\n\n" for e in (*events, "[DONE]")).encode()
-
-
-def answer_of(
+def response_of(
     request: Request, text: str, number: int, *, context: int, tokens: int, is_cut: bool
-) -> Answer:
-    """What the model wrote as an answer to a request, without the text that stopped it."""
+) -> dict[str, Any]:
+    """What the model wrote as the rollout's response of this number, without what stopped it."""
     ends = [at for stop in request.stop if (at := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     calls = find_calls(text) if request.tools else []
@@ -97,10 +65,32 @@ def answer_of(
             for n, call in enumerate(calls)
         ]  # fmt: skip
     finish = "length" if is_cut else "tool_calls" if "tool_calls" in message else "stop"
-    usage = {
-        "prompt_tokens": context, "completion_tokens": tokens, "total_tokens": context + tokens,
+    return {
+        "id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0,
+        "model": request.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": context, "completion_tokens": tokens,
+            "total_tokens": context + tokens,
+        },
     }  # fmt: skip
-    return Answer(message=message, finish=finish, usage=usage, number=number)
+
+
+def as_events(response: Mapping[str, Any], *, with_usage: bool) -> str:
+    """A response as a stream: the message, its end, and its usage."""
+    (choice,) = response["choices"]
+    delta = dict(choice["message"])
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
+    parts: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
+    ]
+    if with_usage:
+        parts.append({"choices": [], "usage": response["usage"]})
+    common = {**response, "object": "chat.completion.chunk", "usage": None}
+    events = [json.dumps({**common, **part}) for part in parts]
+    return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]"))
 
 
 def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
@@ -182,7 +172,7 @@ def _is_function(tool: Any) -> bool:
     return False
 
 
-Ask = Callable[[Request], Awaitable[Answer]]
+Ask = Callable[[Request], Awaitable[Mapping[str, Any]]]
 
 
 class Endpoint:
@@ -212,13 +202,16 @@ class Endpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            status = HTTPStatus.OK
+            status, kind = HTTPStatus.OK, "application/json"
             try:
-                kind, body = await self._respond(reader)
+                response = await self._respond(reader)
             except RefusedError as refusal:
                 error = {"message": str(refusal), "type": "invalid_request_error"}
-                status, kind = refusal.status, "application/json"
-                body = json.dumps({"error": {**error, "param": None, "code": None}}).encode()
+                status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
+            if isinstance(response, str):
+                kind, body = "text/event-stream", response.encode()
+            else:
+                body = json.dumps(response).encode()
             writer.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
@@ -227,7 +220,8 @@ class Endpoint:
             await writer.drain()
         writer.close()
 
-    async def _respond(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+    async def _respond(self, reader: asyncio.StreamReader) -> Mapping[str, Any] | str:
+        """The body of a response: JSON, or the events of a stream."""
         try:
             async with asyncio.timeout(READING_S):
                 method, path, headers, body = await _read(reader)
@@ -244,11 +238,13 @@ class Endpoint:
         match method, "/".join(filter(None, parts)):
             case "POST", "chat/completions":
                 request = read_request(body, self.sampling)
-                return (await ask(request)).body(request)
+                response = await ask(request)
+                if request.streams:
+                    return as_events(response, with_usage=request.reports_usage)
+                return response
             case "GET", "models":
                 model = {"id": self.model, "object": "model", "created": 0, "owned_by": "grpo-tui"}
-                listed = {"object": "list", "data": [model]}
-                return "application/json", json.dumps(listed).encode()
+                return {"object": "list", "data": [model]}
         raise RefusedError(404, f"there is no {method} {path}; there is POST chat/completions")
 
 

@@ -22,8 +22,9 @@ from grpo_engine.environments.endpoint import (
     Endpoint,
     RefusedError,
     Request,
-    answer_of,
+    as_events,
     read_request,
+    response_of,
 )
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
@@ -264,10 +265,9 @@ CALL = 'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 def test_an_answer_has_openais_form() -> None:
     request = request_of(tools=TOOLS)
-    kind, body = answer_of(request, CALL, 2, context=7, tokens=3, is_cut=False).body(request)
-    whole = json.loads(body)
+    whole = response_of(request, CALL, 2, context=7, tokens=3, is_cut=False)
     (choice,) = whole["choices"]
-    assert (kind, whole["object"], whole["model"]) == ("application/json", "chat.completion", "m")
+    assert (whole["object"], whole["model"]) == ("chat.completion", "m")
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "so"
@@ -284,16 +284,17 @@ def test_an_answer_has_openais_form() -> None:
         ("one two", {"stop": "two"}, "stop", "one "),
         ("one two three", {"stop": ["three", " two"]}, "stop", "one"),
     ):
-        answer = answer_of(request_of(**changes), text, 1, context=0, tokens=0, is_cut=False)
-        assert (answer.finish, answer.message["content"]) == (finish, content)
-    assert answer_of(request, "x", 1, context=0, tokens=9, is_cut=True).finish == "length"
+        sent = response_of(request_of(**changes), text, 1, context=0, tokens=0, is_cut=False)
+        (choice,) = sent["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == (finish, content)
+    cut = response_of(request, "x", 1, context=0, tokens=9, is_cut=True)
+    assert cut["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_stream_adds_up_to_the_answer() -> None:
     request = request_of(tools=TOOLS, stream=True, stream_options={"include_usage": True})
-    kind, body = answer_of(request, CALL, 2, context=7, tokens=3, is_cut=False).body(request)
-    assert kind == "text/event-stream"
-    *events, done, rest = body.decode().split("\n\n")
+    response = response_of(request, CALL, 2, context=7, tokens=3, is_cut=False)
+    *events, done, rest = as_events(response, with_usage=request.reports_usage).split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events)
     assert first["choices"][0]["delta"]["tool_calls"][0]["index"] == 0
@@ -306,14 +307,15 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
     """The status and the body of each response of an endpoint, which answers `yes`."""
 
     async def ask(request: Request) -> Any:
-        return answer_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
+        return response_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
 
     async def send(port: int, data: bytes) -> tuple[int, Any]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(data)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
-        return int(head.split()[1]), json.loads(body)
+        is_stream = b"Content-Type: text/event-stream" in head
+        return int(head.split()[1]), body.decode() if is_stream else json.loads(body)
 
     async def all_of() -> list[tuple[int, Any]]:
         endpoint = Endpoint(SAMPLING, "policy")
@@ -364,6 +366,8 @@ def test_only_the_program_of_a_rollout_is_served() -> None:
     assert [status for status, _ in responses] == list(expected.values())
     assert responses[0][1]["choices"][0]["message"]["content"] == "yes"
     assert responses[1][1]["data"][0]["id"] == "policy"
+    ((status, stream),) = exchange(http(body={"messages": [USER], "stream": True}))
+    assert (status, stream.endswith("data: [DONE]\n\n")) == (200, True)
     assert all("secret" not in json.dumps(body) for _, body in responses)
     assert {tuple(body["error"]) for _, body in responses[2:]} == {
         ("message", "type", "param", "code")
