@@ -69,7 +69,7 @@ class Player(ABC):
         self._messages: list[dict[str, Any]] = []  # with the last answer
         self._tools: list[Any] = []
         self._answers, self._is_over = 0, False
-        self._watching: asyncio.Task[None] | None = None
+        self._playing: asyncio.Task[Any] | None = None
 
     @abstractmethod
     async def _start(
@@ -78,15 +78,15 @@ class Player(ABC):
         """Start it with the group's seed and its number; return what lasts until its end."""
 
     @abstractmethod
-    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
-        """Its reward at the end, and what else it says."""
+    def _outcome(self, end: Any) -> tuple[float | None, dict[str, Any]]:
+        """Its reward at the end, which is what it lasted until, and what else it says."""
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
         """Start it; its first request is the prompt."""
         key = secrets.token_hex(16)
         url = await self._endpoint.add(self._id, key, self._ask)
-        playing = await self._start(row, (seed, index), url, key)
-        self._watching = asyncio.create_task(self._watch(playing))
+        self._playing = asyncio.create_task(await self._start(row, (seed, index), url, key))
+        self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
         if reply["done"]:
             raise UnusableError("it ended before it asked for an answer")
@@ -104,40 +104,30 @@ class Player(ABC):
 
     async def finish(self) -> dict[str, Any]:
         """Refuse what it asks until it ends, if it has not; return its reward."""
-        if self._current is None:
-            return {}
-        self._is_over = True
+        self._is_over, reply = True, None
         while self._current is not None:
             self._current.response.set_exception(RefusedError(400, OVER))
-            await self._next()
-        reward, info = self._outcome()
-        return {"reward": reward, "state": info}
+            reply = await self._reply()
+        return {"reward": reply["reward"], "state": reply["info"]} if reply else {}
 
     async def drop(self) -> dict[str, Any]:
-        """End it after a failure of its rollout."""
-        self.end()
-        return {}
-
-    def end(self) -> None:
         """End it, and serve it no more."""
         self._endpoint.remove(self._id)
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._playing is not None:
+            self._playing.cancel()
+        return {}
 
-    async def _next(self) -> None:
-        """Wait for its next request; it is ended once there is none, or none in time."""
+    async def _reply(self) -> dict[str, Any]:
+        """Its next request as a reply, or its end; without either in time it is ended."""
         self._current = None
         try:
             self._current = await self._requests.get()
         finally:
             if self._current is None:
-                self.end()
-
-    async def _reply(self) -> dict[str, Any]:
-        """Its next request as a reply, or its end."""
-        await self._next()
+                await self.drop()
         if self._current is None:
-            reward, info = self._outcome()
+            assert self._playing is not None
+            reward, info = self._outcome(self._playing.result())
             return {"messages": [], "done": True, "reward": reward, "info": info}
         request, known = self._current.request, len(self._messages)
         added = request.messages[known:]
@@ -161,10 +151,6 @@ class Player(ABC):
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(waiting)
         return await waiting.response
-
-    async def _watch(self, playing: Coroutine[Any, Any, Any]) -> None:
-        await playing
-        self._requests.put_nowait(None)
 
 
 class Program(Player):
@@ -202,11 +188,11 @@ class Program(Player):
         asyncio.get_running_loop().add_reader(output, self._drain, output)
         return self._process.wait()
 
-    def end(self) -> None:
-        super().end()
+    async def drop(self) -> dict[str, Any]:
         with suppress(ProcessLookupError, PermissionError):
             if self._process is not None:
                 os.killpg(self._process.pid, signal.SIGKILL)
+        return await super().drop()
 
     def _drain(self, output: int) -> None:
         """Keep the end of what it writes about errors."""
@@ -217,11 +203,8 @@ class Program(Player):
             os.close(output)
             os.write(2, self._tail)  # to the log
 
-    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
+    def _outcome(self, end: int) -> tuple[float | None, dict[str, Any]]:
         """By the file that it wrote, and how it exited."""
-        assert self._process is not None
-        status = self._process.returncode
-        assert status is not None
         score: Any = {}
         if self._score.exists():
             score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
@@ -229,12 +212,12 @@ class Program(Player):
                 score = json.loads(score)
         info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None), "its reward")
-        if reward is None and (status not in (0, 1) or not self._answers):
+        if reward is None and (end not in (0, 1) or not self._answers):
             *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
-            text = f"the program {ending(status)}: {last.decode(errors='replace')}"
+            text = f"the program {ending(end)}: {last.decode(errors='replace')}"
             raise UnusableError(text.removesuffix(": "))
         if reward is None and self._by_status:
-            reward = float(status == 0)
+            reward = float(end == 0)
         return reward, info
 
 

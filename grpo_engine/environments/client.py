@@ -230,17 +230,10 @@ class EnvironmentClient:
             episode, method = call.episode, call.arguments["method"]
             if result.failure:
                 self._failed(episode, method, result.failure, result.seconds)
-            elif method == "reset":
-                value = self._without_request(episode, result.value)
-                episode.opening = Opening(
-                    text=value["text"], messages=tuple(value["messages"]),
-                    replaces=episode.environment.is_agent, tools=tuple(episode.tools),
-                )  # fmt: skip
-            elif method == "step":
-                episode.past.append((call.arguments["arguments"], result.value["messages"]))
-                self._stepped(episode, result)
-            else:
+            elif method in ("finish", "drop"):
                 episode.end = result.value
+            else:
+                self._replied(episode, method, result)
 
     def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
         message = failure.message + failure.remedy
@@ -255,18 +248,20 @@ class EnvironmentClient:
         else:
             episode.failure = reply
 
-    def _without_request(self, episode: _Episode, value: Mapping[str, Any]) -> dict[str, Any]:
-        """A reply without what it says about the next turn, which is noted."""
-        value = dict(value)
+    def _replied(self, episode: _Episode, method: str, result: Result) -> None:
+        value = dict(result.value)
+        value["messages"] = messages = tuple(value["messages"])
         episode.tools = value.pop("tools", episode.tools)
         if limits := value.pop("limits", None):
             episode.limits = Limits(tokens=limits["tokens"], stop=tuple(limits["stop"]))
-        return value
-
-    def _stepped(self, episode: _Episode, result: Result) -> None:
-        value = self._without_request(episode, result.value)
-        value["messages"] = tuple(value["messages"])
+        if method == "reset":
+            episode.opening = Opening(
+                text=value["text"], messages=messages, tools=tuple(episode.tools),
+                replaces=episode.environment.is_agent,
+            )  # fmt: skip
+            return
         calls = tuple(ToolCall(**call) for call in value.pop("calls", ()))
+        episode.past.append((result.call.arguments["arguments"], result.value["messages"]))
         episode.calls += len(calls)
         episode.failures += sum(call.failed for call in calls)
         name = ", ".join(call.name for call in calls) or episode.environment.name

@@ -10,6 +10,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from email import message_from_string
+from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
@@ -227,7 +229,7 @@ class Endpoint:
                 method, path, headers, body = await _read(reader)
         except TimeoutError:
             raise RefusedError(408, "the request did not arrive in time") from None
-        _, name, _, *parts = [*path.partition("?")[0].split("/"), "", "", ""]
+        name, _, resource = path.partition("?")[0].strip("/").partition("/v1/")
         key, ask = self._rollouts.get(name, ("", None))
         sent, expected = headers.get("authorization", ""), f"Bearer {key}"
         authorised = hmac.compare_digest(sent.encode(), expected.encode())
@@ -235,7 +237,7 @@ class Endpoint:
             raise RefusedError(403, "this endpoint is not for pages of a browser")
         if ask is None or not authorised:
             raise RefusedError(401, "the key is not that of this rollout, or the rollout has ended")
-        match method, "/".join(filter(None, parts)):
+        match method, resource.strip("/"):
             case "POST", "chat/completions":
                 request = read_request(body, self.sampling)
                 response = await ask(request)
@@ -248,16 +250,15 @@ class Endpoint:
         raise RefusedError(404, f"there is no {method} {path}; there is POST chat/completions")
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, str], bytes]:
+async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Message, bytes]:
     """The method, the path, the headers and the body of a request."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head.strip().split("\r\n")
+        first, _, lines = head.partition("\r\n")
         method, path, _ = first.split(" ")
     except (asyncio.LimitOverrunError, ValueError):
         raise RefusedError(400, "this is no HTTP request") from None
-    pairs = (line.partition(":") for line in lines)
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    headers = message_from_string(lines)
     length = headers.get("content-length", "0")
     if "transfer-encoding" in headers or not length.isdecimal():
         raise RefusedError(411, "the body has no Content-Length")

@@ -34,7 +34,6 @@ class EnvironmentService:
         self._tools: dict[str, Callable[..., Any]] = {}
         self._make: dict[str, Callable[[], Any]] = {}
         self._episodes: dict[tuple[str, int], Any] = {}
-        self._endpoint: Endpoint | None = None
         self._open = ExitStack()
 
     def load_tool(self, name: str) -> None:
@@ -107,7 +106,7 @@ class EnvironmentService:
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
         by_status: bool,
     ) -> Callable[[], Player]:  # fmt: skip
-        endpoint = self._endpoint = self._endpoint or Endpoint(sampling, "policy")
+        endpoint = Endpoint(sampling, "policy")
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options), endpoint)
             return partial(verifiers.Rollout, taskset)

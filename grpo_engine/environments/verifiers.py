@@ -103,15 +103,15 @@ class Rollout(Player):
         context = ModelContext(model=self._endpoint.model, client=client)
         return self._play(self._taskset.tasks[row[INDEX]], context, variable)
 
-    async def _play(self, task: Any, context: Any, variable: str) -> None:
+    async def _play(self, task: Any, context: Any, variable: str) -> Any:
         try:
-            self._episode = await self._taskset.environment.run_episode(task, context)
+            return await self._taskset.environment.run_episode(task, context)
         finally:
             del os.environ[variable]
 
-    def _outcome(self) -> tuple[float | None, dict[str, Any]]:
-        (trace,) = self._episode.traces or [None]
-        errors = [*self._episode.errors, *(trace.errors if trace is not None else ())]
+    def _outcome(self, end: Any) -> tuple[float | None, dict[str, Any]]:
+        (trace,) = end.traces or [None]
+        errors = [*end.errors, *(trace.errors if trace is not None else ())]
         if trace is None or (errors and not self._is_over):
             raise UnusableError(f"the episode ended with {errors[-1] if errors else 'no trace'}")
         scores = {name: value.value for name, value in trace.rewards.items() if value is not None}

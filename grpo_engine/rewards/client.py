@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.form import hint
@@ -21,6 +23,7 @@ from grpo_engine.sandbox.client import Call, Result, Sandbox
 from grpo_engine.sandbox.report import Failure
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
+OUTCOME = TypeAdapter(Outcome)
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
 # Functions may import large libraries on load.
@@ -176,8 +179,7 @@ class RewardClient:
         if failure and not value:
             outcome = Outcome.failed(count, self._problem(failure))
         else:
-            outcome = Outcome(**value)
-            outcome.problems = [RewardProblem(**problem) for problem in value["problems"]]
+            outcome = OUTCOME.validate_python(value)
         outcome.problems = [
             replace(
                 problem, function=function.name, line=problem.line or function.file,
@@ -185,7 +187,6 @@ class RewardClient:
             )
             for problem in outcome.problems
         ]  # fmt: skip
-        outcome.steps = [None if s is None else tuple((e, x) for e, x in s) for s in outcome.steps]
         outcome.extras = {k: values for k, values in outcome.extras.items() if len(values) == count}
         reasons = outcome.extras.pop("reason", [""] * count)
         messages = {problem.completion: problem.message for problem in outcome.problems}
