@@ -24,6 +24,7 @@ from grpo_engine.sandbox.report import Failure
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
 OUTCOME = TypeAdapter(Outcome)
+ALL = slice(None)
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
 # Functions may import large libraries on load.
@@ -145,7 +146,7 @@ class RewardClient:
         }
         called, calls = self.functions[:count], {}
         for function in sorted(called, key=lambda function: not function.is_async):
-            call = self._call("call", function)
+            call = self._call(function, self.time_limit)
             function.sandbox.submit(call)
             calls[call] = function
         results = [result for sandbox in self._sandboxes for result in sandbox.finish()]
@@ -164,22 +165,19 @@ class RewardClient:
         limit = max(MIN_LOAD_S, self.time_limit)
         return Call("load", arguments, limit, loads=f"reward {function.written}")
 
-    def _call(self, method: str, function: Function) -> Call:
-        arguments = {**self._batch, "index": function.index}
-        return Call(method, arguments, self.time_limit, in_thread=function.is_async)
+    def _call(self, function: Function, limit: float, rows: slice = ALL) -> Call:
+        columns = {name: values[rows] for name, values in self._batch["columns"].items()}
+        arguments = {**self._batch, "columns": columns, "index": function.index}
+        return Call("call", arguments, limit, in_thread=function.is_async)
 
     def _outcome(self, function: Function, result: Result) -> Outcome:
-        value, failure = result.value, result.failure
-        completions = self._batch["columns"]["completions"]
-        count = len(completions)
+        completions, failure = self._batch["columns"]["completions"], result.failure
         if failure and failure.cause == "loading":
             raise RewardError(failure.message)
+        count = len(completions)
+        outcome = self._read(result, count)
         if failure and failure.cause == "exception":
-            value = self._by_row(function)
-        if failure and not value:
-            outcome = Outcome.failed(count, self._problem(failure))
-        else:
-            outcome = OUTCOME.validate_python(value)
+            outcome = self._by_row(function, count) or outcome
         outcome.problems = [
             replace(
                 problem, function=function.name, line=problem.line or function.file,
@@ -200,12 +198,26 @@ class RewardClient:
         outcome.seconds = result.seconds
         return outcome
 
-    def _by_row(self, function: Function) -> dict[str, Any] | None:
-        """What a function that fails on the batch returned for the completions one by one."""
-        result = function.sandbox.ask(self._call("call_rows", function))
-        value: dict[str, Any] = result.value or {"problems": ()}
-        is_explained = any(problem["cause"] == "exception" for problem in value["problems"])
-        return value if is_explained else None
+    def _by_row(self, function: Function, count: int) -> Outcome | None:
+        """What a function that fails on the batch returns for the completions one by one."""
+        outcome, left = Outcome(), self.time_limit
+        for row in range(count):
+            result = function.sandbox.ask(self._call(function, left, slice(row, row + 1)))
+            left -= result.seconds
+            if result.failure and result.failure.cause != "exception":
+                return None
+            part = self._read(result, 1)
+            outcome.values += part.values
+            outcome.steps += part.steps
+            outcome.problems += [replace(problem, completion=row) for problem in part.problems]
+        is_explained = any(problem.cause == "exception" for problem in outcome.problems)
+        return outcome if is_explained else None
+
+    def _read(self, result: Result, count: int) -> Outcome:
+        """The scores in a result, or none and why."""
+        if result.failure:
+            return Outcome.failed(count, self._problem(result.failure))
+        return OUTCOME.validate_python(result.value)
 
     def _problem(self, failure: Failure) -> RewardProblem:
         message, cause = failure.message, failure.cause

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
-from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from grpo_engine.rewards.returned import read_scores
 from grpo_engine.sandbox.program import Server
-from grpo_engine.sandbox.report import TooLateError, describe, plain
+from grpo_engine.sandbox.report import plain
 
 Columns = Mapping[str, Sequence[Any]]
 # Further fields of TRL's state; a run here has one process and no log history.
@@ -54,29 +53,6 @@ class Rewards:
 
     def call(self, index: int, columns: Columns, state: Mapping[str, Any]) -> dict[str, Any]:
         """Call a function on a batch."""
-        return asdict(self._called(index, columns, state))
-
-    def call_rows(self, index: int, columns: Columns, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Call a function on one row after the other, to find those that it fails on."""
-        result = Outcome()
-        for row in range(len(columns["completions"])):
-            batch = {name: values[row : row + 1] for name, values in columns.items()}
-            try:
-                outcome = self._called(index, batch, state)
-            except (MemoryError, TooLateError):
-                raise
-            except (Exception, SystemExit) as error:
-                failure = describe(error)
-                outcome = Outcome.failed(1, RewardProblem(
-                    cause="exception", message=failure.message, line=failure.line,
-                    traceback=failure.traceback,
-                ))  # fmt: skip
-            result.values += outcome.values
-            result.steps += outcome.steps
-            result.problems += [replace(problem, completion=row) for problem in outcome.problems]
-        return asdict(result)
-
-    def _called(self, index: int, columns: Columns, state: Mapping[str, Any]) -> Outcome:
         (reward, weight), count = self._functions[index], len(columns["completions"])
         extras: dict[str, list[Any]] = {}
         metrics: dict[str, list[float]] = {}
@@ -97,4 +73,5 @@ class Rewards:
             states = columns[ENVIRONMENTS]
             keywords[ENVIRONMENTS] = [EndedEnvironment(**attributes) for attributes in states]
         output = self._server.run(reward.function, **reward.keywords(keywords))
-        return replace(read_scores(output, count, weight), extras=extras, metrics=metrics)
+        outcome = read_scores(output, count, weight)
+        return asdict(replace(outcome, extras=extras, metrics=metrics))
