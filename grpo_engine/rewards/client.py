@@ -204,7 +204,7 @@ class RewardClient:
         for row in range(count):
             result = function.sandbox.ask(self._call(function, left, slice(row, row + 1)))
             left -= result.seconds
-            if result.failure and result.failure.cause != "exception":
+            if left < 0 or (result.failure and result.failure.cause != "exception"):
                 return None
             part = self._read(result, 1)
             outcome.values += part.values

@@ -87,6 +87,12 @@ def segfaults(completions: list[str], **kwargs: Any) -> list[float]:
     return []
 
 
+def fails_slowly_alone(completions: list[str], **kwargs: Any) -> list[float]:
+    if len(completions) == 1:
+        time.sleep(0.6)
+    raise ValueError(f"{len(completions)} texts")
+
+
 def exits(completions: list[str], **kwargs: Any) -> list[float]:
     sys.exit(3)
 

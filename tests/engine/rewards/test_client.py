@@ -211,6 +211,16 @@ def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_pat
     assert problem.message.startswith("needs more than 4 GB of memory")
 
 
+def test_the_calls_of_one_row_share_the_limit_of_a_call(tmp_path: Path) -> None:
+    """0.6 s for each of three rows: the second one ends beyond 1 s, and the batch's error stays."""
+    with worker(tmp_path, "fails_slowly_alone", limit=1.0) as made:
+        scored = score(made, "a", "b", "c")
+    assert values_of(scored) == ((None, None, None),)
+    assert [(p.completion, p.message) for p in problems_of(scored)] == [
+        (None, "ValueError: 3 texts")
+    ]
+
+
 def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
     with worker(tmp_path, "exits") as made:
         scored = score(made, "ab")
