@@ -1,6 +1,7 @@
 """The workbench in a browser: textual-serve on the loopback interface, only with its token."""
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -15,10 +16,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractAccessLogger
 from textual_serve.app_service import AppService
-from textual_serve.server import Server, to_int
+from textual_serve.download_manager import DownloadManager
+from textual_serve.server import Server
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.jobs.detach import command
@@ -34,8 +36,10 @@ POLICY = "default-src 'self' 'unsafe-inline' data:; connect-src 'self' ws://{hos
 DRIVER = f"{__package__}.tui.textual_private.served_driver:ServedDriver"
 MOST_WINDOWS = 8  # of 80 MB each
 FULL = f"{MOST_WINDOWS} windows are open, and no more are served: close one, then reload this page."
+COLUMNS, ROWS = (80, 20, 640), (24, 5, 240)  # if nothing is asked for, at least, at most
 MESSAGE_BYTES = 1 << 20
 PATIENCE_S = 5.0  # for a window to end by itself
+STUCK_S = 30.0  # until a window must have read its input
 LOG_LENGTH = 200
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,8 +90,33 @@ def guard(token: str) -> Any:
     return check
 
 
+def clamped(value: object, limits: tuple[int, int, int]) -> int:
+    """Return a number of columns or rows that a window can have, whatever was asked for."""
+    usual, least, most = limits
+    if isinstance(value, int | float | str):
+        with suppress(ValueError, OverflowError):
+            return max(least, min(most, int(value)))
+    return usual
+
+
 class Window(AppService):
     """The process behind a browser's window, which ends with its socket."""
+
+    def __init__(
+        self, command: str, page: web.WebSocketResponse, downloads: DownloadManager
+    ) -> None:
+        super().__init__(
+            command, write_bytes=page.send_bytes, write_str=page.send_str, close=self.close_page,
+            download_manager=downloads,
+        )  # fmt: skip
+        self._page = page
+
+    async def close_page(self) -> None:
+        """Close the browser's socket."""
+        await self._page.close()
+
+    async def start(self, width: object, height: object) -> None:
+        await super().start(clamped(width, COLUMNS), clamped(height, ROWS))
 
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
         return super()._build_environment(width, height) | {"TEXTUAL_DRIVER": DRIVER}
@@ -99,6 +128,28 @@ class Window(AppService):
         )  # fmt: skip
         self._stdin = self._process.stdin
         return self._process
+
+    async def set_terminal_size(self, width: object, height: object) -> None:
+        await super().set_terminal_size(clamped(width, COLUMNS), clamped(height, ROWS))
+
+    async def obey(self, message: str) -> object:
+        """Pass a message of the browser on; return the reply, None without one."""
+        try:
+            kind, *rest = json.loads(message)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        match kind, rest:
+            case "stdin", [str(text)]:
+                await self.send_bytes(text.encode("utf-8", "replace"))
+            case "resize", [dict(size)]:
+                await self.set_terminal_size(size.get("width"), size.get("height"))
+            case "ping", [data]:
+                return ["pong", data]
+            case "blur", _:
+                await self.blur()
+            case "focus", _:
+                await self.focus()
+        return None
 
     async def stop(self) -> None:
         """Ask the process to end, and kill it if it does not."""
@@ -146,26 +197,22 @@ class Served(Server):
         """Run a window for as long as its socket is open."""
         self._require_room()
         page = web.WebSocketResponse(heartbeat=15, max_msg_size=MESSAGE_BYTES)
-
-        async def close() -> None:
-            await page.close()
-
-        window = Window(
-            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=close,
-            download_manager=self.download_manager,
-        )  # fmt: skip
+        window = Window(self.command, page, self.download_manager)
         self.windows.add(window)
         try:
             await page.prepare(request)
-            width, height = (request.query.get(name, "") for name in ("width", "height"))
-            await window.start(to_int(width, 80), to_int(height, 24))
-            await self._process_messages(page, window)
-        except ConnectionError:
+            await window.start(request.query.get("width"), request.query.get("height"))
+            async for message in page:
+                if message.type == WSMsgType.TEXT:
+                    async with asyncio.timeout(STUCK_S):
+                        if reply := await window.obey(message.data):
+                            await page.send_json(reply)
+        except (TimeoutError, ConnectionError):
             pass
         finally:
             await window.stop()
             self.windows.remove(window)
-            await close()
+            await window.close_page()
         return page
 
     def _require_room(self) -> None:
@@ -179,7 +226,7 @@ class Served(Server):
     async def on_shutdown(self, _app: web.Application) -> None:
         """End all windows at once; their sockets would be waited for."""
         await asyncio.gather(*(window.stop() for window in self.windows))
-        await asyncio.gather(*(window.remote_close() for window in self.windows))
+        await asyncio.gather(*(window.close_page() for window in self.windows))
 
     def serve(self, debug: bool = False) -> None:
         """Serve until SIGINT or SIGTERM."""

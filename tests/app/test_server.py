@@ -1,6 +1,7 @@
 """The browser's view: needs the token, loads nothing from other hosts, and is read-only."""
 
 import asyncio
+import json
 import re
 import shlex
 import socket
@@ -180,19 +181,45 @@ async def wait_for(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_window_gets_its_size_its_driver_and_its_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        ({"width": 1_000_000, "height": 1_000_000}, {"width": 640, "height": 240}),
+        ({"width": -1, "height": 0}, {"width": 20, "height": 5}),
+        ({"width": "9" * 5000, "height": None}, {"width": 80, "height": 24}),
+        ({}, {"width": 80, "height": 24}),
+    ],
+)
+async def test_a_window_has_a_size_that_fits_whatever_is_asked_for(
+    tmp_path: Path, size: dict[str, object], shown: dict[str, int]
+) -> None:
     async with stand_in(tmp_path) as (found, opened, log), ClientSession() as client:
-        url = found.make_url("/ws").with_query(token=TOKEN, width="100", height="none")
+        asked = {name: str(value) for name, value in size.items()}
+        url = found.make_url("/ws").with_query(token=TOKEN, **asked)
         page = await client.ws_connect(url)
-        await page.send_json(["stdin", "a"])
-        await wait_for(lambda: log.read_text() == "D a\n")
+        await page.send_json(["resize", size])
+        await wait_for(lambda: "resize" in log.read_text())
+        assert json.loads(log.read_text()[2:]) == {"type": "resize", **shown}
         (window,) = opened.windows
         assert window._process
         values = psutil.Process(window._process.pid).environ()
-        assert (values["COLUMNS"], values["ROWS"]) == ("100", "24")
-        assert values["TEXTUAL_DRIVER"].endswith(":ServedDriver")
+        assert (values["COLUMNS"], values["ROWS"]) == tuple(map(str, shown.values()))
         await page.close()
         await wait_for(lambda: not opened.windows)
+
+
+async def test_a_message_that_is_none_changes_nothing(tmp_path: Path) -> None:
+    async with stand_in(tmp_path) as (found, _, log), ClientSession() as client:
+        page = await client.ws_connect(found.make_url(f"/ws?token={TOKEN}"))
+        for message in ("", "[", "7", "null", "[]", "{}", '["resize"]', '["resize", 7]', '["what"]',
+                        '["stdin", 7]', "[" * 100_000, '[["stdin"], "x"]'):  # fmt: skip
+            await page.send_str(message)
+        await page.send_str('["stdin", "a\\ud800"]')
+        await page.send_json(["ping", "5"])
+        assert await page.receive_json() == ["pong", "5"]
+        await wait_for(lambda: log.read_text() != "")
+        assert log.read_text() == "D a?\n"
+        await page.close()
 
 
 async def test_beyond_the_limit_page_and_window_say_so_until_one_is_closed(
