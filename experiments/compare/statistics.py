@@ -9,7 +9,11 @@ from typing import Any
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean, and with two or more values the sample standard deviation (n - 1)."""
-    return fmean(values), stdev(values) if len(values) > 1 else None
+    if len(values) < 2:
+        return fmean(values), None
+    if not all(map(math.isfinite, values)):  # as in a store that was edited by hand
+        return math.nan, math.nan
+    return fmean(values), stdev(values)
 
 
 def mean_interval(

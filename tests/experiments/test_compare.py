@@ -1,5 +1,6 @@
 """Runs side by side: exact differences, equal work, seeds, the same problems."""
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -192,6 +193,11 @@ def test_runs_that_differ_only_in_seed_are_grouped_with_an_interval(tmp_path: Pa
     assert (line.values, line.mean, line.std) == ((1.0, 2.0, 3.0), 2.0, 1.0)
     # Student's t with 2 degrees of freedom: 4.302653
     assert (line.low, line.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+
+
+def test_numbers_that_are_none_have_no_interval() -> None:
+    assert statistics.mean_and_std((math.nan,))[1] is None
+    assert all(map(math.isnan, statistics.mean_and_std((1.0, math.nan))))
 
 
 def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:

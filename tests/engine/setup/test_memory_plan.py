@@ -282,7 +282,7 @@ def test_rows_that_are_set_stay_and_layers_are_recomputed(
         config = settings(world, steps=2, model=model)
         machine = Machine(monkeypatch, share=0.5)
         events = machine.run(config, tmp_path / chosen)
-        assert (machine.peaks[1] < 0.8 * machine.peaks[0]) == recomputed, machine.peaks
+        assert (machine.peaks[1] < 0.9 * machine.peaks[0]) == recomputed, machine.peaks
         saved = state(tmp_path / chosen)
         assert (saved["micro_rows"], saved["grad_checkpoint"]) == (4, recomputed)
         assert ("the memory plan is" in notes(events)) == recomputed
