@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map
 from mlx_lm.utils import _get_classes, get_total_parameters, load_config
 
 from grpo_engine.config.settings import ModelConfig
@@ -75,6 +76,10 @@ def _build(settings: dict[str, Any]) -> nn.Module:
     model.set_dtype(_stored_dtype(settings))
     if quantization := settings.get("quantization"):
         _quantise(model, quantization)
+    # Each random array depends on all that were made before it, and MLX traces by recursion.
+    model.update(tree_map(lambda array: mx.zeros(array.shape, array.dtype), model.parameters()))
+    state: Any = mx.random.state
+    mx.eval(state[0])
     return model
 
 

@@ -60,6 +60,14 @@ def test_a_graph_that_cannot_be_traced_is_taken_for_a_llama(tmp_path: Path) -> N
     assert planned(ModelConfig(path=str(tmp_path)), LENGTHS) > 0
 
 
+def test_a_plan_does_not_depend_on_random_arrays_made_before_it(tmp_path: Path) -> None:
+    """Each has its key from the one before it, and MLX traces a long chain to a crash."""
+    model = write_random("llama", tmp_path)
+    for _ in range(100_000):
+        mx.random.uniform()
+    assert planned(settings(model, "off"), LENGTHS) > 0
+
+
 @pytest.mark.usefixtures("in_turn")
 def test_the_entropies_of_chunks_are_computed_in_turn(tmp_path: Path) -> None:
     """Else each chunk's probabilities wait for its entropy until the last chunk is done."""
