@@ -19,7 +19,6 @@ HEAT_NAMES: dict[HeatMode, str] = {
     "clip": "clip state",
 }
 HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
-SURPRISE = "surprise, −log π"  # the push on the data's own answers is the same on every token
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # of a token that is pushed at all
 
@@ -49,9 +48,7 @@ def newest(row: TokenRow) -> Sequence[float]:
     return row.after or (row.passes[-1] if row.passes else row.old)
 
 
-def values_of(
-    measure: HeatMode | Measure | Literal["surprise"], row: TokenRow, tokens: Sequence[TokenLoss]
-) -> Values:
+def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[TokenLoss]) -> Values:
     """The measure of each token; None where there is no number, and for an environment's replies.
 
     `tokens` are the losses of the last pass, empty if they are not known.
@@ -64,8 +61,6 @@ def values_of(
             values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
         case "entropy":
             values = row.entropy
-        case "surprise":
-            values = [-logprob for logprob in row.old]
         case "probability":
             values = [math.exp(min(0.0, logprob)) for logprob in row.old or row.sampler]
         case _:

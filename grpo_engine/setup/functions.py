@@ -6,14 +6,17 @@ others: micro-batches and ranks cut an update anywhere.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.errors import ConfigError, MathsError
+from grpo_engine.errors import ConfigError
 from grpo_engine.maths.advantage import advantages
+from grpo_engine.maths.custom import refusal
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import totals_of
 from grpo_engine.rewards.scorer import columns_of
@@ -55,8 +58,7 @@ def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
     for loaded in tasks if recipe.functions else ():
         for role, problem in _problems(recipe, loaded):
             if problem:
-                function = recipe.functions[role]
-                raise MathsError(f"{role} {function} {problem}{function.at}", f"algorithm.{role}")
+                raise refusal(role, recipe.functions[role], problem)
 
 
 def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
@@ -86,7 +88,7 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
         role: str, new: mx.array, part: slice = slice(None), width: int | None = None
     ) -> mx.array:
         """What a function gives the first tokens of some answers."""
-        arrays = {
+        arrays: dict[str, Any] = {
             "new": new, "old": old, "ref": ref, "advantages": pushes, "mask": mask,
             "token_ids": mask, "sampler": sampler, "entropy": -sampler,
         }  # fmt: skip
@@ -105,7 +107,7 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
         values = numbers(role, new)
         yield role, _not_finite(values)
         if role != "weight":  # which is a constant
-            yield role, _gradient_problem(lambda new, role=role: numbers(role, new).sum(), new)
+            yield role, _gradient_problem(partial(numbers, role), new)
         is_same = mx.allclose(numbers(role, new, PART, WIDTH), values[PART, :WIDTH], 1e-4, 1e-6)
         yield role, "" if is_same else READS_OTHERS
 
@@ -117,9 +119,9 @@ def _not_finite(values: mx.array, what: str = "") -> str:
     return f"returned {what}{bad} for a small batch that has a group of equal rewards"
 
 
-def _gradient_problem(total: Callable[[mx.array], mx.array], new: mx.array) -> str:
+def _gradient_problem(numbers: Callable[[mx.array], mx.array], new: mx.array) -> str:
     try:
-        gradient: mx.array = mx.grad(total)(new)
+        gradient: mx.array = mx.grad(lambda new: numbers(new).sum())(new)
         problem = _not_finite(gradient, "a gradient of ")
     except (RuntimeError, ValueError) as error:
         return f"has no gradient: {describe(error).message}"

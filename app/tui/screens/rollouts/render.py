@@ -37,7 +37,6 @@ from grpo_tui.app.inspector.measures import (
     HEAT_MODES,
     HEAT_NAMES,
     MEASURES,
-    SURPRISE,
     Values,
     newest,
 )
@@ -76,10 +75,8 @@ def origin_name(origin: str) -> str:
 
 def group_lines(view: View, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
-    heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
+    heading = ORDER_HEADINGS.get(view.order, "std")
     lines = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
-    if all(group.demonstrated for group in view.groups):
-        lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
@@ -87,16 +84,13 @@ def group_lines(view: View, width: int) -> list[Line]:
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
             (
-                pad(last_question(group.prompt_text), max(1, width - 3 - scored)),
+                pad(last_question(group.prompt_text), max(1, width - 15)),
                 "headline" if selected else "text",
             ),
+            (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
+            (pad(narrow(second, 4), 5, ">"), "label"),
+            (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
-        if scored:
-            line += [
-                (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
-                (pad(narrow(second, 4), 5, ">"), "label"),
-                (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
-            ]
         lines.append(list_row(line, width, selected=selected))
     return lines
 
@@ -552,8 +546,6 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
-    if view.mode == "push" and view.group is not None and view.group.demonstrated:
-        shade = SURPRISE
     none = "" if view.shades(view.answer_at) else "no "
     here = " here" if none else ""
     texts = (

@@ -25,7 +25,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     counted,
     group_at,
     guides_of,
-    is_demonstrated,
     last_step,
     log_entries,
     no_push_reason,
@@ -42,10 +41,6 @@ AXIS_FROM = 16  # lines with which there is an axis of steps
 TELLING = 4  # charts at the start of the list that get most of the spare lines
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
-DEMONSTRATED = (
-    "This answer is the data's own. Nothing was sampled, and no reward scores it: every token is "
-    "made likelier."
-)
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
@@ -168,8 +163,7 @@ class Answers(SnapshotList):
             text = render.no_answers(self.snapshot)
             return hint(text, width)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
-        subject = "the data's answer" if is_demonstrated(group) else "answers"
-        self.title = (f"{subject} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
+        self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
@@ -197,8 +191,6 @@ class Answers(SnapshotList):
             block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
             lines += render.with_edge(block, self.has_focus and index == selected)
             self._items += [index] * rows
-        if is_demonstrated(group) and len(lines) + 4 < height:
-            lines += [[], *hint(DEMONSTRATED, width)]
         return lines
 
     def action_open(self) -> None:
@@ -248,13 +240,12 @@ class Groups(SnapshotList):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
-        compared = not all(map(is_demonstrated, groups))  # else the answers are the data's own
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
         head = [render.group_header(number, cell, answers, table)]
-        head = head if compared and height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width) if compared and height > FOOT_FROM else []
+        head = head if height > HEAD_FROM else []
+        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
         explain = sum(1 + bool(no_push_reason(group)) for group in groups) <= space
@@ -262,17 +253,15 @@ class Groups(SnapshotList):
         for index, group in enumerate(groups):
             focused = self.linked and index == selected
             reason = no_push_reason(group) if explain else ""
-            line = render.prompt_row(group, width, number, focused)
-            if compared:
-                marked = self.selected if index == selected and self.has_focus else None
-                line = render.group_line(group, table, number, cell, focused=focused,
-                                         marked=marked, explained=bool(reason))  # fmt: skip
-                line += render.prompt_of(group, width - table, focused)
+            marked = self.selected if index == selected and self.has_focus else None
+            line = render.group_line(group, table, number, cell, focused=focused,
+                                     marked=marked, explained=bool(reason))  # fmt: skip
+            line += render.prompt_of(group, width - table, focused)
             blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
         indices = visible([len(block) for block in blocks], space, selected, top=0)
         lines = [*head, *(line for index in indices for line in blocks[index])]
         self._items = [None] * len(head) + [index for index in indices for _ in blocks[index]]
-        names = {"train": "groups" if compared else "prompts", "eval": "held-out"}
+        names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
         step, hidden = snapshot.groups_step, len(groups) - len(indices)
         more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")

@@ -29,7 +29,6 @@ from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.watch.state import (
     Chart,
     guides_of,
-    is_demonstrated,
     largest_push,
     last_step,
     no_push_reason,
@@ -211,9 +210,7 @@ def lane_lines(
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
     lead = [(f"{letter(rollout.index):>2} ", "text")]
-    if is_demonstrated(group):
-        lead, lead_cells = [(" ", "")], 1
-    elif isinstance(rollout, BoardRollout):
+    if isinstance(rollout, BoardRollout):
         lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), "label"))
     else:
         colour = push_colour(rollout.advantage, largest_push(group))
@@ -317,7 +314,10 @@ def group_line(
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = "bold headline" if focused else "text"
-    spans = numbered(group, number, focused)
+    spans = [
+        (f"{group.index + 1:>{number - 2}}", bright),
+        ("▸ " if focused else "  ", "accent"),
+    ]
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
         spans += _marked(f"= {reason}".ljust(size), cell, marked, "label")
@@ -380,22 +380,6 @@ def signal_line(snapshot: Snapshot, width: int) -> Line:
         (" signal ", "label"),
         (curve, "series.kl"),
         (f" {number}", "text"),
-    ]
-
-
-def prompt_row(group: StepGroup, width: int, number: int, focused: bool) -> Line:
-    """A prompt with its number."""
-    bright = "bold headline" if focused else "text"
-    prompt = clip(asked(group.prompt_text), width - number)
-    return [*numbered(group, number, focused), (prompt, bright)]
-
-
-def numbered(group: StepGroup, number: int, focused: bool) -> Line:
-    """The begin of a row: the number of a prompt, and the mark of the one in focus."""
-    bright = "bold headline" if focused else "text"
-    return [
-        (f"{group.index + 1:>{number - 2}}", bright),
-        ("▸ " if focused else "  ", "accent"),
     ]
 
 
