@@ -67,7 +67,7 @@ def advantages(
         "rewards_PGF": rewards.reshape(*shape, -1),
         **values,
     }
-    shapes = [shape]
+    shapes: list[tuple[int, ...]] = [shape]
     if mask is not None:
         arguments["lengths_PG"] = lengths(mask).reshape(shape)
         arguments["mask_BT"] = (mask > 0).astype(mx.float32)

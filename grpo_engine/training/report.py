@@ -305,7 +305,7 @@ def _sampler_gap(experience: Experience) -> dict[str, float]:
 def _teacher_gap(experience: Experience) -> dict[str, float]:
     """The mean of log π_old - log π_teacher over the tokens in the loss; empty without any."""
     old, mask_BT = experience.old, experience.samples.mask_BT
-    if old.teacher_logprobs_BT is None or not mask_BT.any():
+    if old.logprobs_BT is None or old.teacher_logprobs_BT is None or not mask_BT.any():
         return {}
     gap_BT = mask_BT * (old.logprobs_BT - old.teacher_logprobs_BT)
     return {"teacher/kl": float(gap_BT.sum() / mask_BT.sum())}
