@@ -30,7 +30,7 @@ from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.new_run.completion import ENDINGS, NAMES, Completer
+from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
     checkpoint_picker,
@@ -267,7 +267,7 @@ class SettingsPanel(ViewPanel):
         entry = self.input
         entry.placeholder = "  ".join(filter(None, value_text(view, field)))
         with entry.prevent(Input.Changed):
-            entry.suggester = Completer(field.path) if field.path in {*NAMES, *ENDINGS} else None
+            entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
         self.place_field()
         entry.focus()

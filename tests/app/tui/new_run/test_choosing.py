@@ -200,9 +200,8 @@ async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Pat
         frames.check(app)
         await pilot.press("end", "enter")
         await until(app, lambda: screen.view.editing)
-        await write(pilot, f"{file}:r")
-        await pilot.pause()
-        await pilot.press("right", "enter")
+        await write(pilot, f"{file}:ranks")
+        await pilot.press("enter")
         assert screen.view.form.fields["algorithm.signal"].text == f"{file}:ranks"
         assert not screen.view.form.errors
         frames.check(app)
