@@ -113,8 +113,8 @@ def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> t
     for run, sources in zip(runs, functions, strict=True):
         for choice in filter(sources.__contains__, functions[base]):
             old, new = functions[base][choice], sources[choice]
-            part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
-            titles = f"{old[title]} of {runs[base].name}", f"{new[title]} of {run.name}"
+            part = "text" if old["name"] == new["name"] else "code"
+            titles = f"{old['name']} of {runs[base].name}", f"{new['name']} of {run.name}"
             lines = old[part].splitlines(), new[part].splitlines()
             diffs[tuple(unified_diff(*lines, *titles, lineterm=""))] = None
     return tuple(chain.from_iterable(diffs))
