@@ -64,7 +64,7 @@ def copy(app: "App[int]", text: str, able: Capabilities) -> str:
         else:
             return f"Copied {count}."
     if len(text.encode()) > MOST_OSC52:
-        return f"{count} are too many for the terminal's clipboard; press e to write a file."
+        return f"{count} are too many for the terminal's clipboard; `grpo-tui export` writes them."
     app.copy_to_clipboard(text)
     return f"Sent {count} to the terminal's clipboard."
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -29,7 +29,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, bind, hidden, unbound
+from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
 from grpo_tui.app.tui.messages import HighlightRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -145,6 +145,10 @@ class AnswerPanel(ViewPanel):
         self._drawn: list[render.TextRow] = []  # of each line from there on
 
     about = "panel:tokens"
+
+    def action_move_page(self, by: int) -> None:
+        """Go to another turn."""
+        self.call_later(self.run_action, f"screen.turn({by})")
 
     def copy_text(self) -> str:
         """The answer as the model wrote it, escaped for the terminal."""
@@ -443,13 +447,15 @@ class RolloutsScreen(WorkbenchScreen):
 
     @on(Panel.Moved, "#answer")
     def move_in_answer(self, event: Panel.Moved) -> None:
-        """Move by tokens; by answers; by turns, with the keys for pages."""
+        """Move by tokens, or by answers."""
         if event.columns or abs(event.rows) == LAST:
             self._move(self.view.move_token(event.columns or event.rows))
-        elif abs(event.rows) == PAGE:
-            self._move(self.view.move_turn(event.rows // PAGE))
         else:
             self._move(self.view.move_answer(event.rows))
+
+    def action_turn(self, by: int) -> None:
+        """Go to another turn of a dialogue, or from long thinking to the answer."""
+        self._move(self.view.move_turn(by))
 
     def action_token(self, token: int) -> None:
         """Go to a token."""
@@ -630,13 +636,6 @@ class RolloutsScreen(WorkbenchScreen):
                 self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
             else:
                 self.notify("The lab needs training prompts, and this run has recorded none.")
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The step's answers as CSV, JSON or Markdown."""
-        if self.view.step is None:
-            return {}
-        formats = {"csv": render.as_csv, "json": render.as_json, "md": render.as_markdown}
-        return {name: partial(export, self.view) for name, export in formats.items()}
 
     # -- search -----------------------------------------------------------------------------
 

@@ -23,9 +23,6 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
-    as_csv,
-    as_json,
-    as_markdown,
     probability,
 )
 from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
@@ -353,8 +350,6 @@ async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
                 frames.check(app)
                 await pilot.press("down", "D", "m")
                 await settled(pilot, screen)
-            assert "\x1b" not in as_json(screen.view) + as_markdown(screen.view)
-            assert "\x00" not in as_csv(screen.view)
 
 
 async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path: Path) -> None:
