@@ -25,8 +25,6 @@ class Capabilities:
     """What the terminal supports; `copier` is a local clipboard tool, if there is one."""
 
     ssh: bool
-    tmux: bool
-    browser: bool
     copier: tuple[str, ...] = ()
 
 
@@ -44,9 +42,7 @@ def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
             if shutil.which(tool[0], path=env.get("PATH")):
                 copier = tool
                 break
-    return Capabilities(ssh=ssh, tmux=bool(env.get("TMUX")),
-                     browser=env.get("TEXTUAL_DRIVER", "").find("web_driver") >= 0,
-                     copier=copier)  # fmt: skip
+    return Capabilities(ssh=ssh, copier=copier)
 
 
 def copy(app: "App[int]", text: str, able: Capabilities) -> str:
