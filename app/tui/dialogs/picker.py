@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.textual_private.screens import Dialog
@@ -79,9 +79,9 @@ class Item:
 
 
 def metric_items(keys: Iterable[str]) -> list[Item]:
-    """Metrics to choose from, found by key, title, help and everyday words."""
+    """Metrics to choose from in their usual order, found by everyday words as well."""
     return [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
-            for key in keys]  # fmt: skip
+            for key in sorted(keys, key=[*METRICS, *keys].index)]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

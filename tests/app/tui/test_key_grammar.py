@@ -159,6 +159,21 @@ async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> Non
         ]  # fmt: skip
 
 
+async def test_page_keys_move_by_what_is_visible(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 20)) as pilot:
+        screen = Two()
+        await app.push_screen(screen)
+        panel = screen.query_one("#first", Lines)
+        panel.focus()
+        await pilot.pause()
+        await pilot.press("pagedown", "pageup")
+        await pilot.pause()
+        by = panel.inner.height - 1
+        assert 1 < by < 10
+        assert screen.moves == [("first", by, 0), ("first", -by, 0)]
+
+
 @pytest.mark.parametrize("key", ["f9", None])
 async def test_an_action_without_a_key_is_in_the_palette_and_takes_one_from_the_keymap(
     tmp_path: Path, key: str | None
