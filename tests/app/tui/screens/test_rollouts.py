@@ -638,8 +638,8 @@ async def test_a_search_on_watch_leads_to_the_furthest_token_of_the_newest_step(
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot)  # an older step
         await watched(app)
-        await pilot.press("z")  # the chosen chart alone, which is another screen
-        await until(app, lambda: "moved the reward most" in frames.text(app), app.frame_now)
+        await pilot.press("z")  # the chosen chart alone
+        await until(app, lambda: "max " in frames.text(app), app.frame_now)
         await pilot.press("slash", *"highest kl")
         await until(app, lambda: "Token: highest KL" in frames.text(app))
         await pilot.press("enter")
