@@ -165,8 +165,6 @@ STATES = {
     "held-out": Shot("rollouts", "one", ("WAIT:each pass", "t", "WAIT:pinned prompt by", "t"),
                      ("held-out answers",)),
     "search": Shot("rollouts", "one", ("WAIT:each pass", "slash", *"12"), ("of the first",)),
-    "moments": Shot("rollouts", "one", ("WAIT:each pass", "ctrl+p", *"highest KL", "enter"),
-                    ("highest KL", "1 of"), answer=CLIPPED),
     "another-step": Shot("rollouts", "one", ("WAIT:each pass", "at"), ("50 steps earlier",)),
     "sorting": Shot("rollouts", "one", ("WAIT:each pass", "s"), ("sort groups",)),
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),

@@ -21,7 +21,6 @@ EARLIER_IDS: Final = MappingProxyType({
     "rollouts.first": "move.first", "rollouts.last": "move.last",
     "rollouts.answer": "move.down", "rollouts.answer_before": "move.up",
     "rollouts.turn": "move.page_down", "rollouts.turn_before": "move.page_up",
-    "rollouts.measure": "rollouts.find_kl",
     "lab.knob": "move.down", "lab.knob_before": "move.up",
     "lab.turn": "move.right", "lab.turn_back": "move.left",
     "lab.answer": "move.down", "lab.answer_before": "move.up",

@@ -27,7 +27,7 @@ NOT_RUN: Mapping[str, str] = {
     "make run": NETWORK, "make test": NETWORK, "pip install": NETWORK, "python -m venv": NETWORK,
     "grpo-tui train --set task.name=verifiers": "needs the package that is installed there",
     "./grpo-tui demo": SCREEN, "./grpo-tui tour": SCREEN, "grpo-tui watch": SCREEN,
-    "ssh": "needs another machine", "mlx.launch --hostfile": "needs other machines",
+    "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
     "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",
     "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,

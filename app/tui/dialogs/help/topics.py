@@ -107,8 +107,7 @@ PANELS: Mapping[str, Part] = {
              "teacher finds likelier, entropy, or whether it is clipped. A full bar is the largest "
              "of the group, so bars of two answers can be compared. Yellow is down, blue is up."),
         ("← → ↑ ↓", "go to the next token and to the next answer."),
-        ("f F", "go to the next and the previous clipped token of the run. The palette has highest "
-                "ratio, highest KL, lowest probability and largest share of the loss instead."),
+        ("f F", "go to the next and the previous clipped token of the run."),
         ("underlined", "the token is clipped: its ratio left the interval, its push has stopped."),
         ("prob.", "under the reference (the model before training), old (when the answer was "
                   "sampled), new (in the last pass), after (once the step was done; kept "
