@@ -236,9 +236,9 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
 @pytest.mark.parametrize(
     ("mode", "keys"),
     [
-        ("runs", "i m x e q exclamation_mark question_mark Q"),
+        ("runs", "i m x q exclamation_mark question_mark Q"),
         ("new_run", "enter w L question_mark"),
-        ("watch", "e exclamation_mark question_mark"),
+        ("watch", "exclamation_mark question_mark"),
         ("compare", "plus m T"),
     ],
 )
