@@ -158,12 +158,12 @@ FIXED = (
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
-def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts that a run has data for; those that never change come last.
+def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:
+    """The charts that a run has data for, and of added metrics; constant ones come last.
 
     Without rewards the loss is what is watched.
     """
-    charts = (reward_chart(snapshot), *FIXED)
+    charts = (reward_chart(snapshot), *FIXED, *(Chart(spec(key).label, (key,)) for key in added))
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     first = "reward" if "reward" in snapshot.series else "loss"
     return tuple(
