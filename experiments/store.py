@@ -16,7 +16,6 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
-    literal,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
@@ -39,7 +38,6 @@ from grpo_tui.experiments.db.tables import (
     EVALUATION,
     EVENT,
     METRIC,
-    METRIC_HIDDEN,
     ROLLOUT_GROUP,
     RUN,
     RUN_LIVE,
@@ -356,9 +354,6 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
             .values(hidden=True)
         )
     later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
-    columns = ("attempt", *METRIC.c.keys())
-    values = select(literal(number - 1), METRIC).where(*later)
-    conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
     if conn.execute(METRIC.delete().where(*later)).rowcount:
         rebuild(conn, run)
     last = conn.execute(

@@ -13,10 +13,8 @@ from sqlalchemy import (
     Column,
     Table,
     bindparam,
-    column,
     func,
     select,
-    table,
 )
 from sqlalchemy.dialects import sqlite
 
@@ -53,10 +51,7 @@ Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text
-WORDS = (
-    (table("rollout_words", column("rowid"), column("text")), ROLLOUT.c.text),
-    (table("prompt_words", column("rowid"), column("prompt_text")), ROLLOUT_GROUP.c.prompt_text),
-)  # the full-text index of a column
+TEXTS = (ROLLOUT.c.text, ROLLOUT_GROUP.c.prompt_text)
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
@@ -151,8 +146,6 @@ class RunWriter:
                                 for row in values
                             ],
                         )
-                if rows[ROLLOUT_GROUP]:
-                    self._index(last)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
@@ -197,12 +190,6 @@ class RunWriter:
             target: self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0
             for target in (ROLLOUT_GROUP, ROLLOUT)
         }
-
-    def _index(self, last: Mapping[Table, int]) -> None:
-        """Add the rows after the last ids to the full-text index."""
-        for index, text in WORDS:
-            new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
-            self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
     def _rows(self, items: Items, scored: Mapping[int, Scored], last: Mapping[Table, int]) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
@@ -373,8 +360,8 @@ def _insertion(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[s
 
 
 def _size(rows: Rows) -> int:
-    """Return roughly the bytes of rows; a text takes as much again in its index."""
-    texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table])
+    """Return roughly the bytes of rows."""
+    texts = sum(len(row[text.name]) for text in TEXTS for row in rows[text.table])
     sizes = (len(values) * len(values[0]) for values in rows.values() if values)
     return texts + VALUE_BYTES * sum(sizes)
 

@@ -58,8 +58,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         clone = reader.resolve("clone")
         assert clone.parent is None
         assert reader.ancestry(clone.key) == ()
-        for mode in ("substring", "words"):
-            assert gone not in {hit.run for hit in search(reader, "yes", mode=mode, limit=99)}
+        assert gone not in {hit.run for hit in search(reader, "yes", limit=99)}
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
     item = queue.take()
@@ -134,7 +133,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
         assert rows.all() == []
 
 
-@pytest.mark.parametrize("stage", ["_delete_words", "_delete_rows", "remove_run_folder"])
+@pytest.mark.parametrize("stage", ["_delete_rows", "remove_run_folder"])
 def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
