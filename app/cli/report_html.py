@@ -155,10 +155,10 @@ def chart(key: str, steps: Sequence[int], values: Sequence[float]) -> str:
 
 def _examples(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
     """The first and last answers to the pinned prompts, else to the held-out ones."""
-    origin = "pinned" if reader.groups_with(run.key, origin="pinned") else "eval"
+    origin = "pinned" if reader.groups(run.key, origin="pinned", rollouts=False) else "eval"
     count = 0
     for key in reader.examples(run.key, origin):
-        groups = reader.groups_with(run.key, example_key=key, origin=origin)
+        groups = reader.groups(run.key, example_key=key, origin=origin, rollouts=False)
         if count < MOST_PROMPTS and groups and groups[0].step < groups[-1].step:
             count += 1
             first, last = reader.group(groups[0].key), reader.group(groups[-1].key)

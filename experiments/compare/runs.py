@@ -481,7 +481,7 @@ def side_by_side(
     upto = inf if step is None else step
     groups: list[GroupView | None] = []
     for run in runs:
-        items = reader.groups_with(run.key, example_key=example_key)
+        items = reader.groups(run.key, example_key=example_key, rollouts=False)
         keys = [item.key for item in items if item.step <= upto]
         groups.append(reader.group(keys[-1]) if keys else None)
     first = next(filter(None, groups), None)

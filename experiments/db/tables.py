@@ -697,8 +697,12 @@ CREATE INDEX run_list ON run (
 );
 """
 
-# Texts are read to search them, and nothing reads metrics of steps that were done again.
+# Texts are read to search them, nothing reads metrics of steps that were done again, and 0 right
+# without an accuracy was written where nothing judged the answers.
 UNUSED = """
+UPDATE evaluation_sample SET correct = NULL WHERE correct = 0 AND evaluation_id IN (
+  SELECT id FROM evaluation WHERE metrics NOT LIKE '%/accuracy"%'
+);
 DROP TABLE IF EXISTS rollout_words;
 DROP TABLE IF EXISTS prompt_words;
 DROP TABLE IF EXISTS metric_hidden;

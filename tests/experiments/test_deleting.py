@@ -10,7 +10,7 @@ from grpo_tui.experiments import purge as purging
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
-from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
@@ -179,5 +179,5 @@ def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_
 def test_a_deleted_run_is_not_imported(path: Path, store: ExperimentStore, tmp_path: Path) -> None:
     store.delete([store.key_of("gone")])
     with closing(ExperimentStore(tmp_path / "to" / "s.db")) as target:
-        taken = import_files(target, [path])
+        taken = import_store(target, path)
     assert [name for _, name in taken] == ["other"]

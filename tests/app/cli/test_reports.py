@@ -119,7 +119,7 @@ def test_the_page_has_verdict_curves_differences_times_and_answers_then_and_now(
         prompts = reader.examples(run, "pinned")
         assert prompts
         for key in prompts:
-            groups = reader.groups_with(run, example_key=key)
+            groups = reader.groups(run, example_key=key)
             for group in (groups[0], groups[-1]):
                 assert f"step {group.step}, mean reward" in page.seen
                 for one in reader.group(group.key).rollouts:
