@@ -296,7 +296,7 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
             updates = () if key == shown.groups[1].key else (update,) * 2
             told = tuple(replace(row, updates=updates) for row in view.rows)
             whole[key] = replace(view, rows=told)
-        reader.tokens = lambda _, group: whole[group]  # type: ignore[method-assign]
+        reader.tokens = lambda run, group: whole[group]  # type: ignore[method-assign]  # noqa: ARG005
         numbers, rows = read_step(reader, shown, 6)
     assert {group for group, _ in rows} == {0, 2, 3}
     assert (len(numbers.groups), len(numbers.recorded)) == (16, 12)
