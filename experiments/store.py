@@ -69,7 +69,7 @@ CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 
 def refuse_waiting(store: Path, run: str) -> None:
     """Refuse to delete a run whose last events are not in the store yet."""
-    if (waiting := spilled(store, run)).files:
+    if (waiting := spilled(store, run)).file:
         raise StoreError(
             f"run {run} is not deleted: {waiting}; they are taken into the store when it can "
             "be written, or remove the file first"

@@ -1,8 +1,6 @@
 """Exchange between a run and viewers in other processes: signs of life out, requests in."""
 
-import threading
 import time
-from contextlib import suppress
 
 from sqlalchemy import select
 
@@ -12,10 +10,8 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
-from grpo_tui.experiments.db.texts import now_iso, seconds
-from grpo_tui.experiments.record.spill import STORE_ERRORS
+from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
-from grpo_tui.experiments.store import ExperimentStore
 
 PERIOD_S = 2.0
 BOARD_PERIOD_S = 0.25
@@ -30,41 +26,36 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
 }
 
 
-class Heartbeat(threading.Thread):
-    """Writes the time, the memory use and the seconds suspended to the attempt's row.
+class Heartbeat:
+    """Writes when the process was alive, when the run progressed, and what memory is used."""
 
-    It has a thread, so that no work can delay it.
-    """
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.progress_at = time.time()
+        self._at = self._slept = 0.0
+        self._drift = time.time() - time.monotonic()
 
-    def __init__(self, store: ExperimentStore, run: int, attempt: int) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self.store, self.run_key, self.attempt = store, run, attempt
-        self._done = threading.Event()
-        self._slept = 0.0
-
-    def run(self) -> None:
-        """Write a heartbeat every `PERIOD_S` seconds until `stop`."""
-        drift = time.time() - time.monotonic()
-        while not self._done.wait(PERIOD_S):
-            # a suspended machine stops the monotonic clock, not the wall clock
-            moved = time.time() - time.monotonic() - drift
-            if moved > 5.0:
-                self._slept += moved
-            drift += moved
-            with suppress(*STORE_ERRORS):
-                self._beat()
-
-    def _beat(self) -> None:
+    def poll(self) -> None:
+        """Write at most once every `PERIOD_S` seconds."""
+        now = time.time()
+        if 0 <= now - self._at < PERIOD_S:
+            return
+        # a suspended machine stops the monotonic clock, not the wall clock
+        moved = now - time.monotonic() - self._drift
+        if moved > 5.0:
+            self._slept += moved
+        self._drift += moved
         rss, free = memory_now()
-        self.store.execute(
-            ATTEMPT.update()
-            .filter_by(run_id=self.run_key, n=self.attempt)
-            .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
-        )
-
-    def stop(self) -> None:
-        self._done.set()
-        self.join()
+        attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
+        begin(self.writer.file, limit=0.2)
+        with self.writer.file:
+            self.writer.conn.execute(
+                attempt.values(
+                    heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
+                    slept_s=self._slept,
+                )
+            )  # fmt: skip
+        self._at = now
 
 
 class LiveBoard:

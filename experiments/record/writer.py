@@ -24,7 +24,6 @@ from grpo_tui.experiments.db.connection import begin, sql_connection
 from grpo_tui.experiments.db.paths import tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
-    ATTEMPT,
     EVALUATION,
     EVALUATION_SAMPLE,
     EVENT,
@@ -336,12 +335,6 @@ class RunWriter:
                 .filter_by(id=self.run)
                 .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
             )
-        self.progress(items[-1].at)
-
-    def progress(self, at: float) -> None:
-        """Write when the run last progressed."""
-        attempt = ATTEMPT.update().filter_by(run_id=self.run, n=self.attempt)
-        self.conn.execute(attempt.values(progress_at=iso(at)))
 
 
 @cache

@@ -296,7 +296,9 @@ def test_the_heartbeat_goes_on_while_nothing_is_put(
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
         until(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
-        assert reader.attempts(handle.key)[0].progress_at == first.progress_at
+        second = reader.attempts(handle.key)[0]
+        until(lambda: reader.attempts(handle.key)[0].heartbeat > second.heartbeat)
+        assert reader.attempts(handle.key)[0].progress_at == second.progress_at
 
 
 # -- viewers and requests ------------------------------------------------------------------------
