@@ -5,7 +5,6 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,19 +131,10 @@ class RunWriter:
                 rows = self._rows(items, scored, last)
                 for target, values in rows.items():
                     if values:
-                        insertion, writers = _insertion(target, tuple(values[0]))
-                        self.conn.exec_driver_sql(
-                            insertion,
-                            [
-                                tuple(
-                                    [
-                                        write(row[name]) if write else row[name]
-                                        for name, write in writers
-                                    ]
-                                )
-                                for row in values
-                            ],
-                        )
+                        insertion = target.insert()
+                        if target in REPLACED:
+                            insertion = insertion.prefix_with("OR REPLACE")
+                        self.conn.execute(insertion, values)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
@@ -335,21 +325,6 @@ class RunWriter:
                 .filter_by(id=self.run)
                 .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
             )
-
-
-@cache
-def _insertion(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
-    """Return the statement that inserts rows of these columns, and what writes each of them.
-
-    SQLAlchemy would look at each value of a thousand rows, which takes a fifth of a commit.
-    """
-    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
-    dialect = sqlite.dialect()
-    compiled = query.compile(dialect=dialect, column_keys=names)
-    return str(compiled), [
-        (name, target.c[name].type.dialect_impl(dialect).bind_processor(dialect))
-        for name in compiled.positiontup or ()
-    ]
 
 
 def _size(rows: Rows) -> int:
