@@ -333,28 +333,6 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     check(path)
 
 
-def test_events_that_an_earlier_version_kept_in_the_temporary_folder_are_read_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    path = tmp_path / "s.db"
-    short = record_run(path, steps=2)
-    spill, _ = spilled(path, short, finished(3), finished(4), note(4), unknown=2)
-    later = spill.read_bytes().splitlines(keepends=True)[1:]
-    spill.write_bytes(spill.read_bytes().splitlines(keepends=True)[0])
-    other = tmp_path / "temporary" / f"grpo-tui-spill-{short}.jsonl"
-    other.write_bytes(b"".join(later))
-    with closing(StoreReader(path)) as reader:
-        (waiting,) = reader.waiting().values()
-        assert str(waiting) == f"3 events wait in {spill} and {other}"
-    with closing(ExperimentStore(path)) as store:
-        assert read_in_all(store)[0] == 2
-    assert steps_of(path) == [1, 2, 3, 4]
-    assert spill.read_bytes() == later[-1]  # the one that this version does not know
-    assert not other.exists()
-
-
 def spilled(
     path: Path, short: str, *events: ev.Event, kind: str = "NoteWritten", unknown: int
 ) -> tuple[Path, bytes]:
