@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from grpo_engine.config.settings import LONGEST_NAME
 from grpo_engine.errors import quoted
-from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, number_of, promoted
+from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, promoted
 from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 from grpo_tui.experiments.db.migrations import migrate
@@ -307,10 +307,7 @@ def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(run: int, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"run_id": run, "path": path, "value": value, "number": number_of(value)}
-        for path, value in flat(tree).items()
-    ]
+    return [{"run_id": run, "path": path, "value": value} for path, value in flat(tree).items()]
 
 
 def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:

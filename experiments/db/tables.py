@@ -210,14 +210,12 @@ class AttemptRow(OfRun, table=True):
 class RunParamRow(InRun, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
-    __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
+    __table_args__ = (Index("run_param_path", "path"), WITHOUT_ROWID)
 
     path: str = Field(primary_key=True)
     """section.name"""
     value: Any = Field(sa_type=Json, nullable=False)
     """JSON."""
-    number: float | None = None
-    """The value as a number, for comparisons; NULL for texts."""
 
 
 class RunTagRow(InRun, table=True):
@@ -706,6 +704,9 @@ UPDATE evaluation_sample SET correct = NULL WHERE correct = 0 AND evaluation_id 
 DROP TABLE IF EXISTS rollout_words;
 DROP TABLE IF EXISTS prompt_words;
 DROP TABLE IF EXISTS metric_hidden;
+DROP INDEX IF EXISTS run_param_path;
+ALTER TABLE run_param DROP COLUMN number;
+CREATE INDEX run_param_path ON run_param (path);
 """
 
 MIGRATIONS = {

@@ -1,6 +1,7 @@
 """The read connection that all queries share, and its helpers."""
 
 import gc
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.types import NullType
 
-from grpo_tui.experiments.db.configs import in_force, json_text, number_of
+from grpo_tui.experiments.db.configs import in_force, json_text
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
@@ -56,8 +57,15 @@ def _json_in_force(config: str | None, path: str) -> str | None:
     return None if value is None else json_text(value)
 
 
-def _number_in_force(config: str | None, path: str) -> float | None:
-    return number_of(in_force(config, path))
+def _comparable(stored: str | None) -> float | str | None:
+    """Return the JSON of a setting as what filters compare: a number, or text."""
+    try:
+        value = json.loads(stored or "null")
+    except (ValueError, RecursionError):  # as in a store that was edited by hand
+        return stored
+    if isinstance(value, bool | int | float):
+        return float(value)
+    return value if isinstance(value, str) else stored
 
 
 class Connection:
@@ -74,7 +82,7 @@ class Connection:
             raise
         self.file.text_factory = any_text
         self.file.create_function("in_force", 2, _json_in_force, deterministic=True)
-        self.file.create_function("number_in_force", 2, _number_in_force, deterministic=True)
+        self.file.create_function("comparable", 1, _comparable, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self.interrupts = 0
         self._connection = sql_connection(self.file)

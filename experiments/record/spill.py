@@ -46,11 +46,10 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
     """
-    count = 0
+    file, count = spill_file(store, run), 0
     left: list[bytes] = []
     with _lock(store):
-        file = spilled(store, run).file
-        for items in _batches(file, left) if file else ():
+        for items in _batches(file, left) if file.is_file() else ():
             stored = writer.stored([item.seq for item in items])
             new = [item for item in items if item.seq not in stored]
             try:
@@ -64,9 +63,8 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
                 count += len(new)
         if left:
             writer.reserve(max(_number(_fields(line)) for line in left))
-        if file:
-            _replace(file, left)
-    return count, _complaint(left, spill_file(store, run))
+        _replace(file, left)
+    return count, _complaint(left, file)
 
 
 def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -192,7 +190,7 @@ def _replace(file: Path, left: Sequence[bytes]) -> None:
         _append(partial, dict.fromkeys(left))
         partial.replace(file)
     else:
-        file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def _append(file: Path, lines: Iterable[bytes]) -> None:

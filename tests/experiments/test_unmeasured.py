@@ -50,6 +50,7 @@ def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
     with closing(sqlite3.connect(store)) as conn, conn:
         conn.execute("UPDATE evaluation_sample SET correct = coalesce(correct, 0)")
         conn.execute("DELETE FROM migration WHERE n = 9")
+        conn.execute("ALTER TABLE run_param ADD COLUMN number REAL")
         conn.execute("PRAGMA user_version = 8")
     ExperimentStore(store).close()
     assert correct(store, "own") == [None] * 6
