@@ -351,9 +351,7 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
     from grpo_tui.experiments.compare.effects import paired  # NumPy takes .1 s to load
 
     single = len(runs) == len(base) == left_side.samples == right_side.samples == 1
-    test = paired(differences)
-    method = "McNemar's exact test" if single and test.exact else "paired permutation test"
-    result = Effect(test.mean, test.low, test.high, test.p_value, method)
+    result = paired(differences, single=single)
     return _pair(result, mode, left_side, right_side, len(shared))
 
 

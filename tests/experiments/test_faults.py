@@ -254,10 +254,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 
 
 @pytest.mark.parametrize("tails", [True, False])
-def test_a_deleted_store_is_written_again(
-    tmp_path: Path, tails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
+def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
     path = tmp_path / "s.db"
     before = record_run(path, steps=2)
     recorder = Recorder(path)
@@ -281,10 +278,7 @@ def test_a_deleted_store_is_written_again(
     check(path)
 
 
-def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
+def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: Path) -> None:
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
     recorder = Recorder(path)
