@@ -117,7 +117,7 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
         def tokens(self, *_: object) -> object:
             return bare
 
-        def groups_with(self, *_: object, **__: object) -> tuple[GroupView, ...]:
+        def groups(self, *_: object, **__: object) -> tuple[GroupView, ...]:
             return ()
 
         def run(self, *_: object) -> object:
