@@ -481,14 +481,14 @@ class StoreReader(Connection):
     ) -> tuple[v.GroupView, ...]:  # fmt: skip
         """Return the groups of a step, or of all, and with these values of their columns.
 
-        To page, pass the last group's key as `after`.
+        Pages are in the order of recording: pass the last group's key as `after`.
         """
         origins = (origin,) if origin else ("train", "eval", "pinned")
         query = self.select(v.GroupView, ROLLOUT_GROUP)
         query = query.filter_by(run_id=run, hidden=False, **columns).limit(limit)
         query = query.where(GROUP.id > after, GROUP.origin.in_(origins))
         if step is None:
-            query = query.order_by(GROUP.id)
+            query = query.order_by(GROUP.step if limit is None else GROUP.id, GROUP.id)
         else:
             query = query.filter_by(step=step)
             query = query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq)
