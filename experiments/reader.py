@@ -577,7 +577,7 @@ class StoreReader(Connection):
         return cast("v.BoardView", ev.decode(v.BoardView, board)) if board else None
 
     def control(self, request: int) -> v.ControlView:
-        """Return a request and its outcome: asked, taken, done, expired, or no answer."""
+        """Return a request and its outcome: asked, taken, expired, or no answer."""
         columns = CONTROL.c
         attempt = (ATTEMPT.c.run_id == columns.run_id) & (ATTEMPT.c.n == columns.attempt)
         row = self.row(
@@ -649,11 +649,9 @@ def _control(row: Any) -> v.ControlView:
     verb, now = row.verb.replace("_", " "), time.time()
     state: v.ControlState
     if row.outcome == "done":
-        state, message = "done", f"{verb}: done"
+        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
     elif row.outcome:
         state, message = "expired", f"{verb}: not accepted, the run had ended or restarted"
-    elif row.taken_at:
-        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
     elif now - seconds(row.asked_at) > NO_ANSWER_S:
         sign = "it never gave a sign of life"
         if row.heartbeat:

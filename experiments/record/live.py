@@ -12,18 +12,11 @@ from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
 from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import VERBS
 
 PERIOD_S = 2.0
 BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
-
-_ANSWERS: dict[str, tuple[type, ...]] = {
-    "pause": (ev.RunPaused,),
-    "continue": (ev.RunResumed,),
-    "checkpoint": (ev.CheckpointSaved,),
-    "stop_after_step": (ev.RunFinished, ev.RunFailed),
-    "stop_now": (ev.RunFinished, ev.RunFailed),
-}
 
 
 class Heartbeat:
@@ -84,55 +77,25 @@ class LiveBoard:
 
 
 class Requests:
-    """Takes requests of other processes for one attempt and records their outcomes."""
+    """Takes requests of other processes for one attempt."""
 
     def __init__(self, writer: RunWriter, control: Control) -> None:
         self.writer, self.control = writer, control
-        self._accepted: dict[int, str] = {}  # until an event answers them
-        self._done: list[int] = []
 
     def poll(self) -> None:
         """Take new requests; those for other attempts or older than a minute expire."""
-        if self._done:
-            self._set(self._done, outcome="done")
-            self._done = []
         query = select(CONTROL).filter_by(run_id=self.writer.run, outcome="", taken_at=None)
         for row in self.writer.conn.execute(query.order_by(CONTROL.c.id)).all():
             late = time.time() - seconds(row.asked_at) > EXPIRE_S
             if late or row.attempt != self.writer.attempt:
-                self._set([row.id], outcome="expired")
-            elif row.verb in ("pin", *_ANSWERS):
-                self._take(row.id, row.verb, row.argument)
+                outcome = "expired"
             else:
-                self._set([row.id], taken_at=now_iso(), outcome="refused")
-
-    def _take(self, key: int, verb: str, argument: str) -> None:
-        """Pass a request on; what is so already is done."""
-        self._set([key], taken_at=now_iso())
-        is_so = {"pause": self.control.paused, "continue": not self.control.paused}
-        if verb == "pin":
-            self.control.pin(argument)
-        else:
-            self.control.ask(verb)  # type: ignore[arg-type]
-        if verb == "pin" or is_so.get(verb):
-            self._done.append(key)
-        else:
-            self._accepted[key] = verb
-
-    def saw(self, event: ev.Event) -> None:
-        """Mark the requests that an event answers."""
-        for key, verb in [*self._accepted.items()]:
-            if isinstance(event, _ANSWERS[verb]):
-                self._done.append(key)
-                del self._accepted[key]
-
-    def finish(self) -> None:
-        """Write the remaining outcomes at the end; a request that stopped the run is done."""
-        done = [*self._done, *(key for key, verb in self._accepted.items() if "stop" in verb)]
-        if done:
-            self._set(done, outcome="done")
-
-    def _set(self, keys: list[int], **values: str) -> None:
-        begin(self.writer.file, limit=0.2)
-        with self.writer.file:
-            self.writer.conn.execute(CONTROL.update().where(CONTROL.c.id.in_(keys)).values(values))
+                outcome = "done" if row.verb in VERBS else "refused"
+            begin(self.writer.file, limit=0.2)
+            with self.writer.file:
+                request = CONTROL.update().filter_by(id=row.id)
+                self.writer.conn.execute(request.values(taken_at=now_iso(), outcome=outcome))
+            if outcome == "done" and row.verb == "pin":
+                self.control.pin(row.argument)
+            elif outcome == "done":
+                self.control.ask(row.verb)

@@ -161,7 +161,6 @@ class RunRecorder:
     def _deliver(self) -> None:
         items, self._pending = self._pending, []
         for item in items:
-            self.requests.saw(item.event)
             if self._events is not None:
                 self._events.put(item.event)
 
@@ -268,8 +267,6 @@ class RunRecorder:
 
     def _finish(self) -> None:
         self.closed = True
-        with suppress(*spill.STORE_ERRORS):
-            self.requests.finish()
         with suppress(*spill.STORE_ERRORS):
             self.store.end_attempt(self.key, self.attempt, self._cause)
         self.writer.close()

@@ -342,7 +342,7 @@ def test_the_board_rebuilds_texts() -> None:
     assert (rollout.text, rollout.tokens) == ("yes", 2)
 
 
-def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorder) -> None:
+def test_requests_reach_the_control_and_say_that_they_are_taken(recorder: Recorder) -> None:
     control = Control()
     handle = recorder.start_run(CONFIG, control=control)
     with closing(StoreReader(recorder.path)) as reader:
@@ -350,8 +350,6 @@ def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorde
         assert reader.control(request).state in ("asked", "taken")
         until(lambda: control.paused)
         until(lambda: reader.control(request).state == "taken")
-        handle.put(ev.RunPaused(step=1))
-        until(lambda: reader.control(request).state == "done")
         recorder.store.request(handle.key, "pin", argument="example \x00")
         until(lambda: control.pop_pins() == ["example \x00"])
 
