@@ -176,7 +176,7 @@ def rollouts(folder: Path) -> Iterator[Result]:
     _write_rollouts(path)
     size = path.stat().st_size / 1e6
     say(f"{ROLLOUTS} rollouts in {size:.0f} MB")
-    yield Result("size of a rollout with its index", 1e3 * size / ROLLOUTS, 0.0, "kB")
+    yield Result("size of a rollout", 1e3 * size / ROLLOUTS, 0.0, "kB")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
         for text in (data.RARE, "the", data.PHRASE, "nswe", "</answer>", "ZZYV", "q!w"):
