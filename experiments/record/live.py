@@ -7,7 +7,6 @@ from sqlalchemy import select
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
 from grpo_tui.experiments.db.texts import iso, now_iso, seconds
@@ -40,14 +39,12 @@ class Heartbeat:
         self._drift += moved
         rss, free = memory_now()
         attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
-        begin(self.writer.file, limit=0.2)
-        with self.writer.file:
-            self.writer.conn.execute(
-                attempt.values(
-                    heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
-                    slept_s=self._slept,
-                )
-            )  # fmt: skip
+        self.writer.execute(
+            attempt.values(
+                heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
+                slept_s=self._slept,
+            )
+        )  # fmt: skip
         self._at = now
 
 
@@ -68,11 +65,9 @@ class LiveBoard:
             return
         view = self.board.snapshot()
         live = RUN_LIVE.update().filter_by(run_id=run)
-        begin(self.writer.file, limit=0.05)
-        with self.writer.file:
-            self.writer.conn.execute(
-                live.values(version=view.version, updated_at=now, board=ev.encode(view))
-            )
+        self.writer.execute(
+            live.values(version=view.version, updated_at=now, board=ev.encode(view))
+        )
         self._written, self._at = view.version, now
 
 
@@ -91,10 +86,8 @@ class Requests:
                 outcome = "expired"
             else:
                 outcome = "done" if row.verb in VERBS else "refused"
-            begin(self.writer.file, limit=0.2)
-            with self.writer.file:
-                request = CONTROL.update().filter_by(id=row.id)
-                self.writer.conn.execute(request.values(taken_at=now_iso(), outcome=outcome))
+            request = CONTROL.update().filter_by(id=row.id)
+            self.writer.execute(request.values(taken_at=now_iso(), outcome=outcome))
             if outcome == "done" and row.verb == "pin":
                 self.control.pin(row.argument)
             elif outcome == "done":

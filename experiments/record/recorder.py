@@ -1,7 +1,6 @@
 """The recorder: one thread that records the events of runs before anything shows them."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -113,11 +112,6 @@ class Recorder:
     def path(self) -> Path:
         """The store's current path; it differs from the original if the file was replaced."""
         return self.store.path
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The write connection; only the recorder's thread uses it."""
-        return self._file.connection
 
     # -- the thread -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     Column,
+    Executable,
     Table,
     bindparam,
     func,
@@ -144,6 +145,12 @@ class RunWriter:
                    default=-1)  # fmt: skip
         self._open = {key: pair for key, pair in self._open.items() if key[0] > done}
         return waited
+
+    def execute(self, statement: Executable) -> None:
+        """Execute a statement in a transaction of its own."""
+        begin(self.file, limit=0.2)
+        with self.file:
+            self.conn.execute(statement)
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""

@@ -147,8 +147,8 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     handle = recorder.start_run(CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
-    pages = recorder.connection.execute("PRAGMA page_count").fetchone()[0]
-    recorder.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    pages = handle.file.connection.execute("PRAGMA page_count").fetchone()[0]
+    handle.file.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     for step in range(2, 40):
         put_all(handle, *step_events(step, groups=4))
     until(lambda: "full" in handle.trouble)
