@@ -12,10 +12,8 @@ from pathlib import Path
 from sqlalchemy import Table, UniqueConstraint
 
 from grpo_tui.experiments.db.migrations import version as schema_version
-from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN
+from grpo_tui.experiments.db.tables import CURRENT, RUN
 from grpo_tui.experiments.errors import StoreUnusableError
-
-ADDED = re.compile(r"CREATE TABLE (\w+)|ALTER TABLE (\w+) ADD COLUMN (\w+)")
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
@@ -37,8 +35,6 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
 
 
 def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
-    sql = ";".join([*MIGRATIONS.values()][version:])
-    later = {table or f"{owner}.{column}" for table, owner, column in ADDED.findall(sql)}
     stored = {
         name: (kind, table, sql or "")
         for kind, name, table, sql in conn.execute(
@@ -49,8 +45,8 @@ def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
     for name, (kind, table, _) in stored.items():
         if kind == "trigger" and table in tables:
             yield f"there is a trigger {name} on {table}"
-    for name in sorted(tables.keys() - stored.keys() - later):
-        yield f"{name} is missing"
+    if version == CURRENT:  # an older or newer file may lack some
+        yield from (f"{name} is missing" for name in sorted(tables.keys() - stored.keys()))
     for name, declared in tables.items():
         kind, _, sql = stored.get(name, ("", "", ""))
         if kind not in ("table", "") or sql.upper().startswith("CREATE VIRTUAL"):
@@ -58,21 +54,16 @@ def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
         elif kind:
             if re.search(r"\bCHECK\s*\(", sql, re.IGNORECASE):
                 yield f"{name} has a check"
-            yield from _columns(conn, declared, version, later)
+            yield from _columns(conn, declared, version)
             yield from _indices(conn, declared, version)
 
 
-def _columns(
-    conn: sqlite3.Connection, declared: Table, version: int, later: set[str]
-) -> Iterator[str]:
-    """What differs in the columns; an older file may lack those that have a default."""
+def _columns(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
+    """What differs in the columns; an older file may lack some."""
     table, ours = declared.name, declared.c
     stored = {row[1]: row for row in conn.execute(f"PRAGMA table_xinfo({table})")}
     for column in ours:
-        may_lack = column.nullable or column.default is not None
-        if column.name not in stored and not (
-            f"{table}.{column.name}" in later or (version != CURRENT and may_lack)
-        ):
+        if version == CURRENT and column.name not in stored:
             yield f"{table}.{column.name} is missing"
     for _, name, _, required, default, key, hidden in stored.values():
         full_name = f"{table}.{name}"
