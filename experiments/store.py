@@ -27,7 +27,7 @@ from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
-from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.paths import run_folder, runs_folder
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.summaries import rebuild
@@ -134,6 +134,8 @@ class ExperimentStore:
             shorts, names = (
                 set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)
             )
+            # another store in this folder may have the same run
+            shorts.update(folder.name for folder in runs_folder(self.path).glob("*"))
             values = {
                 "uid": uid, "short": short_id(uid, shorts),
                 "name": free_name(name or str(tree.get("name") or ""), names),

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_store
+from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.search import search
@@ -42,6 +44,20 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         assert tokens.rows == other.tokens(original.key, other.groups(original.key, 3)[0].key).rows  # type: ignore[union-attr]
         assert len(list(search(reader, "yes", run=run.key))) == 6
     assert facts(here, short) == facts(there, "theirs")
+
+
+def test_a_store_in_the_same_folder_gives_its_runs_and_keeps_its_files(tmp_path: Path) -> None:
+    there, here = tmp_path / "rescued.db", tmp_path / "s.db"
+    record_run(there, name="theirs")
+    with closing(StoreReader(there)) as reader:
+        folder = run_folder(there, reader.resolve("theirs").id)
+    log_file(folder).write_text("line")
+    with closing(ExperimentStore(here)) as store:
+        ((short, _),) = import_store(store, there)
+        assert short != folder.name
+        assert log_file(run_folder(here, short)).read_text() == "line"
+        purge(store, store.key_of(short))
+    assert log_file(folder).exists()
 
 
 def test_an_attempt_without_an_end_ends_in_the_import_at_its_last_sign_of_life(
