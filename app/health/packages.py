@@ -10,7 +10,6 @@ OPTIONAL: Final = (
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
     ("pyarrow", "parquet", "Parquet files"),
     ("datasets", "hub", "data sets from a hub"),
-    ("textual-serve", "serve", "the workbench in a browser"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("trackio", "trackers", "live logs and exports to trackio"),
 )

@@ -23,13 +23,11 @@ SURPRISE = "surprise, −log π"  # the push on the data's own answers is the sa
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # of a token that is pushed at all
 
-Measure = Literal["clipped", "ratio", "kl", "probability", "loss"]
+Measure = Literal["clipped", "kl", "probability"]
 MEASURES: dict[Measure, str] = {
     "clipped": "clipped token",
-    "ratio": "highest ratio",
     "kl": "highest KL",
     "probability": "lowest probability",
-    "loss": "largest share of the loss",
 }
 
 OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
@@ -37,8 +35,6 @@ OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "kl": attrgetter("kl"),
     "clip": lambda token: CLIP_SHADES[token.side],
     "clipped": lambda token: None if token.side == "free" else token.ratio,
-    "ratio": attrgetter("ratio"),
-    "loss": attrgetter("contribution"),
 }
 Values = tuple[float | None, ...]
 Cursor = tuple[int, int, int]  # group, answer and token
@@ -141,7 +137,7 @@ def next_highlight(
 ) -> int | None:
     """The index of the next highlight after a cursor, or the one before; None beyond the ends.
 
-    From a token that is none, `ratio` and the like begin with the first.
+    From a token that is none, all but `clipped` begin with the first.
     """
     cursors = [item.cursor for item in highlights]
     if cursor in cursors:

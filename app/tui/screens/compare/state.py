@@ -34,7 +34,6 @@ AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
 STATS: tuple[Stat, ...] = ("last", "best", "at")
 PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
-MIN_STEPS, MAX_ZOOM = 8.0, 1024.0
 ORIGINS = ("pinned", "eval", "train")
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MAX_PROMPTS = 200
@@ -134,8 +133,6 @@ class View:
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
     reach: str = ""
-    window: tuple[float, float] | None = None
-    guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stat: Stat = "last"
     page: Page = "metrics"
     row: int = 0
@@ -215,7 +212,7 @@ class View:
         base = baseline if baseline in refs else self.baseline
         return replace(
             self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
-            window=None, baseline=base if base in refs else next(iter(refs), ""), prompts=None,
+            baseline=base if base in refs else next(iter(refs), ""), prompts=None,
             answers=None, problem="", row=0, reading=bool(refs),
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
@@ -321,43 +318,12 @@ class View:
         size = (self.charts.span if self.charts else self.longest) / max(1, width)
         if self.axis == "step":
             size = float(max(1, round(size)))
-        return self.with_crosshair(self.x + cells * size).followed()
+        return self.with_crosshair(self.x + cells * size)
 
     def with_crosshair(self, x: float) -> "View":
         """Move the crosshair to a position on the axis, within the longest run."""
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
-
-    def zoomed(self, by: int, around: float | None = None) -> "View":
-        """Show half of the visible part of the axis, or twice as much, around the crosshair."""
-        end = self.charts.span if self.charts and self.window is None else self.longest
-        first, last = self.window or (0.0, end)
-        around = min(max(self.x if around is None else around, first), last)
-        smallest = MIN_STEPS if self.axis == "step" else end / MAX_ZOOM
-        span = max(smallest, (last - first) * (0.5 if by > 0 else 2.0))
-        if span >= self.longest:
-            return replace(self, window=None)
-        share = (around - first) / ((last - first) or 1.0)
-        return self.windowed(around - share * span, span)
-
-    def panned(self, by: int) -> "View":
-        """Show an earlier or later part of the axis, a quarter of the visible part away."""
-        if self.window is None:
-            return self
-        first, last = self.window
-        return self.windowed(first + by * (last - first) / 4, last - first)
-
-    def windowed(self, first: float, span: float) -> "View":
-        """Show this part of the axis, moved to where the runs are."""
-        first = max(0.0, min(self.longest - span, first))
-        return replace(self, window=(first, first + span))
-
-    def followed(self) -> "View":
-        """Move the visible part of the axis to the crosshair, if it is outside."""
-        if self.window is None or self.window[0] <= self.x <= self.window[1]:
-            return self
-        first, last = self.window
-        return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
 
     def curve(self, key: str, run: str) -> StoredCurve | None:
         """One run's curve of a metric, if loaded."""

@@ -3,10 +3,9 @@
 import math
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Span
@@ -50,8 +49,6 @@ from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, Vie
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
 from grpo_tui.app.tui.widgets.panel import Span as Part
-from grpo_tui.experiments.export.csv import csv_string, header_of
-from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
 ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
@@ -632,61 +629,3 @@ def verdict_lines(labels: Sequence[Verdict]) -> list[Line]:
         for label in labels
         for mark, colour in (marks[label.good],)
     ]
-
-
-# -- files --------------------------------------------------------------------------------------
-
-GROUP_COLUMNS = ("step", "origin", "prompt", "target", "answer", "completion")
-ROLLOUT_COLUMNS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
-
-
-def as_csv(view: View) -> str:
-    """One row per answer of the step, with a column for each reward."""
-    groups = view.step.groups if view.step else ()
-    rows = [_row(group, rollout) for group in groups for rollout in group.rollouts]
-    columns = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
-    rewards = [name for name in header_of(rows) if name not in columns]
-    return csv_string([*GROUP_COLUMNS, *rewards, *ROLLOUT_COLUMNS], rows)
-
-
-def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "step": group.step, "origin": group.origin, "prompt": group.prompt_text,
-        "target": group.target, "answer": letter(rollout.index), "completion": rollout.text,
-        **{name: getattr(rollout, name) for name in ROLLOUT_COLUMNS},
-    }  # fmt: skip
-    for item in rollout.rewards:
-        row[f"reward/{item.name}" if item.name in row else item.name] = item.value
-    return row
-
-
-def as_json(view: View) -> str:
-    """The step's groups as stored, without their tokens, which are not loaded with them."""
-    trees = [asdict(group) for group in (view.step.groups if view.step else ())]
-    for tree in trees:
-        del tree["prompt_ids"]
-        for rollout in tree["rollouts"]:
-            for name in ("ids", "ends", "sampler_logprobs"):
-                del rollout[name]
-    return json_text(trees, indent=2) + "\n"
-
-
-def as_markdown(view: View) -> str:
-    """The selected group: prompt, answers with rewards and advantages."""
-    group = view.group
-    if group is None:
-        return ""
-    lines = [f"# Step {group.step}, prompt {group.index + 1}", "", safe(group.prompt_text, "\n")]
-    lines += ["", f"Target: {safe(group.target)}", ""]
-    for rollout in group.rollouts:
-        rewards = ", ".join(f"{safe(reward.name)} {reward.value}" for reward in rollout.rewards)
-        lines += [
-            f"## Answer {letter(rollout.index)}",
-            "",
-            f"reward {rollout.reward} ({rewards}), advantage {rollout.advantage}, "
-            f"{rollout.tokens} tokens, {rollout.finish}",
-            "",
-            safe(rollout.text, "\n"),
-            "",
-        ]
-    return "\n".join(lines)

@@ -8,9 +8,10 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import LAST, bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
@@ -63,14 +64,33 @@ class Curves(ChartStack, SnapshotList):
         bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
     ]  # fmt: skip
 
+    added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
+
     def count(self) -> int:
-        return len(charts_of(self.snapshot))
+        return len(self.charts)
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """The charts in their order."""
+        return charts_of(self.snapshot, self.added)
 
     @property
     def chosen(self) -> Chart | None:
         """The chart under the cursor."""
-        charts = charts_of(self.snapshot)
+        charts = self.charts
         return charts[self.selected] if charts else None
+
+    @property
+    def alone(self) -> bool:
+        """Whether only the chosen chart is drawn."""
+        return self.screen.maximized is self
+
+    def go_to(self, metric: str) -> None:
+        """Choose the chart of a metric, which is added if there is none."""
+        if not any(metric in chart.keys for chart in self.charts):
+            self.added = (*self.added, metric)
+        indices = (i for i, chart in enumerate(self.charts) if metric in chart.keys)
+        self.cursor = next(indices, self.cursor)
 
     def topic(self) -> str:
         """Return the topic of the selected chart's first metric."""
@@ -78,7 +98,7 @@ class Curves(ChartStack, SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The charts that fit, row by row, in one column or two."""
-        snapshot, charts = self.snapshot, charts_of(self.snapshot)
+        snapshot, charts = self.snapshot, self.charts
         if not charts:
             text = "Curves begin after step 1."
             if snapshot.status == "empty":
@@ -87,14 +107,17 @@ class Curves(ChartStack, SnapshotList):
                 text = "The run is being read."
             return paragraph(text, width, 2, "label")
         axis = 1 if height >= AXIS_FROM else 0
-        columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
-        rows = self.fitting(
-            rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
-            height - axis, self.selected, -(-TELLING // columns),
-        )  # fmt: skip
+        count = 1 if self.alone else len(charts)
+        columns, cells = self.columns(count), self.chart_width(count)
+        rows = [(range(self.selected, self.selected + 1), height - axis)]
+        if not self.alone:
+            rows = self.fitting(
+                rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
+                height - axis, self.selected, -(-TELLING // columns),
+            )  # fmt: skip
         lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
-        more = f" · {hidden} more ↓" if hidden > 0 else ""
+        more = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
@@ -104,19 +127,26 @@ class Curves(ChartStack, SnapshotList):
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, chart = self.snapshot, charts_of(self.snapshot)[index]
+        snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
         series = tuple(snapshot.series.get(key) for key in chart.keys)
-        key = (chart, series, width, height, chosen, snapshot.step,
+        key = (chart, series, width, height, chosen, self.alone, snapshot.step,
                snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
         return self.unchanged(
             chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
+            lambda: render.chart_lines(chart, snapshot, width, height, chosen, self.alone),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
-        super().action_move(rows * self.columns(self.count()) + columns, 0)
+        if self.alone or not rows or abs(rows) == LAST or not self.charts:
+            super().action_move(rows + columns, 0)
+            return
+        columns = self.columns(self.count())
+        layout = [members for members, _ in rows_of(self.charts, self.snapshot, columns, TIGHT)]
+        at = next(i for i, members in enumerate(layout) if self.selected in members)
+        target = layout[clamped(at + rows, len(layout))]
+        self.cursor = target[clamped(self.selected - layout[at].start, len(target))]
 
     def action_open(self) -> None:
         """Explain the selected metric."""

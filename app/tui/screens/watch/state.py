@@ -164,9 +164,9 @@ FIXED = (
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
-def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts that a run has data for; those that never change come last."""
-    charts = (reward_chart(snapshot), *FIXED)
+def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:
+    """The charts that a run has data for, and of added metrics; constant ones come last."""
+    charts = (reward_chart(snapshot), *FIXED, *(Chart(spec(key).label, (key,)) for key in added))
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     of_data = ("loss", "perplexity") if "perplexity" in snapshot.series else ()
     return tuple(
