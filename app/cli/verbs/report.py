@@ -68,7 +68,8 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 
     detail = reader.run(run.key)
     pinned = grouped(
-        (group.prompt_hash, group) for group in reader.groups_with(run.key, origin="pinned")
+        (group.prompt_hash, group)
+        for group in reader.groups(run.key, origin="pinned", rollouts=False)
     )
     times = phase_times([detail.summary])
     keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]

@@ -17,10 +17,10 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.numbers import short
-from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
+from grpo_tui.experiments.compare.runs import compare, only_recorded
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
-from grpo_tui.experiments.errors import CompareError, RunNotFoundError
+from grpo_tui.experiments.errors import RunNotFoundError
 from grpo_tui.experiments.values import GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -452,8 +452,7 @@ def load_answers(
     groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
-        try:
-            groups[run.id] = side_by_side(reader, [run], prompt.example_key, step).groups[0]
-        except CompareError:
-            groups[run.id] = None
+        answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
+        keys = [group.key for group in answered if group.step <= step]
+        groups[run.id] = reader.group(keys[-1]) if keys else None
     return Answers(prompt=prompt, groups=groups)

@@ -272,7 +272,7 @@ def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> Gro
     return GroupDetail(
         group=group,
         answers=tuple(map(answer, group.rollouts)),
-        history=reader.groups_with(step.run.key, rollouts=True, prompt_hash=group.prompt_hash),
+        history=reader.groups(step.run.key, prompt_hash=group.prompt_hash),
         missing=missing,
         recorded=tokens is not None,
     )

@@ -250,13 +250,14 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
     update = ev.UpdateTotals(rows=16, tokens=100)
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), 6)
-        whole = reader.tokens_of(1, [group.key for group in shown.groups])
+        whole = {group.key: reader.tokens(1, group.key) for group in shown.groups}
         assert {group for group, _ in read_step(reader, shown, 6)[1]} == {0, 1, 2, 3}
         for key, view in whole.items():
+            assert view is not None
             updates = () if key == shown.groups[1].key else (update,) * 2
             told = tuple(replace(row, updates=updates) for row in view.rows)
             whole[key] = replace(view, rows=told)
-        reader.tokens_of = lambda *_: whole  # type: ignore[method-assign]
+        reader.tokens = lambda run, group: whole[group]  # type: ignore[method-assign]  # noqa: ARG005
         numbers, rows = read_step(reader, shown, 6)
     assert {group for group, _ in rows} == {0, 2, 3}
     assert (len(numbers.groups), len(numbers.recorded)) == (16, 12)

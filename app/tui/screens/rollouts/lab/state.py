@@ -47,7 +47,7 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     run = base.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
     groups_of_step = replace(base, step=step, groups=groups)
-    recorded = reader.tokens_of(run.key, [group.key for group in groups if group.has_tokens])
+    recorded = {group.key: view for group in groups if (view := reader.tokens(run.key, group.key))}
     # a group without a signal may have numbers, but no update with denominators for it
     with_updates = any(row.updates for tokens in recorded.values() for row in tokens.rows)
     rows: dict[tuple[int, int], TokenRow] = {}
