@@ -1,16 +1,20 @@
-"""MLX's peak of a backward pass beside what `plan` says of it, as a table of Markdown.
+"""The peak of a backward pass beside what `plan` says of it, as a table of Markdown.
 
     python -m benchmarks.plan [NAME ...]
 
 A random model of each configuration in tests/engine/policy/configs scores two answers to a prompt,
 of three lengths, for a gradient; for the longest its layers are recomputed. The plan comes
 from config.json alone. One operation runs at a time, so that the peak is of arrays that are in use:
-on a CPU MLX runs up to ten operations ahead of the memory that they free.
+on a CPU MLX runs up to ten operations ahead of the memory that they free. Of the compiled kernels,
+which MLX does not count, it is the growth of the resident memory of a process.
 """
 
+import ctypes
 import gc
 import json
+import multiprocessing
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,12 +37,17 @@ from tests.engine.tiny import write_config
 CONFIGS = Path(__file__).parents[1] / "tests" / "engine" / "policy" / "configs"
 STEPS = ((Lengths(32, 64), "off"), (Lengths(64, 192), "off"), (Lengths(96, 320), "on"))
 ROWS = 2
+BY_KERNELS = ("llama", "qwen3")  # also measured by resident memory
 HEADER = ("model", "M parameters", "tokens", "layers", "measured MB", "plan MB", "off by")
 
 
 def planned(config: ModelConfig, lengths: Lengths) -> int:
     """The bytes of an update that `plan` expects, without weights and their gradients."""
     policy = replace(describe(config), grad_checkpoint=config.grad_checkpoint == "on")
+    return planned_for(policy, lengths)
+
+
+def planned_for(policy: Policy, lengths: Lengths) -> int:
     return estimate_memory(
         policy,
         rows=ROWS,
@@ -51,6 +60,37 @@ def planned(config: ModelConfig, lengths: Lengths) -> int:
 def measured(config: ModelConfig, lengths: Lengths) -> int:
     """MLX's peak of an update's forward and backward pass, without weights and their gradients."""
     policy = load_policy(config, seed=0)
+    gc.collect()
+    limit, before = mx.set_memory_limit(1), mx.get_active_memory()
+    mx.reset_peak_memory()
+    run_passes(policy, lengths)
+    mx.set_memory_limit(limit)
+    return mx.get_peak_memory() - before - gradient_bytes(policy)
+
+
+def resident(config: ModelConfig, lengths: Lengths) -> tuple[int, int]:
+    """What this process grows by at most in the same passes, and what `plan` expects."""
+    blas.ensure()
+    policy = load_policy(config, seed=0)
+    run_passes(policy, Lengths(2, 2))  # loads what is loaded once
+    gc.collect()
+    mx.clear_cache()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free counts as used from the first pass on
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = status("VmRSS")
+    run_passes(policy, lengths)
+    return status("VmHWM") - before - gradient_bytes(policy), planned_for(policy, lengths)
+
+
+def status(field: str) -> int:
+    """Bytes of this process, as Linux counts them."""
+    lines = Path("/proc/self/status").read_text()
+    (kilobytes,) = re.findall(rf"{field}:\s+(\d+) kB", lines)
+    return 1024 * int(kilobytes)
+
+
+def run_passes(policy: Policy, lengths: Lengths) -> None:
+    """Score answers to a prompt, forward and backward."""
     source = random.Random(1)
     prompt, *answers = (
         tuple(source.randrange(3, 250) for _ in range(count))
@@ -62,13 +102,8 @@ def measured(config: ModelConfig, lengths: Lengths) -> int:
         scores = token_scores(policy, batch, temperature=1.0, entropy=True)
         return scores.logprobs.mean(), scores.entropy
 
-    gc.collect()
-    limit, before = mx.set_memory_limit(1), mx.get_active_memory()
-    mx.reset_peak_memory()
     (value, entropy), gradient = nn.value_and_grad(policy.module, loss)()
     mx.eval(value, entropy, gradient)
-    mx.set_memory_limit(limit)
-    return mx.get_peak_memory() - before - gradient_bytes(policy)
 
 
 def gradient_bytes(policy: Policy) -> int:
@@ -81,27 +116,30 @@ def write_random(name: str, folder: Path) -> Path:
     return write_config(folder / name, config, scale=1.0)
 
 
-def settings(model: Path, layers: str) -> ModelConfig:
+def settings(model: Path, layers: str, compute: str = "graph") -> ModelConfig:
     return ModelConfig(
-        path=str(model), compute="graph", dtype="float32", quantized="keep", grad_checkpoint=layers
+        path=str(model), compute=compute, dtype="float32", quantized="keep", grad_checkpoint=layers
     )
 
 
 def rows(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
     """The lines of a model."""
     model = write_random(name, folder)
+    parameters = f"{describe(settings(model, 'off')).parameters / 1e6:.1f}"
+
+    def row(lengths: Lengths, kind: str, size: int, plan: int) -> tuple[str, ...]:
+        numbers = (f"{size / 1e6:.1f}", f"{plan / 1e6:.1f}", f"{plan / size - 1:+.0%}")
+        return (name, parameters, f"{lengths.prompt} + {lengths.answer}", kind, *numbers)
+
     for lengths, layers in STEPS:
         config = settings(model, layers)
-        size, plan = measured(config, lengths), planned(config, lengths)
-        yield (
-            name,
-            f"{describe(config).parameters / 1e6:.1f}",
-            f"{lengths.prompt} + {lengths.answer}",
-            {"on": "recomputed", "off": "kept"}[layers],
-            f"{size / 1e6:.1f}",
-            f"{plan / 1e6:.1f}",
-            f"{plan / size - 1:+.0%}",
-        )
+        kind = {"on": "recomputed", "off": "kept"}[layers]
+        yield row(lengths, kind, measured(config, lengths), planned(config, lengths))
+    if name in BY_KERNELS and blas.products():
+        for lengths, _ in STEPS:
+            config = settings(model, "off", "kernels")
+            with multiprocessing.get_context("spawn").Pool(1) as process:
+                yield row(lengths, "kept, kernels", *process.apply(resident, (config, lengths)))
 
 
 def main(names: list[str]) -> None:

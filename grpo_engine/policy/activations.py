@@ -1,24 +1,26 @@
 """Counts the arrays that a backward pass keeps, in the graph of a model, with or without weights.
 
-A row of tokens is traced through the layers and back; nothing is computed. Attention by MLX's
-function is left out of the graph and counted by its calls, for it may run in chunks.
+A row of tokens is traced through the layers and back, with the arrays of all layers kept and with
+each layer computed again; nothing is computed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.models.gated_delta
 import numpy as np
 
-from grpo_engine.policy import gated_delta
+from grpo_engine.policy import checkpointing, gated_delta
+from grpo_engine.policy.attention import plain
 from grpo_engine.policy.trees import flatten
 
 TOKENS = 127  # of the row: no other dimension of a model, and almost two chunks of 64
+KEYS = 131  # of MLX's attention, which may run in chunks: its scores differ from others in shape
 VIEWS = {
     "AsStrided",
     "Broadcast",
@@ -36,55 +38,91 @@ VIEWS = {
 PRODUCTS = {"AddMM", "GatherMM", "GatherQMM", "Matmul", "QuantizedMatmul"}  # no output in an input
 
 
+class Moment(NamedTuple):
+    """Bytes of the arrays that are alive at once."""
+
+    token: float  # per token
+    score: float  # per query and key of MLX's attention
+    pair: float = 0  # per pair of tokens, of attention that is not MLX's function
+
+
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What a forward and backward pass through the layers has in memory at its peak."""
+    """What a forward and backward pass through the layers has in memory when it may be most."""
 
-    token: float  # bytes per token
-    pair: float  # bytes per pair of tokens, of attention that is not MLX's function
-    heads: tuple[int, ...]  # of each call of MLX's function
-    keys: int  # numbers per token in keys and values of all calls
+    kept: list[Moment]
+    recomputed: list[Moment]  # if the backward pass computes each layer again
+    keys: int  # numbers per token in keys and values of all calls of MLX's attention
+    section: float = 0  # bytes per token of a section of the gated delta rule
 
 
-def trace(module: nn.Module, hidden: Any) -> Activations | None:
-    """Trace `hidden`, a function of ids [1, L] that runs the layers of `module`, if it can be."""
-    records: list[Mapping[str, Any]] = []
-    calls: list[tuple[int, int]] = []
+def trace(model: nn.Module, hidden: Any) -> Activations | None:
+    """Trace `hidden`, a function of ids [1, L] that runs the layers of `model`, if it can be."""
+    keys: list[int] = []
+    layers: list[tuple[Any, Any, Any]] = []
+    sections: list[list[mx.array]] = []
 
-    def attend(q: mx.array, k: mx.array, v: mx.array, **_: Any) -> mx.array:
-        calls.append((q.shape[1], k.shape[1] * (k.shape[3] + v.shape[3])))
-        return _reading(q[..., :1] + mx.zeros((*q.shape[:3], v.shape[3]), q.dtype), q, k, v)
+    def attend(q: mx.array, k: mx.array, v: mx.array, *, scale: float, **_: Any) -> mx.array:
+        keys.append(k.shape[1] * (k.shape[3] + v.shape[3]))
+        k, v = (mx.pad(array, [(0, 0), (0, 0), (0, KEYS - TOKENS), (0, 0)]) for array in (k, v))
+        return plain(q, k, v, scale=scale, mask="causal", stream=mx.cpu)
 
-    def gradients(ids: mx.array) -> list[mx.array]:
-        _, found = nn.value_and_grad(module, lambda: hidden(ids).sum())()
+    def recurrence(state: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        sections.append([mx.zeros(array.shape) for array in (state, *arrays)])
+        return state, _reading(arrays[2], state, *arrays), state[None]
+
+    def checkpoint(run: Any) -> Any:
+        def call(*inputs: Any) -> Any:
+            outputs = run(*inputs)
+            layers.append((run, inputs, outputs))
+            return outputs
+
+        return call
+
+    def kept(ids: mx.array) -> list[mx.array]:
+        _, found = nn.value_and_grad(model, lambda: hidden(ids).sum())()
         return list(flatten(found).values())
 
-    training = module.training
+    def recomputed(ids: mx.array) -> list[mx.array]:
+        layers.clear()
+        hidden(ids)
+        outer, found = list[mx.array](), list[mx.array]()
+        for run, inputs, outputs in reversed(layers):
+            output, *states = flatten(outputs).values()
+            cotangents = [*(outer[:1] or [output]), *map(mx.zeros_like, states)]
+            weights, outer, _ = checkpointing.gradients(run, inputs, cotangents)
+            found += weights.values()
+        return found
+
+    def section(*arrays: mx.array) -> list[mx.array]:
+        return mx.vjp(gated_delta._section, list(arrays), [arrays[0], arrays[3]])[1]
+
+    ids = mx.zeros((1, TOKENS), mx.int32)
+    training, types = model.training, [type(layer) for layer in model.layers]
     try:
-        with _stand_ins(attend):
-            module.train()
-            mx.export_function(records.append, gradients, mx.zeros((1, TOKENS), mx.int32))
+        model.train()
+        checkpointing.checkpoint_layers(model)
+        with _stand_ins(attend, checkpoint, recurrence):
+            of_all, numbers = _moments(kept, ids), sum(keys)
+            of_layers = _moments(recomputed, ids) if layers else of_all
+        of_section = _moments(section, *sections[0])[0].token if sections else 0
     except ValueError:  # dbrx reads numbers while its graph is built
         return None
     finally:
-        module.train(training)
-    linear, square = _peak(records)
-    return Activations(
-        linear / TOKENS,
-        square / TOKENS**2,
-        tuple(heads for heads, _ in calls),
-        sum(k for _, k in calls),
-    )
+        model.train(training)
+        for module, kind in zip(model.layers, types, strict=True):
+            module.__class__ = kind
+    return Activations(of_all, of_layers, numbers, of_section)
 
 
 @contextmanager
-def _stand_ins(attend: Any) -> Iterator[None]:
+def _stand_ins(attend: Any, checkpoint: Any, recurrence: Any) -> Iterator[None]:
     """Replace what has a gradient of its own, which cannot be exported."""
     places: list[tuple[Any, str, Any]] = [
         (mx.fast, "scaled_dot_product_attention", attend),
-        (mx, "checkpoint", lambda function: function),
+        (checkpointing, "checkpoint", checkpoint),
         (mx, "gather_mm", _gather_mm),
-        (gated_delta, "_recurrence", _recurrence),
+        (gated_delta, "_recurrence", recurrence),
         (mlx_lm.models.gated_delta, "gated_delta_ops", gated_delta.gated_delta_chunks),
     ]
     plain = [getattr(owner, name) for owner, name, _ in places]
@@ -95,11 +133,6 @@ def _stand_ins(attend: Any) -> Iterator[None]:
     finally:
         for (owner, name, _), function in zip(places, plain, strict=True):
             setattr(owner, name, function)
-
-
-def _recurrence(state: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """As the gated delta rule keeps its inputs for its backward pass."""
-    return state, _reading(arrays[2], state, *arrays), state[None]
 
 
 def _gather_mm(a: mx.array, b: mx.array, *, rhs_indices: mx.array, **_: Any) -> mx.array:
@@ -114,68 +147,57 @@ def _reading(output: mx.array, *inputs: mx.array) -> mx.array:
     return mx.stop_gradient(output) + mx.stack(ends).sum().astype(output.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation of the graph; a view stands for the array that it is of."""
-
-    name: str
-    read: set[str]
-    new: dict[str, np.ndarray]  # bytes of each: [of other shapes, of tokens x tokens]
-
-
-def _operations(
-    records: Sequence[Mapping[str, Any]], array_of: dict[str, str]
-) -> Iterator[Operation]:
-    """The operations on what depends on the input; `array_of` gets the array of each view."""
-    strided: set[str] = set()
-    for record in records:
-        if record["type"] == "inputs":
-            array_of |= {name: name for name, _, _ in record["inputs"]}
-        read = [name for name, _, _ in record.get("inputs", ()) if name in array_of]
-        if record["type"] != "primitive" or not read:
-            continue
-        kind, new = record["name"], {}
-        source = read[0]
-        is_view = kind in VIEWS and not (kind in ("Flatten", "Reshape") and source in strided)
-        for name, shape, dtype in record["outputs"]:
-            array_of[name] = array_of[source] if is_view else name
-            if is_view and (kind in ("Broadcast", "Transpose") or source in strided):
-                strided.add(name)
-            elif not is_view:
-                size, is_square = prod(shape) * dtype.size, shape[-2:] == (TOKENS, TOKENS)
-                new[name] = np.array([0, size] if is_square else [size, 0])
-        yield Operation(kind, {array_of[name] for name in read}, new)
-
-
-def _peak(records: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """The most bytes of arrays that depend on the input, without the results."""
-    array_of: dict[str, str] = {}
-    operations = list(_operations(records, array_of))
+def _moments(function: Any, *inputs: mx.array) -> list[Moment]:
+    """When arrays that depend on the inputs take most, without the results."""
+    records: list[dict[str, Any]] = []
+    mx.export_function(records.append, function, *inputs)
+    operations = [record for record in records if record["type"] == "primitive"]
     (results,) = (record["outputs"] for record in records if record["type"] == "outputs")
-    left_out = {array_of.get(name) for name, _, _ in results}
-    sizes = {
-        array: size
+    sizes, array_of = _sizes(operations, {name for name, _, _ in records[0]["inputs"]})
+    for name, _, _ in results:
+        sizes.pop(array_of.get(name, name), None)
+    touched = [
+        {array_of.get(name, name) for name, _, _ in operation["inputs"] + operation["outputs"]}
+        & sizes.keys()
         for operation in operations
-        for array, size in operation.new.items()
-        if array not in left_out
-    }
-    last = {
-        array: index
-        for index, operation in enumerate(operations)
-        for array in operation.read | operation.new.keys()
-        if array in sizes
-    }
-    alive = most = np.zeros(2, int)
-    for index, operation in enumerate(operations):
-        new = [sizes[array] for array in operation.new if array in sizes]
-        ended = [
-            sizes[array]
-            for array in operation.read | operation.new.keys()
-            if last.get(array) == index
-        ]
+    ]
+    last = {array: index for index, arrays in enumerate(touched) for array in arrays}
+    alive = np.zeros(3, int)
+    moments: list[Moment] = []
+    for index, (operation, arrays) in enumerate(zip(operations, touched, strict=True)):
+        new = [sizes[name] for name, _, _ in operation["outputs"] if name in sizes]
+        ended = [sizes[array] for array in arrays if last[array] == index]
         before, alive = alive + sum(new), alive + sum(new) - sum(ended)
-        in_place = operation.name not in PRODUCTS and any(
+        in_place = operation["name"] not in PRODUCTS and any(
             (size == other).all() for size in new for other in ended
         )
-        most = max(most, alive if in_place else before, key=np.sum)
-    return int(most[0]), int(most[1])
+        most = (alive if in_place else before) / (TOKENS, TOKENS * KEYS, TOKENS**2)
+        if not any((most <= moment).all() for moment in moments):
+            moments = [moment for moment in moments if (moment > most).any()]
+            moments.append(Moment(*most.tolist()))
+    return sorted(moments, reverse=True)
+
+
+def _sizes(
+    operations: Sequence[Mapping[str, Any]], depending: set[str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Bytes of each array, as in `Moment`, and the array that a view is of."""
+    sizes: dict[str, np.ndarray] = {}
+    array_of: dict[str, str] = {}
+    strided: set[str] = set()
+    for operation in operations:
+        kind, read = operation["name"], [name for name, _, _ in operation["inputs"]]
+        is_view = kind in VIEWS and not (kind in ("Flatten", "Reshape") and read[0] in strided)
+        for index, (name, shape, dtype) in enumerate(operation["outputs"]):
+            sources = [read[index if kind == "Depends" else 0]] if is_view else read
+            depends = not depending.isdisjoint(sources)
+            if depends:
+                depending.add(name)
+            if is_view:
+                array_of[name] = array_of.get(sources[0], sources[0])
+                if kind in ("Broadcast", "Transpose") or sources[0] in strided:
+                    strided.add(name)
+            elif depends:
+                column = {KEYS: 1, TOKENS: 2}.get(shape[-1], 0) if TOKENS in shape[-2:-1] else 0
+                sizes[name] = np.eye(3, dtype=int)[column] * prod(shape) * dtype.size
+    return sizes, array_of

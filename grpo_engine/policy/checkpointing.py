@@ -2,10 +2,12 @@
 
 import copy
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map
 
 from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.trees import flatten, nest
@@ -14,7 +16,35 @@ from grpo_engine.policy.trees import flatten, nest
 def checkpoint_layers(model: nn.Module) -> None:
     """Make the layers of this model only recompute their forward in the backward pass."""
     for layer in model.layers:
-        layer.__class__ = _checkpointed(type(layer))  # type: ignore[arg-type]
+        if type(layer).__call__ is not _call:
+            layer.__class__ = _checkpointed(type(layer))  # type: ignore[arg-type]
+
+
+def checkpoint(run: Any) -> Any:
+    """The function, which runs again in the backward pass."""
+    function = mx.custom_function(run)
+    function.vjp(lambda inputs, cotangents, _: gradients(run, inputs, cotangents))
+    return function
+
+
+def gradients(run: Any, inputs: Any, cotangents: Any) -> Any:
+    """Gradients of a function that runs again when the cotangents are there.
+
+    All are computed before any is used, so that one layer's arrays at a time are in memory.
+    """
+    outer = list(flatten(cotangents).values())
+
+    def outputs(*arrays: mx.array) -> list[mx.array]:
+        return list(flatten(run(*_like(inputs, arrays))).values())
+
+    _, found = mx.vjp(outputs, mx.depends(list(flatten(inputs).values()), outer), outer)
+    return _like(inputs, mx.depends(found, found))
+
+
+def _like(tree: Any, arrays: Iterable[mx.array]) -> Any:
+    """A tree with other arrays."""
+    rest = iter(arrays)
+    return tree_map(lambda _: next(rest), tree)
 
 
 @functools.cache
@@ -53,7 +83,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         return out, [cache.arrays for cache in new_caches]
 
     states = [cache.arrays for cache in before]
-    out, after = mx.checkpoint(run)(trained, list(arrays.values()), states)
+    out, after = checkpoint(run)(trained, list(arrays.values()), states)
     for cache, state in zip(caches.values(), after, strict=True):
         cache.store(*state)
     return out

@@ -110,10 +110,13 @@ def surrogate_scores(
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
     cotangent = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
     slope = _vjp(head, fixed, cotangent) / (-temperature * parts.total)
-    logprobs = with_slope(parts.logprob(tokens), hidden, slope)
-    if not scoring.entropy:
+    logprobs = parts.logprob(tokens)
+    entropy = parts.entropy() if scoring.entropy else None
+    # before the backward pass, else the logits are in memory until the end
+    slope = mx.depends(slope, [array for array in (logprobs, entropy) if array is not None])
+    logprobs = with_slope(logprobs, hidden, slope)
+    if entropy is None:
         return HeadScores(logprobs)
-    entropy = parts.entropy()
     if not scoring.entropy_gradient:
         return HeadScores(logprobs, entropy)
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)

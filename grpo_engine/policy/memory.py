@@ -16,19 +16,16 @@ import mlx.core as mx
 
 from grpo_engine.cpu.passes import head_tokens
 from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
-from grpo_engine.policy.activations import Activations, trace
+from grpo_engine.policy.activations import Activations, Moment, trace
 from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
+from grpo_engine.policy.gated_delta import CHUNK, SECTION
 from grpo_engine.policy.load import number
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.quantized import bits_of
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
-CHUNK_SCORES = 2  # arrays of the chunk of attention that the backward pass is in
-# With recomputed layers: as much as so many layers keep, hidden states between all of them, and of
-# the keys and values a part.
-RECOMPUTED, BETWEEN, CACHES = 1.4, 2, 0.6
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 4  # arrays of a head chunk: logits, exponentials, slope, product
 # While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
@@ -131,6 +128,7 @@ class Tokens(NamedTuple):
     all_pairs: int
     pairs: int  # whose scores MLX's attention keeps
     chunk: int = 0  # pairs of a chunk of attention, which keeps no scores
+    rows: int = 1
 
     @classmethod
     def of(cls, heads: int, rows: int, new: int, before: int = 0) -> "Tokens":
@@ -139,7 +137,7 @@ class Tokens(NamedTuple):
         chunk = chunk_length(rows, heads, length)
         pairs = rows * length * min(new, chunk)
         kept = (pairs, 0) if new <= chunk else (0, pairs)
-        return cls(rows * new, rows * length, rows * length * new, *kept)
+        return cls(rows * new, rows * length, rows * length * new, *kept, rows)
 
     def after(self, prompts: "Tokens") -> "Tokens":
         """With the prompts that come before."""
@@ -149,6 +147,7 @@ class Tokens(NamedTuple):
             self.all_pairs + prompts.all_pairs,
             self.pairs + prompts.pairs,
             max(self.chunk, prompts.chunk),
+            max(self.rows, prompts.rows),
         )
 
 
@@ -202,24 +201,36 @@ def _activations(policy: Policy) -> Activations:
     """What the graph of this policy keeps, traced once."""
     if not policy.traced:
         hidden = policy.parts.hidden if policy.parts else policy.model
-        policy.traced.append(trace(policy.module, hidden) or _usual(Sizes.of(policy)))
+        policy.traced.append(trace(policy.model, hidden) or _usual(Sizes.of(policy)))
     return policy.traced[0]
 
 
 def _usual(sizes: Sizes) -> Activations:
     """What a llama of these sizes keeps."""
     width = 5 * (sizes.hidden + sizes.inner) + 2 * sizes.queries + sizes.kv_width
-    heads = (sizes.heads,) * sizes.layers
-    return Activations(sizes.layers * width * sizes.bytes, 0, heads, sizes.layers * sizes.kv_width)
+    layer, inputs = width * sizes.bytes, sizes.layers * sizes.hidden * sizes.bytes
+    scores = sizes.heads * sizes.bytes
+    kept = Moment(sizes.layers * layer, (sizes.layers + 2) * scores)
+    recomputed = Moment(inputs + layer, 3 * scores)
+    return Activations([kept], [recomputed], sizes.layers * sizes.kv_width)
 
 
-def _kept(policy: Policy, sizes: Sizes, run: Tokens) -> float:
-    """Bytes that all layers keep for their backward pass."""
+def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = False) -> float:
+    """Most bytes of the layers' arrays in a forward and backward pass."""
     graph = _activations(policy)
-    trained = _trained_layers(policy, sizes.layers) / sizes.layers
-    scores = trained * sum(graph.heads) * run.pairs
     copies = graph.keys * (run.keys - run.tokens)  # of the prompts' keys and values, for each row
-    return graph.token * run.tokens + graph.pair * run.all_pairs + (scores + copies) * sizes.bytes
+    moments = graph.recomputed if recomputed else graph.kept
+    # that other layers keep where attention does not run in chunks
+    kept = moments[0].score - graph.recomputed[0].score
+    most = max(
+        moment.token * run.tokens
+        + moment.score * run.pairs
+        + (moment.score - kept) * run.chunk
+        + moment.pair * run.all_pairs
+        for moment in moments
+    )
+    section = graph.section * min(run.tokens, run.rows * CHUNK * SECTION) if recomputed else 0
+    return most + section + copies * sizes.bytes
 
 
 def estimate_memory(
@@ -276,7 +287,7 @@ def _sampling(
     run = Tokens.of(sizes.heads, prompts, prompt_tokens)
     prefill: float = sizes.pass_bytes(run.tokens, 0)
     if policy.kernels is None:
-        prefill = PREFILL * _kept(policy, sizes, run) / sizes.layers
+        prefill = PREFILL * _alive(policy, sizes, run) / sizes.layers
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
     return int(copies + caches + prefill + logits)
 
@@ -298,18 +309,14 @@ def _update(
     if policy.training_kernels is not None:
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
         return sizes.pass_bytes(run.tokens, _trained_layers(policy, sizes.layers)) + logits
-    activations = _kept(policy, sizes, run)
-    current = max(_activations(policy).heads, default=0) * sizes.bytes
-    current *= run.pairs + CHUNK_SCORES * run.chunk
     positions = rows * (prompt_tokens + new_tokens)
     if policy.parts is not None:
         positions = min(rows * new_tokens, policy.head_chunk)
     logits = LOGITS * positions * sizes.vocabulary * 4
+    layers = _alive(policy, sizes, run, recomputed=policy.grad_checkpoint)
     if not policy.grad_checkpoint:
-        return int(activations + current + logits)
-    caches = CACHES * run.keys * _activations(policy).keys
-    between = (BETWEEN * run.tokens * sizes.hidden * sizes.layers + caches) * sizes.bytes
-    return int(between + max(RECOMPUTED / sizes.layers * activations + current, logits))
+        return int(layers + logits)
+    return int(max(layers, run.tokens * sizes.hidden * sizes.layers * sizes.bytes + logits))
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:

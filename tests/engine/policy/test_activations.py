@@ -11,6 +11,7 @@ import pytest
 from benchmarks.models import tiny_config
 from benchmarks.plan import measured, planned, settings, write_random
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy.activations import trace
 from grpo_engine.policy.forward import _head_scores
 from grpo_engine.policy.head import Scoring
 from grpo_engine.policy.load import load_policy
@@ -39,11 +40,27 @@ def test_a_plan_from_the_configuration_is_close_to_the_peak(name: str, tmp_path:
     assert planned(config, LENGTHS) == pytest.approx(measured(config, LENGTHS), rel=0.15)
 
 
-def test_recomputed_layers_are_planned_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "qwen2-4bit"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3_5", "qwen3_moe")],
+)
+def test_recomputed_layers_are_planned_for(name: str, tmp_path: Path) -> None:
+    model, lengths = write_random(name, tmp_path), Lengths(96, 320)
+    recomputed = planned(settings(model, "on"), lengths)
+    assert recomputed == pytest.approx(measured(settings(model, "on"), lengths), rel=0.2)
+    assert recomputed < planned(settings(model, "off"), lengths) / 2
+
+
+def test_a_policy_that_recomputes_layers_is_planned_for_as_one_that_keeps_them(
+    tmp_path: Path,
+) -> None:
     model = write_random("llama", tmp_path)
-    recomputed = planned(settings(model, "on"), LENGTHS)
-    assert recomputed == pytest.approx(measured(settings(model, "on"), LENGTHS), rel=0.2)
-    assert recomputed < planned(settings(model, "off"), LENGTHS) / 2
+    policies = [load_policy(settings(model, layers), seed=0) for layers in ("on", "off")]
+    types = [[type(layer) for layer in policy.model.layers] for policy in policies]
+    traced = [trace(policy.model, policy.parts.hidden) for policy in policies if policy.parts]
+    assert traced[0] == traced[1]
+    assert types == [[type(layer) for layer in policy.model.layers] for policy in policies]
 
 
 def test_a_described_model_is_split_and_shares_prompts_as_a_loaded_one(tmp_path: Path) -> None:
