@@ -179,7 +179,7 @@ def unprintable(app: App[Any]) -> list[str]:
     """Characters that a terminal could interpret as control characters."""
     found = []
     for y, line in enumerate(frame(app)):
-        for char in line:
+        for char in sorted(set(line)):
             if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co"):
                 found.append(f"line {y} holds U+{ord(char):04X}")
     return found

@@ -91,7 +91,7 @@ def sorted_places(
             except ImportRefusedError:
                 return False
 
-    return plantable(theirs, folder, accepted)
+    return plantable(theirs, folder, accepted, KNOWN)
 
 
 @pytest.fixture(scope="module")

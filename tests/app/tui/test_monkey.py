@@ -46,7 +46,7 @@ async def romp(
 async def test_a_short_romp_breaks_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkey = await romp(world, tmp_path, monkeypatch, 120, 2)
+    monkey = await romp(world, tmp_path, monkeypatch, 60, 2)
     assert len({screen for screen, _ in monkey.done}) >= 4
 
 
