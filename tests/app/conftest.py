@@ -29,7 +29,7 @@ def _parsed(css: str, variables: Any, words: Any) -> list[RuleSet]:
     return parse_rules(Stylesheet(variables=dict(variables)), css, **dict(words))
 
 
-@pytest.fixture
-def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep New run from starting a trial process."""
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep New run from starting a trial process, but where a test sets how long it waits."""
     monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)

@@ -19,8 +19,6 @@ from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.engine.sandbox.processes import pids_of
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 OWN = """
 import os, time
 from grpo_engine.environments.protocol import Reply

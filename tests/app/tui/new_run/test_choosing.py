@@ -19,8 +19,6 @@ from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 REWARDS = """
 import nothing_that_is_installed
 

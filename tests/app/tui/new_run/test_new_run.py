@@ -24,8 +24,6 @@ from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:

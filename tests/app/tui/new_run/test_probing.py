@@ -14,8 +14,6 @@ from tests.app import frames
 from tests.app.new_run_kit import opened, turn_to, workbench
 from tests.app.rest import until
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 def table(temperature: float, *shares: float, recommended: int | None = None) -> dict[str, Any]:
     rows = [

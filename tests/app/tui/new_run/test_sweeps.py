@@ -25,8 +25,6 @@ from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 def form(**edits: str) -> RunForm:
     result = RunForm(preset("starter").config, Origin(name="starter"))
