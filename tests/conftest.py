@@ -52,6 +52,14 @@ def _kernels_stay_in_their_folder() -> Iterator[None]:
         kernels.prepare()
 
 
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, problems and rewards, for the tests of a file."""
+    from tests.engine.runs import write_world
+
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _kernels_are_shared_between_modules() -> Iterator[None]:
     """Exchange what MLX compiled with the other test processes."""

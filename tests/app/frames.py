@@ -28,7 +28,7 @@ from grpo_tui.app.tui.widgets.panel import Panel
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.
-LOOKS = [*((size, DARK) for size in SIZES), ((120, 40), "light")]
+LOOKS = list(zip(SIZES, (DARK, "light", DARK), strict=True))
 
 
 def frame(app: App[Any]) -> list[str]:

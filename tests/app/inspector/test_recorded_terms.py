@@ -26,7 +26,6 @@ from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, loa
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import settings as run_settings
-from tests.engine.runs import write_world
 from tests.engine.tiny import write_model
 
 SWITCHES: dict[str, list[Any]] = {
@@ -66,11 +65,6 @@ THE_FOUR = (
     {"importance_cap": 1.05, "importance_mode": "token_mask"},
     {"teacher_weight": 0.2},
 )
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def legal(name: str, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.trial.service import Trials
 from grpo_tui.app.tui.screens.new_run.screen import PagePanel
 from tests.app import frames
-from tests.app.new_run_kit import EXAMPLES, opened, turn_to, workbench
+from tests.app.compared import workbench
+from tests.app.new_run_kit import EXAMPLES, opened, turn_to
 from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.engine.sandbox.processes import pids_of

@@ -11,12 +11,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app.monkey import Monkey, kept_at_home, play
 from tests.app.stored import record
-from tests.engine.runs import settings, write_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+from tests.engine.runs import settings
 
 
 async def romp(

@@ -11,7 +11,8 @@ from grpo_tui.app.trial.probing import PROMPTS, SAMPLES, Probing
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.render import probe_enter
 from tests.app import frames
-from tests.app.new_run_kit import opened, turn_to, workbench
+from tests.app.compared import workbench
+from tests.app.new_run_kit import opened, turn_to
 from tests.app.rest import until
 
 
