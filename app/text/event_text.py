@@ -1,5 +1,7 @@
 """Events in a sentence, for the log on Watch, the run's log file and the command line."""
 
+from math import isnan
+
 from grpo_engine import events as ev
 from grpo_tui.app.text.numbers import share, short
 
@@ -54,7 +56,9 @@ def _results(event: ev.EvaluationFinished) -> str:
     accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))  # of old runs
     reward = event.metrics.get("eval/reward")
     right = f", {share(accuracy)} right" if accuracy is not None else ""
-    return right + (f", reward {short(reward)}" if reward is not None else "")
+    if reward is None:
+        return right
+    return right + (", no answer has a score" if isnan(reward) else f", reward {short(reward)}")
 
 
 def _device(name: str) -> str:

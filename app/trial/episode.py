@@ -95,9 +95,8 @@ class Episode:
         if tools:
             call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
             lines.append(("hint", f"tools: {', '.join(tools)}; call one by {call}"))
-        failure = self.client.failure(0)
-        if failure is not None:
-            return Update((*lines, ("error", failure.error)), over=True, failed=True)
+        if error := self.client.last(0).error:
+            return Update((*lines, ("error", error)), over=True, failed=True)
         return Update((*lines, self._turn()))
 
     def answer(self, text: str) -> Update:

@@ -90,7 +90,7 @@ class Player(ABC):
         reply = await self._reply()
         if reply["done"]:
             raise UnusableError("it ended before it asked for an answer")
-        return {"text": "", **reply}
+        return reply
 
     async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
         """Answer its request; return its next one, or its end."""

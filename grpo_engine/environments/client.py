@@ -6,17 +6,16 @@ call. A rollout whose environment fails has an error, and the run continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import (
-    NO_LIMITS,
     NO_USAGE,
     EnvironmentReply,
-    Limits,
-    ToolCall,
     Usage,
 )
 from grpo_engine.rollouts.prompts import Opening
@@ -24,6 +23,7 @@ from grpo_engine.rollouts.types import Outcome
 from grpo_engine.sandbox.client import Call, Result, Sandbox
 from grpo_engine.sandbox.report import Failure
 
+REPLY = TypeAdapter(EnvironmentReply)
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
 MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
@@ -62,11 +62,9 @@ class _Episode:
     # arguments of its steps and the messages of their replies
     past: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
     opening: Opening = field(default_factory=Opening)
-    tools: Sequence[Mapping[str, Any]] = ()
-    limits: Limits = NO_LIMITS
+    last: EnvironmentReply = field(default_factory=EnvironmentReply)
     calls: int = 0
     failures: int = 0
-    failure: EnvironmentReply | None = None
     end: Mapping[str, Any] = field(default_factory=dict)  # its reward and its state
 
     @property
@@ -162,15 +160,14 @@ class EnvironmentClient:
             _Episode(slot, job, self.described[job.environment]) for slot, job in enumerate(jobs)
         ]
         for episode in self._episodes:
-            episode.tools = episode.environment.tools
-            self._submit(episode, "reset", episode.start)
+            self._submit(episode, "reset", **episode.start)
         self._receive(self._sandbox.finish())
         return [episode.opening for episode in self._episodes]
 
     def ask(self, index: int, answer: str, usage: Usage = NO_USAGE) -> None:
         episode = self._episodes[index]
         details = asdict(usage) if episode.environment.is_agent else {}
-        self._submit(episode, "step", {"answer": answer, **details})
+        self._submit(episode, "step", answer=answer, **details)
         self._receive(self._sandbox.poll(0))
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
@@ -180,20 +177,17 @@ class EnvironmentClient:
         replies, self._replies = self._replies, {}
         return sorted(replies.items())
 
-    def failure(self, index: int) -> EnvironmentReply | None:
-        """Why an environment could not begin; None if it has begun."""
-        return self._episodes[index].failure
+    def last(self, index: int) -> EnvironmentReply:
+        """The last reply of a row's environment, how it began or how it failed at its end."""
+        return self._episodes[index].last
 
     def tools(self, index: int) -> Sequence[Mapping[str, Any]]:
-        return self._episodes[index].tools
-
-    def limits(self, index: int) -> Limits:
-        return self._episodes[index].limits
+        return self.last(index).tools or self._episodes[index].environment.tools
 
     def fail(self, index: int, error: str) -> None:
         """End a row's episode before its first answer."""
         episode = self._episodes[index]
-        episode.failure = EnvironmentReply(name=episode.environment.name, error=error)
+        episode.last = EnvironmentReply(name=episode.environment.name, error=error)
 
     def finish(self, failed: Sequence[bool]) -> list[Outcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
@@ -212,13 +206,11 @@ class EnvironmentClient:
     def _load(self, method: str, loads: str, **arguments: Any) -> Call:
         return Call(method, arguments, self._load_limit, loads=loads)
 
-    def _submit(
-        self, episode: _Episode, method: str, arguments: Mapping[str, Any] | None = None
-    ) -> None:
+    def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
         starts = method == "reset" and episode.environment.is_agent
         self._sandbox.submit(_EpisodeCall(
-            "call", {**named, "arguments": dict(arguments or {})},
+            "call", {**named, "arguments": arguments},
             self._load_limit if starts else self._time_limit, episode.slot % self._processes,
             in_thread=True, episode=episode,
         ))  # fmt: skip
@@ -239,33 +231,25 @@ class EnvironmentClient:
         message = failure.message + failure.remedy
         if failure.cause == "timeout":
             message = f"took longer than rewards.time_limit {self._time_limit:g} s"
-        reply = EnvironmentReply(
+        episode.last = EnvironmentReply(
             name=episode.environment.name, ms=1000 * seconds,
             error=f"{method}: {message}{failure.at}",
         )  # fmt: skip
         if method == "step":
-            self._replies[episode.slot] = reply
-        else:
-            episode.failure = reply
+            self._replies[episode.slot] = episode.last
 
     def _replied(self, episode: _Episode, method: str, result: Result) -> None:
-        value = dict(result.value)
-        value["messages"] = messages = tuple(value["messages"])
-        episode.tools = value.pop("tools", episode.tools)
-        if limits := value.pop("limits", None):
-            episode.limits = Limits(tokens=limits["tokens"], stop=tuple(limits["stop"]))
+        reply = REPLY.validate_python({**result.value, "ms": 1000 * result.seconds})
+        episode.calls += len(reply.calls)
+        episode.failures += sum(call.failed for call in reply.calls)
+        name = ", ".join(call.name for call in reply.calls) or episode.environment.name
+        name += ", new context" * reply.restarts
+        episode.last = reply = replace(reply, name=name)
         if method == "reset":
             episode.opening = Opening(
-                text=value["text"], messages=messages, tools=tuple(episode.tools),
-                replaces=episode.environment.is_agent,
+                text=result.value.get("text", ""), messages=reply.messages,
+                tools=tuple(reply.tools), replaces=episode.environment.is_agent,
             )  # fmt: skip
-            return
-        calls = tuple(ToolCall(**call) for call in value.pop("calls", ()))
-        episode.past.append((result.call.arguments["arguments"], result.value["messages"]))
-        episode.calls += len(calls)
-        episode.failures += sum(call.failed for call in calls)
-        name = ", ".join(call.name for call in calls) or episode.environment.name
-        name += ", new context" * value.get("restarts", False)
-        self._replies[episode.slot] = EnvironmentReply(
-            calls=calls, ms=1000 * result.seconds, name=name, **value
-        )
+        else:
+            episode.past.append((result.call.arguments["arguments"], result.value["messages"]))
+            self._replies[episode.slot] = reply

@@ -16,10 +16,10 @@ from grpo_engine.rollouts.prompts import (
     Opening,
     PromptRenderer,
     RenderedPrompt,
-    as_text,
     conversation,
     location,
     reward_prompt,
+    without_tools,
 )
 from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
 from grpo_engine.rollouts.types import Rollout
@@ -48,7 +48,7 @@ class Environments:
         """The dialogue of a program as a prompt."""
         render = replace(self.tokens.render, task=Task(name="agent", train=())).with_tools(tools)
         if not render.template_knows_tools:
-            messages = [as_text(message) for message in messages]
+            messages = without_tools(messages)
         return render(replace(example, prompt=tuple(messages)))
 
     def environment_of(self, example: Example) -> str:
@@ -91,7 +91,7 @@ class Environments:
         firsts = []
         for start, index in zip(range(0, len(jobs), rows), indices, strict=True):
             slots = range(start, start + rows)
-            started = [slot for slot in slots if self.client.failure(slot) is None]
+            started = [slot for slot in slots if not self.client.last(slot).error]
             first = openings[started[0]] if started else NO_OPENING
             for slot in started:
                 if openings[slot] != first:
@@ -135,24 +135,23 @@ class Environments:
             return tokens
         return replace(tokens, render=tokens.render.with_tools(tools))
 
-    def read(self, index: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
+    def read(self, index: int, ids: Sequence[int], answer: str) -> str:
         """An answer whose tool calls are rewritten from the model's own form."""
         tools = self.client.tools(index)
-        read = self._with_tools(index).with_calls
-        return read(before, ids, answer, tools) if tools else answer
+        return self._with_tools(index).with_calls(ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
         outcomes = self.client.finish([rollout.failed for rollout in rollouts])
         results = []
         for index, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
-            failure = None if rollout.failed else self.client.failure(index)
-            if failure is not None:
-                last = Span(
-                    start=len(rollout.ids), length=0, kind="environment", name=failure.name,
-                    turn=rollout.spans[-1].turn, ms=failure.ms, error=failure.error,
+            last = self.client.last(index)
+            if last.error and not rollout.failed:
+                span = Span(
+                    start=len(rollout.ids), length=0, kind="environment", name=last.name,
+                    turn=rollout.spans[-1].turn, ms=last.ms, error=last.error,
                 )  # fmt: skip
-                spans = (*rollout.spans, last)
+                spans = (*rollout.spans, span)
                 rollout = replace(rollout, spans=spans, finish="environment_error")
             results.append(replace(rollout, environment=outcome))
         return results

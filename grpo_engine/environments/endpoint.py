@@ -46,7 +46,6 @@ class Request:
     max_tokens: int  # 0 for no limit
     model: str
     streams: bool
-    reports_usage: bool  # at the end of a stream
 
 
 def response_of(
@@ -78,21 +77,17 @@ def response_of(
     }  # fmt: skip
 
 
-def as_events(response: Mapping[str, Any], *, with_usage: bool) -> str:
-    """A response as a stream: the message, its end, and its usage."""
+def as_events(response: Mapping[str, Any]) -> str:
+    """A response as a stream: the message, and its end with its usage."""
     (choice,) = response["choices"]
     delta = dict(choice["message"])
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-    parts: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
-    ]
-    if with_usage:
-        parts.append({"choices": [], "usage": response["usage"]})
-    common = {**response, "object": "chat.completion.chunk", "usage": None}
-    events = [json.dumps({**common, **part}) for part in parts]
-    return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]"))
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    message = {**end, "delta": delta, "finish_reason": None}
+    chunk = {**response, "object": "chat.completion.chunk", "choices": [end]}
+    events = json.dumps({**chunk, "choices": [message], "usage": None}), json.dumps(chunk), "[DONE]"
+    return "".join(f"data: {event}\n\n" for event in events)
 
 
 def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
@@ -126,11 +121,9 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
     read = [plain_message(message) for message in messages]
     if read[-1]["role"] == "assistant":
         raise RefusedError(400, "the last message is the assistant's; an answer follows another's")
-    options = body.get("stream_options") or {}
     return Request(
         messages=read, tools=[] if body.get("tool_choice") == "none" else tools, stop=tuple(stop),
         max_tokens=limit, model=str(body.get("model")), streams=bool(body.get("stream")),
-        reports_usage=isinstance(options, dict) and bool(options.get("include_usage")),
     )  # fmt: skip
 
 
@@ -241,9 +234,7 @@ class Endpoint:
             case "POST", "chat/completions":
                 request = read_request(body, self.sampling)
                 response = await ask(request)
-                if request.streams:
-                    return as_events(response, with_usage=request.reports_usage)
-                return response
+                return as_events(response) if request.streams else response
             case "GET", "models":
                 model = {"id": self.model, "object": "model", "created": 0, "owned_by": "grpo-tui"}
                 return {"object": "list", "data": [model]}

@@ -7,9 +7,6 @@ import asyncio
 import random
 import ssl
 import time
-from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import count
 
@@ -116,10 +113,8 @@ class HttpClient:
 
 
 def _pause(retry_after: str | None) -> float:
-    """Seconds that a server asks to wait, as a number or a date; 0 without."""
+    """Seconds that a server asks to wait; 0 without, or if it gives a date."""
     try:
         return max(0.0, float(retry_after or 0))
     except ValueError:
-        with suppress(ValueError, TypeError):
-            return (parsedate_to_datetime(str(retry_after)) - datetime.now(UTC)).total_seconds()
         return 0.0

@@ -332,17 +332,17 @@ class _Decoding:
             row.end("length" if row.length >= row.limit else "context", reply)
             return None
         row.add_reply(reply, tokens)
-        row.limits = self.dialogues.episodes.limits(row.number)
         return tokens
 
     def _has_failed(self, row: Row) -> bool:
         """Whether the row's environment could not begin, which ends it."""
-        failure = self.dialogues.episodes.failure(row.number) if self.dialogues else None
-        if failure is not None:
-            row.end("environment_error", failure)
-        elif self.dialogues:
-            row.limits = self.dialogues.episodes.limits(row.number)
-        return failure is not None
+        if self.dialogues is None:
+            return False
+        begun = self.dialogues.episodes.last(row.number)
+        row.limits = begun.limits
+        if begun.error:
+            row.end("environment_error", begun)
+        return bool(begun.error)
 
     def _send_answers(self, *, is_run: bool) -> None:
         """Send answers that have ended to their environments; `is_run`: so is the last token."""
@@ -356,9 +356,7 @@ class _Decoding:
             unread = () if is_run else (row.ids[-1],)
             answer = row.end_turn()
             if self.dialogues.read is not None:
-                ids = row.ids[row.begin :]
-                before = row.context[: -len(ids)]
-                answer = self.dialogues.read(row.number, before, ids, answer)
+                answer = self.dialogues.read(row.number, row.ids[row.begin :], answer)
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
             self.dialogues.episodes.ask(row.number, answer, row.usage)
 

@@ -26,6 +26,17 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What ends the model's next turn besides an end token; 0 tokens are no limit."""
+
+    tokens: int = 0
+    stop: tuple[str, ...] = ()
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentReply:
     """An environment's reply to an answer; with an `error` the rollout has failed.
 
@@ -39,6 +50,8 @@ class EnvironmentReply:
     reward: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     calls: tuple[ToolCall, ...] = ()
+    tools: Sequence[Mapping[str, Any]] = ()  # that the next turn may call, if it says so
+    limits: Limits = NO_LIMITS  # of the next turn
     name: str = ""
     ms: float = 0.0
     error: str = ""
@@ -52,14 +65,6 @@ class EnvironmentReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What ends the model's next turn besides an end token; 0 tokens are no limit."""
-
-    tokens: int = 0
-    stop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The tokens of an answer and of the dialogue before it, and whether its limit cut it."""
 
@@ -68,14 +73,11 @@ class Usage:
     is_cut: bool = False
 
 
-NO_LIMITS, NO_USAGE = Limits(), Usage()
+NO_USAGE = Usage()
 
 
 class Episodes(Protocol):
     """The environments of the rows that are sampled, by the rows' places."""
-
-    def limits(self, index: int) -> Limits:
-        """What the environment of a row says about its next turn."""
 
     def ask(self, index: int, answer: str, usage: Usage) -> None:
         """Give a row's answer to its environment, which replies later."""
@@ -83,8 +85,8 @@ class Episodes(Protocol):
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
         """The replies that have come, after waiting for one at most this long."""
 
-    def failure(self, index: int) -> EnvironmentReply | None:
-        """Why an environment could not begin; None if it has begun."""
+    def last(self, index: int) -> EnvironmentReply:
+        """The last reply of a row's environment, which before its first answer is how it began."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +103,6 @@ class Dialogues:
     end_token: int | None  # the one with which the chat template ends an answer
     max_turns: int
     max_context: int = 0  # tokens of prompt and answer; 0 for the model's context
-    # the answer in a row's index, of its ids after those before, in the form that environments read
-    read: Callable[[int, Sequence[int], Sequence[int], str], str] | None = None
+    # a row's answer, with its ids, in the form that environments read
+    read: Callable[[int, Sequence[int], str], str] | None = None
     waited: float = 0.0

@@ -7,6 +7,7 @@ message is a prefill that the answer continues. A text prompt is tokenised uncha
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -551,14 +552,19 @@ def plain_text(messages: Sequence[Message]) -> str:
     return "\n\n".join([*before, last]) + "\n"
 
 
-def as_text(message: Message) -> Message:
-    """A message with its calls, or the result of one, for a template that knows no tools."""
-    content = str(message.get("content") or "")
-    if message.get("role") == "tool":
-        return {"role": "user", "content": f"<tool_response>{content}</tool_response>"}
-    calls = (json.dumps(call["function"]) for call in message.get("tool_calls", ()))
-    content += "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-    return {"role": message["role"], "content": content}
+def without_tools(messages: Sequence[Message]) -> list[Message]:
+    """Messages for a template that knows no tools: calls as text, results as the user's."""
+    converted: list[Message] = []
+    for role, group in groupby(messages, key=lambda message: str(message["role"])):
+        if role == "tool":
+            texts = (f"<tool_response>{m.get('content')}</tool_response>" for m in group)
+            converted.append({"role": "user", "content": "\n".join(texts)})
+            continue
+        for message in group:
+            calls = (json.dumps(call["function"]) for call in message.get("tool_calls", ()))
+            text = "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+            converted.append({"role": role, "content": f"{message.get('content') or ''}{text}"})
+    return converted
 
 
 def read_template(path: str) -> str:

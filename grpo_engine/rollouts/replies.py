@@ -6,15 +6,20 @@ drops the thinking of earlier turns would. A reply's text that imitates the temp
 tokens is encoded as plain text.
 """
 
-import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_engine.errors import DataError
-from grpo_engine.rollouts.prompts import ANSWER, TURN, PromptRenderer, plain_text
+from grpo_engine.rollouts.prompts import (
+    ANSWER,
+    TURN,
+    PromptRenderer,
+    plain_text,
+    without_tools,
+)
 from grpo_engine.tasks.base import Message
 
 REPLY: Message = {"role": "user", "content": "a reply"}
@@ -41,22 +46,32 @@ class ReplyTokens:
     def end_token(self) -> int | None:
         return self.closing[-1] if self.closing else None
 
-    def with_calls(
-        self, before: Sequence[int], ids: Sequence[int], answer: str, tools: Sequence[Any]
-    ) -> str:
-        """The answer with the calls of the model's own chat template as environments read them."""
-        render, tokenizer = self.render, self.render.tokenizer
+    def with_calls(self, ids: Sequence[int], answer: str, tools: Sequence[Any]) -> str:
+        """The answer with the calls of the model's own chat template as environments read them.
+
+        They are read by mlx-lm's parser for the model. A call that it cannot read stays one, so
+        that it is answered with an error. The marks of calls may be control tokens.
+        """
+        render, parser = self.render, getattr(self.render.tokenizer, "tool_parser", None)
         if self.is_plain or not render.template_knows_tools or render.config.chat_template:
             return answer
-        if getattr(tokenizer, "response_template", None) is not None:
-            parameters = inspect.signature(tokenizer.parse_response).parameters
-            if {"prefix", "tools"} <= set(parameters):
-                return with_calls(tokenizer, before, ids, answer, tools)
-        parser = getattr(tokenizer, "tool_parser", None)
         # that of JSON reads the form that environments read as well
-        if parser is not None and not parser.__module__.endswith(".json_tools"):
-            return with_parsed_calls(tokenizer, ids, answer, tools)
-        return answer
+        if parser is None or parser.__module__.endswith(".json_tools"):
+            return answer
+        start, end = render.tokenizer.tool_call_start, render.tokenizer.tool_call_end
+        content, *texts = render.tokenizer.decode(list(ids)).split(start)
+        if not texts:
+            return answer
+        for text in texts:
+            body = text.split(end)[0] if end else text
+            try:
+                parsed = parser(body, list(tools))
+                calls = parsed if isinstance(parsed, list) else [parsed]
+                bodies = [*map(json.dumps, calls)]
+            except Exception:  # parsers raise many, and what a model writes may be anything
+                bodies = [body]
+            content += "".join(f"<tool_call>{body}</tool_call>" for body in bodies)
+        return str(content)
 
     def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens after an answer's end token; an error if the template cannot do it."""
@@ -111,16 +126,9 @@ class ReplyTokens:
         )
 
     def _supported(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Results of tools as one user message, if the template knows no tools."""
         if self.render.template_knows_tools and not self.is_plain:
             return messages
-        remaining = [message for message in messages if message.get("role") != "tool"]
-        results = "\n".join(
-            f"<tool_response>{message.get('content')}</tool_response>"
-            for message in messages
-            if message.get("role") == "tool"
-        )
-        return [{"role": "user", "content": results}, *remaining] if results else remaining
+        return without_tools(messages)
 
     def _hide(self, message: Message, hidden: list[str]) -> Message:
         """The message with a mark in the place of each text that would be a control token."""
@@ -164,42 +172,6 @@ def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
     """How many items two sequences have in common before they differ."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
-
-
-def with_calls(
-    tokenizer: Any, before: Sequence[int], ids: Sequence[int], answer: str,
-    tools: Sequence[Mapping[str, Any]],
-) -> str:  # fmt: skip
-    """The answer with the calls of the model's own form in the one that environments read.
-
-    A call that cannot be read stays one, so that it is answered with an error.
-    """
-    try:
-        response = tokenizer.parse_response(list(ids), prefix=list(before), tools=list(tools))
-        calls = [json.dumps(call["function"]) for call in response.get("tool_calls") or ()]
-    except Exception:  # the parser raises many, and what a model writes may be anything
-        return answer if "<tool_call>" in answer else f"<tool_call>{answer}</tool_call>"
-    content = str(response.get("content") or "")
-    return content + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-
-
-def with_parsed_calls(tokenizer: Any, ids: Sequence[int], answer: str, tools: Sequence[Any]) -> str:
-    """The same by mlx-lm's parser for the model, whose marks may be control tokens."""
-    start, end = tokenizer.tool_call_start, tokenizer.tool_call_end
-    content, *texts = tokenizer.decode(list(ids)).split(start)
-    if not texts:
-        return answer
-    for text in texts:
-        body = text.split(end)[0] if end else text
-        try:
-            parsed = tokenizer.tool_parser(body, list(tools))
-            calls = [
-                json.dumps(call) for call in (parsed if isinstance(parsed, list) else [parsed])
-            ]
-        except Exception:  # as above
-            calls = [body]
-        content += "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-    return str(content)
 
 
 def _controls(tokenizer: Any) -> re.Pattern[str] | None:

@@ -163,7 +163,7 @@ class Row:
     def add_reply(self, reply: EnvironmentReply, tokens: Sequence[int] = ()) -> None:
         """Append an environment's reply, with its tokens if a turn follows."""
         start, text = len(self.ids), f"\n{reply.text}\n" if tokens else ""
-        self.waits = False
+        self.waits, self.limits = False, reply.limits
         self.spans.append(
             Span(
                 start=start, length=len(tokens), kind="environment", turn=self.turn,

@@ -76,12 +76,12 @@ def play(
     replies: list[list[EnvironmentReply]] = [[] for _ in kinds]
     waiting = set()
     for index in range(len(kinds)):
-        failure = environments.failure(index)
-        if failure is None:
+        begun = environments.last(index)
+        if begun.error:
+            replies[index].append(begun)
+        else:
             environments.ask(index, "a1")
             waiting.add(index)
-        else:
-            replies[index].append(failure)
     while waiting:
         for index, reply in environments.replies(0.1):
             replies[index].append(reply)
@@ -166,7 +166,7 @@ def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
         (opening,) = begin(environments, ["forgets"])
         assert opening.replaces
         assert opening.messages == ({"role": "user", "content": "question 0"},)
-        assert environments.limits(0) == Limits(tokens=5, stop=("x",))
+        assert environments.last(0).limits == Limits(tokens=5, stop=("x",))
         environments.ask(0, "an answer x")
         while not (found := environments.replies(0.1)):
             pass
@@ -294,13 +294,13 @@ def test_an_answer_has_openais_form() -> None:
 def test_a_stream_adds_up_to_the_answer() -> None:
     request = request_of(tools=TOOLS, stream=True, stream_options={"include_usage": True})
     response = response_of(request, CALL, 2, context=7, tokens=3, is_cut=False)
-    *events, done, rest = as_events(response, with_usage=request.reports_usage).split("\n\n")
+    *events, done, rest = as_events(response).split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
-    first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events)
+    first, last = (json.loads(event.removeprefix("data: ")) for event in events)
     assert first["choices"][0]["delta"]["tool_calls"][0]["index"] == 0
     assert first["choices"][0]["delta"]["content"] == "so"
     assert last["choices"][0]["finish_reason"] == "tool_calls"
-    assert usage["usage"]["total_tokens"] == 10
+    assert last["usage"]["total_tokens"] == 10
 
 
 def exchange(*requests: bytes) -> list[tuple[int, Any]]:

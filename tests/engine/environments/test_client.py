@@ -58,11 +58,11 @@ def play(
     environments.begin(jobs)
     found: list[list[EnvironmentReply]] = [[] for _ in rows]
     for place in range(len(rows)):
-        failure = environments.failure(place)
-        if failure is None:
-            environments.ask(place, answer)
+        begun = environments.last(place)
+        if begun.error:
+            found[place].append(begun)
         else:
-            found[place].append(failure)
+            environments.ask(place, answer)
     while any(not (each and (each[-1].done or each[-1].error)) for each in found):
         for place, reply in environments.replies(0.1):
             found[place].append(reply)

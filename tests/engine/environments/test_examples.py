@@ -90,7 +90,7 @@ def test_each_task_with_turns_has_distinct_problems_and_can_begin(
     with EnvironmentClient(task.tools, {"": task.environment}, tmp_path, 20) as pool:
         row = dict(task.train[0].columns)
         pool.begin([Job(environment="", row=row, seed=1, index=0)])
-        assert pool.failure(0) is None
+        assert not pool.last(0).error
 
 
 def blocks() -> dict[str, str]:
@@ -101,7 +101,7 @@ def blocks() -> dict[str, str]:
 
 def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
     pool.begin([Job(environment="", row=row, seed=1, index=0)])
-    assert pool.failure(0) is None
+    assert not pool.last(0).error
     replies: list[EnvironmentReply] = []
     for text in texts:
         pool.ask(0, text)

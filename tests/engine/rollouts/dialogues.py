@@ -1,7 +1,7 @@
 """Made-up environments for tests of sampling, and the oracle: one row at a time, no cache."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_engine.policy.policy import Policy
@@ -36,15 +36,13 @@ class Scripted:
     usages: list[Usage] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
 
-    def limits(self, place: int) -> Limits:
-        return self.limited.get((place, self.turns.get(place, 0)), NO_LIMITS)
-
     def ask(self, place: int, answer: str, usage: Usage) -> None:
         self.usages.append(usage)
         turn = self.turns.get(place, 0)
         self.turns[place] = turn + 1
         self.answers.setdefault(place, []).append(answer)
         reply = self.script.get((place, turn), EnvironmentReply(done=True))
+        reply = replace(reply, limits=self.limited.get((place, turn + 1), NO_LIMITS))
         self.asked.append([self.delays.get((place, turn), 0), place, reply])
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:  # noqa: ARG002
@@ -52,8 +50,9 @@ class Scripted:
         self.asked = [[delay - 1, place, reply] for delay, place, reply in self.asked if delay > 0]
         return ready
 
-    def failure(self, place: int) -> EnvironmentReply | None:
-        return self.failures.get(place)
+    def last(self, place: int) -> EnvironmentReply:
+        limits = self.limited.get((place, 0), NO_LIMITS)
+        return self.failures.get(place, EnvironmentReply(limits=limits))
 
 
 def tokens(_: int, reply: EnvironmentReply) -> tuple[int, ...]:
@@ -82,9 +81,9 @@ def one_by_one(
     policy.module.eval()
     limited = getattr(dialogue.episodes, "limited", {})
     for row in rows:
-        failure = dialogue.episodes.failure(row.number)
-        if failure is not None:
-            row.add_reply(failure)
+        begun = dialogue.episodes.last(row.number)
+        if begun.error:
+            row.add_reply(begun)
             row.finish = "environment_error"
         while row.finish is None:
             row.limits = limited.get((row.number, row.turn), NO_LIMITS)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import CHATML, PromptRenderer
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_parsed_calls
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
 from grpo_engine.tasks.base import Example, Task
 from tests.engine.tiny import write_tokenizer
 
@@ -251,54 +251,6 @@ def test_the_models_own_template_is_used_for_prompts_without_tools_as_before(
     assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
-BEFORE = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
-# a form of its own: call@add {"a": 1}@end
-FORM = {
-    "defaults": {"role": "assistant"}, "start_anchor": "<|im_start|>assistant\n",
-    "fields": {
-        "thinking": {"open": "<think>", "close": "</think>", "content": "text"},
-        "tool_calls": {
-            "open_pattern": r"call@(?P<name>\w+) ", "close": "@end", "repeats": True,
-            "content": "json",
-            "transform": {
-                "type": "function", "function": {"name": "{name}", "arguments": "{content}"},
-            },
-        },
-        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("prefill", "sampled", "expected"),
-    [
-        ("", 'so call@add {"a": 1}@end<|im_end|>',
-         'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
-        ('call@add {"a"', ": 7}@end",
-         '<tool_call>{"name": "add", "arguments": {"a": 7}}</tool_call>'),
-        ("", "3<|im_end|>", "3"),
-        # what is thought is not called
-        ("", "<think><tool_call>{}</tool_call></think>3", "3"),
-        ("", "call@add {@end", "<tool_call>call@add {@end</tool_call>"),
-    ],
-)  # fmt: skip
-def test_calls_in_the_tokenizers_own_form_reach_the_environment(
-    tokenizer: Any, prefill: str, sampled: str, expected: str
-) -> None:
-    read = replies(renderer(tokenizer, CHATML, tools=[TOOL])).with_calls
-    before, ids = (tokenizer.encode(text) for text in (BEFORE + prefill, sampled))
-    answer = prefill + tokenizer.decode(ids, skip_special_tokens=True)
-    assert read(before, ids, answer, [TOOL]) == answer
-    tokenizer.response_template = FORM
-    try:
-        no_tools = replies(renderer(tokenizer, NO_TOOLS, tools=[TOOL])).with_calls
-        assert no_tools(before, ids, answer, [TOOL]) == answer
-        found = read(before, ids, answer, [TOOL])
-    finally:
-        del tokenizer.response_template
-    assert found.replace(" <", "<") == expected.replace(" <", "<")
-
-
 @pytest.mark.parametrize(
     ("parser", "text", "expected"),
     [
@@ -321,5 +273,9 @@ def test_calls_in_a_form_that_mlx_lm_reads_reach_the_environment(
         tool_call_start=start, tool_call_end=end, tool_parser=module.parse_tool_call,
         decode=lambda ids: bytes(ids).decode(),
     )  # fmt: skip
-    result = with_parsed_calls(tokenizer, list(written.encode()), "the answer", [TOOL])
+    render: Any = SimpleNamespace(
+        tokenizer=tokenizer, template_knows_tools=True, config=TaskConfig()
+    )
+    read = ReplyTokens(render=render, is_plain=False, controls=None).with_calls
+    result = read(list(written.encode()), "the answer", [TOOL])
     assert result == (expected or "the answer")
