@@ -55,8 +55,8 @@ class Stop:
         return replace(self, keys=f"{self.keys} {keys}")
 
 
-COMMON = "slash escape y e escape question_mark escape f1 escape ctrl+o escape ctrl+p escape"
-PANELS = "right_parenthesis X Z Z left_parenthesis Z z z"
+COMMON = "slash escape y question_mark escape f1 escape ctrl+o escape ctrl+p escape"
+PANELS = "z z"
 STEER = "full_stop full_stop w S escape"  # while a run is active
 SECOND = "1 home down"  # the second run of the table
 TWO = f"{SECOND} space down space d"  # compares the second run and the third
@@ -94,10 +94,6 @@ CHARTS = (
     "left h right l less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
     "home right end home at escape down j up k a a a minus equals_sign m escape"
 )
-EXPLORE = Stop(
-    ("ExploreScreen", "ChartScreen"),
-    f"{SECOND} enter 3 ctrl+o a z", f"{CHARTS} {COMMON} enter escape z",
-)  # fmt: skip
 ROLLOUTS = Stop(
     ("RolloutsScreen",),
     f"{SECOND} enter 4",
@@ -119,7 +115,7 @@ LAB = Stop(
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "slash escape down up escape")
 COMPARE = Stop(
-    ("CompareScreen", "ChartScreen"),
+    ("CompareScreen",),
     TWO,
     f"{CHARTS} home {COMMON} {PANELS} t t t plus escape T escape "
     "right_square_bracket right_square_bracket n p left_square_bracket G "
@@ -144,12 +140,12 @@ BEGIN = Stop(
     "home enter down up slash s down slash up escape escape q",
 )  # fmt: skip
 STOPS = (
-    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f x x"), EXPLORE, ROLLOUTS,
+    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f x x"), ROLLOUTS,
     DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
     RUNS.then(f"home {STEER}"), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
-    WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"), EXPLORE,
+    WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"),
     ROLLOUTS, DIALOGUES.to(f"{SECOND} down down down enter 4"), LAB, HELP, COMPARE, PICKER,
     NEW_RUN, BEGIN.to(f"{SECOND} down down down down c"),
 )  # fmt: skip

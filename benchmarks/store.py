@@ -176,36 +176,22 @@ def rollouts(folder: Path) -> Iterator[Result]:
     _write_rollouts(path)
     size = path.stat().st_size / 1e6
     say(f"{ROLLOUTS} rollouts in {size:.0f} MB")
-    yield Result("size of a rollout with its index", 1e3 * size / ROLLOUTS, 0.0, "kB")
+    yield Result("size of a rollout", 1e3 * size / ROLLOUTS, 0.0, "kB")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
-        for name, text in (
-            ("a rare word", data.RARE), ("a common word", "the"), ("a phrase", data.PHRASE),
-            ("a rare phrase of common words", data.BURIED), ("`<answer>12`", "<answer>12"),
-            ("a word that is nowhere", "qwertz"),
-        ):  # fmt: skip
-            yield timed(f"50 newest hits of {name}", _search(reader, text, mode="words"),
-                        target=50)  # fmt: skip
-            yield timed(f"the same within the run, {name}",
-                        _search(reader, text, run=run, mode="words"), target=50)  # fmt: skip
+        for text in (data.RARE, "the", data.PHRASE, "nswe", "</answer>", "ZZYV", "q!w"):
+            yield timed(f"50 newest hits of `{text}`, or to the end", _search(reader, text),
+                        target=300, times=3)  # fmt: skip
+            yield timed(f"the same within the run, `{text}`", _search(reader, text, run=run),
+                        times=3)  # fmt: skip
         for sort in ("reward", "advantage", "length", "kl"):
             for text in ("the", data.RARE, data.PHRASE):
                 yield timed(
                     f"first hit of `{text}`, sorted by {sort}",
-                    _search(reader, text, 1, run=run, sort=sort, mode="words"), target=500,
-                    times=3,
+                    _search(reader, text, 1, run=run, sort=sort), target=500, times=3,
                 )  # fmt: skip
-        for text in ("w1", "ans", "zyz", "t", data.PHRASE[:-3]):
-            yield timed(f"first hit of the prefix `{text}`",
-                        _search(reader, text, 1, mode="prefix"), target=300, times=3)  # fmt: skip
-        for text in ("nswe", "yzzyv", "</answer>", "ZZYV"):
-            yield timed(f"first hit of the substring `{text}`", _search(reader, text, 1),
-                        target=300, times=3)  # fmt: skip
-        for text in ("nswe", "yzzyv", "q!w"):
-            yield timed(f"50 newest hits of the substring `{text}`, or to the end",
-                        _search(reader, text, run=run), times=3)  # fmt: skip
         yield _cancelled(reader, "q!w")
-        yield _cancelled(reader, "the qwertz", run=run, sort="kl", mode="words")
+        yield _cancelled(reader, "the qwertz", run=run, sort="kl")
 
 
 def _write_rollouts(path: Path) -> None:
@@ -248,7 +234,7 @@ def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
     except InterruptedError:
         span = 1e3 * (time.perf_counter() - at)
     timer.cancel()
-    return Result(f"a search for {how.get('mode', 'substring')} stops after it was cancelled", span,
+    return Result("a search stops after it was cancelled", span,
                   0.0, target=300)  # fmt: skip
 
 

@@ -70,8 +70,7 @@ def many_runs(path: Path, count: int) -> None:
         others = "(SELECT id, seed FROM run WHERE id > 1) r"
         conn.execute(
             "INSERT INTO run_param SELECT r.id, path, CASE path WHEN 'seed' THEN r.seed WHEN "
-            "'algorithm.beta' THEN r.seed / 1e5 ELSE value END, CASE path WHEN 'seed' THEN r.seed "
-            f"WHEN 'algorithm.beta' THEN r.seed / 1e5 ELSE number END FROM {others}, run_param p "
+            f"'algorithm.beta' THEN r.seed / 1e5 ELSE value END FROM {others}, run_param p "
             "WHERE p.run_id = 1 ORDER BY r.id, path"
         )
         line = "first, first_step, last, last_step, min, min_step, max + (r.seed % 997) / 1e3, "

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from docs.picture import Row, document, elements_of, paper_of, picture, rows_of
 from grpo_tui.app.feed import demo
 from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.replay import ReplayFeed
@@ -41,7 +42,6 @@ from grpo_tui.app.tui.dialogs.crash import CrashScreen
 from grpo_tui.app.tui.dialogs.leaving import QuitDialog
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened
-from grpo_tui.app.tui.picture import Row, document, elements_of, paper_of, picture, rows_of
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.frames import cut_beside_blank
@@ -83,13 +83,13 @@ SHOTS = {
         "WAIT:[20", "WAIT:answer a by", "d"), ("by step", "changes")),
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
-                ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "plus", "down", *["right"] * 2),
+                ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "down", *["right"] * 2),
                 ("─ 60 steps", "from the run"), answer=(26, 10, 7)),
-    "compare": Shot("runs", "several", ("home", *["space"] * len(RUNS), "d"),
+    "compare": Shot("runs", "several", ("home", *("space", "down") * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Changed settings")
+MARKED = ("home", *("space", "down") * len(RUNS), "d", "WAIT:Changed settings")
 TURNED = ("right_square_bracket",) * 7
 SWEEP = (
     "slash",
@@ -129,7 +129,6 @@ STATES = {
     "tags": Shot("runs", "several", ("i",), ("tags, separated by spaces",)),
     "queue": Shot("runs", "several", ("Q",), ("The queue is empty",)),
     "messages": Shot("runs", "several", ("G", "exclamation_mark"), ("part of no sweep",)),
-    "export": Shot("runs", "several", ("e",), ("Markdown",)),
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
     "presets": Shot("new_run", "one", ("enter",), ("start from",)),
@@ -137,11 +136,7 @@ STATES = {
     "recipe": Shot("new_run", "one", TURNED[:1], ("signal", "choose recipe")),
     "prompts": Shot("new_run", "one", TURNED[:2], ("the model sees", "1 of 3")),
     "rewards": Shot("new_run", "one", TURNED[:3], ("try rewards", "target")),
-    "probe": Shot("new_run", "one", TURNED[:4], ("start the probe",)),
-    "yaml": Shot("new_run", "one", TURNED[:5], ("what you delete",)),
-    "diff": Shot("new_run", "one", TURNED[:6], ("1 setting differs",)),
-    "play": Shot("new_run", "one", ("down", "down", "enter", "ctrl+u", *"guess", "enter",
-                                    "WAIT:play", *TURNED[:7]), ("the model's place",)),
+    "yaml": Shot("new_run", "one", TURNED[:4], ("preset",)),
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
     "sweep": Shot("new_run", "one", SWEEP, ("a sweep of 4 runs", "ready")),
     "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
@@ -153,14 +148,12 @@ STATES = {
     "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
     "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
     "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("esc returns",)),
-    "chart": Shot("watch", "one", ("z",), ("moved the reward most",)),
-    "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "ctrl+p", *"one chart",
-                                    "enter"), ("more",)),
+    "chart": Shot("watch", "one", ("z",), ("last ",)),
     "answers-alone": Shot("watch", "one", ("tab", "z"), ("answers to prompt",)),
     "groups-alone": Shot("watch", "one", ("tab", "tab", "z"), ("groups", "signal")),
     "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("run completed",)),
     "alert": Shot("watch", "one", ("tab", "tab", "tab", "enter"), ("alert: no signal",)),
-    "metrics": Shot("watch", "one", ("m",), ("metrics to draw",)),
+    "metrics": Shot("watch", "one", ("m",), ("metrics",)),
     "stop": Shot("watch", "one", (), ("stop the run",),
                  over=lambda snapshot: StopDialog("calm-otter", snapshot.step, 60)),
     "leave-training": Shot("watch", "one", (), ("hand over",),
@@ -172,16 +165,12 @@ STATES = {
     "held-out": Shot("rollouts", "one", ("WAIT:each pass", "t", "WAIT:pinned prompt by", "t"),
                      ("held-out answers",)),
     "search": Shot("rollouts", "one", ("WAIT:each pass", "slash", *"12"), ("of the first",)),
-    "moments": Shot("rollouts", "one", ("WAIT:each pass", "ctrl+p", *"highest KL", "enter"),
-                    ("highest KL", "1 of"), answer=CLIPPED),
     "another-step": Shot("rollouts", "one", ("WAIT:each pass", "at"), ("50 steps earlier",)),
     "sorting": Shot("rollouts", "one", ("WAIT:each pass", "s"), ("sort groups",)),
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),
                      answer=CLIPPED),
     "lab-group": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t", "t"),
                       ("group 11 of step 26",), answer=CLIPPED),
-    "lab-range": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "at"),
-                      ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
     "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
     "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),

@@ -10,16 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, column, literal, select, table
-from sqlalchemy.exc import DatabaseError, DBAPIError
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import remove_run_folder, run_folder, starts_folder
 from grpo_tui.experiments.db.tables import (
     EVENT,
     METRIC,
-    METRIC_HIDDEN,
-    ROLLOUT,
     ROLLOUT_GROUP,
     RUN,
     RUN_PARAM,
@@ -34,8 +32,7 @@ GROUPS = 50
 ROWS = 2000
 # the key of the rows that are removed a few at a time
 LARGE = {
-    ROLLOUT_GROUP: "id", METRIC: "step", METRIC_HIDDEN: "step", UPDATE_PASS: "id", STEP: "id",
-    EVENT: "id",
+    ROLLOUT_GROUP: "id", METRIC: "step", UPDATE_PASS: "id", STEP: "id", EVENT: "id",
 }  # fmt: skip
 
 
@@ -61,13 +58,7 @@ def purge(store: ExperimentStore, run: int) -> int:
     refuse_waiting(store.path, row.short)
     store.begin_purge(run)
     freed: int = folder_size(folder) + row.bytes
-    try:
-        _delete_rows(store, run)
-    except DatabaseError as error:
-        if "malformed" not in str(error):
-            raise
-        _rebuild_search(store)
-        _delete_rows(store, run)
+    _delete_rows(store, run)
     remove_run_folder(store.path, row.short)
     store.execute(RUN.delete().filter_by(id=run))
     named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
@@ -94,27 +85,7 @@ def _delete_rows(store: ExperimentStore, run: int) -> None:
         while keys:
             with store.transaction() as conn:
                 keys = conn.scalars(batch).all()
-                if large is ROLLOUT_GROUP:
-                    _delete_words(conn, keys)
                 conn.execute(large.delete().where(of_run, number.in_(keys)))
-
-
-def _delete_words(conn: Connection, groups: Sequence[int]) -> None:
-    """Take the texts of groups out of the full-text index."""
-    for index_name, text, of_groups in (
-        ("rollout_words", ROLLOUT.c.text, ROLLOUT.c.group_id.in_(groups)),
-        ("prompt_words", ROLLOUT_GROUP.c.prompt_text, ROLLOUT_GROUP.c.id.in_(groups)),
-    ):
-        index = table(index_name, column(index_name), column("rowid"), column(text.name))
-        rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
-        conn.execute(index.insert().from_select([*index.c], rows))
-
-
-def _rebuild_search(store: ExperimentStore) -> None:
-    """Index all texts again: a text that was changed behind its index cannot be taken out of it."""
-    for index_name in ("rollout_words", "prompt_words"):
-        index = table(index_name, column(index_name))
-        store.execute(index.insert().values({index_name: "rebuild"}))
 
 
 def folder_size(folder: Path) -> int:

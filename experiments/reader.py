@@ -1,6 +1,5 @@
 """StoreReader: the questions that the program asks of a store."""
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -84,7 +83,6 @@ IS_LAST = ATTEMPT.c.id == (
 GROUP = ROLLOUT_GROUP.c
 OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
-TASK_REWARD = re.compile(r"eval/task/(?:(?!/rewards/).)+/reward")
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
@@ -450,18 +448,9 @@ class StoreReader(Connection):
         raise NothingStoredError(f"evaluation {evaluation} is not in the store")
 
     def _with_samples(self, view: v.EvaluationView) -> v.EvaluationView:
-        """Add the rows of an evaluation; older files have 0 right where nothing was judged."""
         query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
         query = query.filter_by(evaluation_id=view.key).order_by(EVALUATION_SAMPLE.c.position)
-        return replace(
-            view,
-            rows=tuple(
-                replace(row, correct=None)
-                if row.correct == 0 and not _is_judged(row.example_key, view.metrics)
-                else row
-                for row in self.views(ev.EvaluationSample, query)
-            ),
-        )
+        return replace(view, rows=self.views(ev.EvaluationSample, query))
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
@@ -487,19 +476,23 @@ class StoreReader(Connection):
         return tuple(self.column(query.order_by(GROUP.step)))
 
     def groups(
-        self, run: int, step: int | None, origin: str | None = None, *, after: int = 0,
-        limit: int | None = None,
+        self, run: int, step: int | None = None, origin: str | None = None, *, after: int = 0,
+        limit: int | None = None, rollouts: bool = True, **columns: Any,
     ) -> tuple[v.GroupView, ...]:  # fmt: skip
-        """Return the groups of a step, or of all, with their rollouts.
+        """Return the groups of a step, or of all, and with these values of their columns.
 
-        To page, pass the last group's key as `after`.
+        Pages are in the order of recording: pass the last group's key as `after`.
         """
         origins = (origin,) if origin else ("train", "eval", "pinned")
-        query = self._groups_of(run).where(GROUP.id > after, GROUP.origin.in_(origins)).limit(limit)
+        query = self.select(v.GroupView, ROLLOUT_GROUP)
+        query = query.filter_by(run_id=run, hidden=False, **columns).limit(limit)
+        query = query.where(GROUP.id > after, GROUP.origin.in_(origins))
         if step is None:
-            return self._with_rollouts(query.order_by(GROUP.id))
-        query = query.filter_by(step=step)
-        return self._with_rollouts(query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq))
+            query = query.order_by(GROUP.step if limit is None else GROUP.id, GROUP.id)
+        else:
+            query = query.filter_by(step=step)
+            query = query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq)
+        return self._with_rollouts(query) if rollouts else self.views(v.GroupView, query)
 
     def group(self, group: int) -> v.GroupView:
         for view in self.groups_by_key([group]):
@@ -510,14 +503,6 @@ class StoreReader(Connection):
         """Return groups with their rollouts, in the order of their keys."""
         query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
         return self._with_rollouts(query.order_by(GROUP.id))
-
-    def groups_with(
-        self, run: int, *, rollouts: bool = False, **columns: Any
-    ) -> tuple[v.GroupView, ...]:
-        """Return the groups with these values of their columns, oldest first."""
-        query = self._groups_of(run).filter_by(**columns)
-        query = query.order_by(GROUP.step, GROUP.idx, GROUP.seq)
-        return self._with_rollouts(query) if rollouts else self.views(v.GroupView, query)
 
     def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
         """Return each function's scores of the newest answers to each training problem."""
@@ -550,18 +535,10 @@ class StoreReader(Connection):
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""
-        return self.tokens_of(run, [group]).get(group)
-
-    def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
-        """Return the token numbers of groups by their keys; those not recorded are omitted."""
-        query = select(GROUP.id, GROUP.seq).filter_by(run_id=run, has_tokens=True)
-        seqs = self.pairs(query.where(among(GROUP.id, groups)))
-        blobs = self.blobs(run, list(seqs.values()))
-        return {
-            key: v.TokenView(group=key, prompt_ids=blobs[seq][0], rows=blobs[seq][1])
-            for key, seq in seqs.items()
-            if seq in blobs
-        }
+        query = select(GROUP.seq).filter_by(run_id=run, id=group, has_tokens=True)
+        for prompt_ids, rows in self.blobs(run, self.column(query)).values():
+            return v.TokenView(group=group, prompt_ids=prompt_ids, rows=rows)
+        return None
 
     def blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
         """The recorded token numbers; none where the store names a file elsewhere."""
@@ -572,9 +549,6 @@ class StoreReader(Connection):
         except OutsideStoreError:
             return {}
         return read_blobs(path, seqs)
-
-    def _groups_of(self, run: int) -> Select[Any]:
-        return self.select(v.GroupView, ROLLOUT_GROUP).filter_by(run_id=run, hidden=False)
 
     def _with_rollouts(self, query: Select[Any]) -> tuple[v.GroupView, ...]:
         groups, columns, reward = self.rows(query), ROLLOUT.c, ROLLOUT_REWARD.c
@@ -603,7 +577,7 @@ class StoreReader(Connection):
         return cast("v.BoardView", ev.decode(v.BoardView, board)) if board else None
 
     def control(self, request: int) -> v.ControlView:
-        """Return a request and its outcome: asked, taken, done, expired, or no answer."""
+        """Return a request and its outcome: asked, taken, expired, or no answer."""
         columns = CONTROL.c
         attempt = (ATTEMPT.c.run_id == columns.run_id) & (ATTEMPT.c.n == columns.attempt)
         row = self.row(
@@ -671,23 +645,13 @@ def _values(run: int, key: str) -> Select[Any]:
     return select(METRIC.c.step, METRIC.c.value).filter_by(run_id=run, key_id=key_id)
 
 
-def _is_judged(example_key: str, metrics: Mapping[str, float]) -> bool:
-    """Whether an evaluation with these metrics measured the accuracy of a problem's task."""
-    tasks = [name.removesuffix("/reward") for name in metrics if TASK_REWARD.fullmatch(name)]
-    first, *more = tasks or ["eval"]
-    task = next((task for task in more if f"eval/task/{example_key}".startswith(f"{task}/")), first)
-    return f"{task}/accuracy" in metrics
-
-
 def _control(row: Any) -> v.ControlView:
     verb, now = row.verb.replace("_", " "), time.time()
     state: v.ControlState
     if row.outcome == "done":
-        state, message = "done", f"{verb}: done"
+        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
     elif row.outcome:
         state, message = "expired", f"{verb}: not accepted, the run had ended or restarted"
-    elif row.taken_at:
-        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
     elif now - seconds(row.asked_at) > NO_ANSWER_S:
         sign = "it never gave a sign of life"
         if row.heartbeat:

@@ -1,14 +1,12 @@
 """Search prompts and completions, as a stream, newest first.
 
-A substring is looked for by reading the texts, whole words in the full-text index. The text is
-always quoted, so that `<answer>` and `x = -5` are ordinary searches.
+The texts themselves are read: SQLite rules out most of them, and Python looks at the rest.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -16,19 +14,15 @@ from sqlalchemy import (
     Select,
     String,
     cast,
-    column,
     func,
     not_,
     or_,
     select,
-    table,
     true,
     type_coerce,
-    union_all,
 )
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, RUN
-from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.read.connection import among
 from grpo_tui.experiments.values import SearchHit
@@ -36,8 +30,6 @@ from grpo_tui.experiments.values import SearchHit
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-Mode = Literal["substring", "words", "prefix"]
-MODES = ("substring", "words", "prefix")
 SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
          "clip": "clip_fraction"}  # fmt: skip
 PAGE = 5_000  # rollouts whose texts are read at a time
@@ -50,99 +42,37 @@ HITS = select(
 ).join_from(ROLLOUT, ROLLOUT_GROUP)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Query:
-    """A parsed search, for SQLite and for a check of the text itself."""
+def _span(text: str, literal: str) -> tuple[int, int] | None:
+    """Return where the text contains the literal, but for case and spacing, as start and end."""
+    if literal not in _folded(text):
+        return None
+    folded: list[str] = []
+    positions: list[int] = []
+    for position, char in enumerate(text):
+        for part in " " if char.isspace() else char.casefold():
+            if part != " " or folded[-1:] != [" "]:
+                folded.append(part)
+                positions.append(position)
+    start = "".join(folded).find(literal)
+    return positions[start], positions[start + len(literal) - 1] + 1
 
-    typed: str
-    words: tuple[str, ...]  # none in a search of a substring
-    prefix: bool
-    exact: bool  # whether signs and spaces between the words count
 
-    @cached_property
-    def literal(self) -> str:
-        return _folded(self.typed)
-
-    @cached_property
-    def phrase(self) -> str:
-        """The quoted phrase for the full-text index."""
-        stored = _folded(escape(self.typed)).replace('"', '""')
-        return f'"{stored}"' + "*" * self.prefix
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        end = "" if self.prefix else r"(?![^\W_])"
-        words = r"[\W_]+".join(map(re.escape, self.words))
-        return re.compile(r"(?<![^\W_])" + words + end, re.IGNORECASE)
-
-    def matches(self, text: str) -> bool:
-        """Whether the text contains the words, or the literal text but for case and spacing."""
-        return (not self.exact or self.literal in _folded(text)) and (
-            not self.words or self.pattern.search(text) is not None
+def _likely(literal: str) -> ColumnElement[bool]:
+    """Return a condition that rules out texts before they are read."""
+    # backslashes and what they escape are stored in another form
+    longest = max(re.split(r"[\s\\\x00]+", literal), key=len)
+    if not literal.isascii() or not longest:
+        return true()
+    pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
+    texts = [type_coerce(stored, String) for stored in (ANSWER.text, GROUP.prompt_text)]
+    # LIKE folds only ASCII case; a text with other characters is checked in Python
+    return or_(*(
+        or_(
+            stored.like(pattern, escape="\\"),
+            func.length(cast(stored, LargeBinary)) > func.length(stored),
         )
-
-    def span(self, text: str) -> tuple[int, int]:
-        """Return where the match is in the text, as start and end."""
-        if not self.exact:
-            match = self.pattern.search(text)
-            return match.span() if match else (0, 0)
-        folded: list[str] = []
-        positions: list[int] = []
-        for position, char in enumerate(text):
-            for part in " " if char.isspace() else char.casefold():
-                if part != " " or folded[-1:] != [" "]:
-                    folded.append(part)
-                    positions.append(position)
-        start = "".join(folded).find(self.literal)
-        if start < 0:
-            return 0, 0
-        return positions[start], positions[start + len(self.literal) - 1] + 1
-
-    @property
-    def likely(self) -> ColumnElement[bool]:
-        """Return a condition that rules out texts before they are read."""
-        # backslashes and what they escape are stored in another form
-        longest = max(re.split(r"[\s\\\x00]+", self.literal), key=len)
-        if not self.literal.isascii() or not longest:
-            return true()
-        pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
-        texts = [type_coerce(stored, String) for stored in (ANSWER.text, GROUP.prompt_text)]
-        # LIKE folds only ASCII case; a text with other characters is checked in Python
-        return or_(*(
-            or_(
-                stored.like(pattern, escape="\\"),
-                func.length(cast(stored, LargeBinary)) > func.length(stored),
-            )
-            for stored in texts
-        ))  # fmt: skip
-
-    def indexed(self, low: int, high: int) -> ColumnElement[bool]:
-        """Return the condition that the full-text index has the rollout between these ids."""
-        prompts = table("prompt_words", column("rowid"), column("prompt_words"))
-        texts = table("rollout_words", column("rowid"), column("rollout_words"))
-        first = select(ANSWER.group_id).where(ANSWER.id >= low).order_by(ANSWER.id).limit(1)
-        last = select(ANSWER.group_id).where(ANSWER.id <= high).order_by(ANSWER.id.desc()).limit(1)
-        groups = select(prompts.c.rowid).where(
-            prompts.c.prompt_words.op("MATCH")(self.phrase),
-            prompts.c.rowid.between(first.scalar_subquery(), last.scalar_subquery()),
-        )
-        return ANSWER.id.in_(union_all(
-            select(texts.c.rowid).where(
-                texts.c.rollout_words.op("MATCH")(self.phrase), texts.c.rowid.between(low, high)
-            ),
-            select(ANSWER.id).where(ANSWER.group_id.in_(groups), ANSWER.id.between(low, high)),
-        ))  # fmt: skip
-
-
-def make_query(typed: str, mode: str) -> Query:
-    """Parse a typed search; a text without a word is searched as a substring."""
-    check_choice("search mode", mode, MODES, QueryError)
-    if not typed.strip():
-        raise QueryError("the search text is empty; type a word or a phrase")
-    words = tuple(re.findall(r"[^\W_]+", typed)) if mode != "substring" else ()
-    # the index omits punctuation between words, so the text itself is checked for it
-    plain = words and re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", typed.strip())
-    return Query(typed, words, prefix=mode == "prefix", exact=not plain)
+        for stored in texts
+    ))  # fmt: skip
 
 
 def _folded(text: str) -> str:
@@ -155,53 +85,47 @@ def search(reader: "StoreReader", typed: str, **options: Any) -> Iterator[Search
 
 
 def searching(
-    reader: "StoreReader", typed: str, *, run: int | None = None, mode: str = "substring",
-    sort: str = "newest", limit: int = 50, before: int | None = None, step: int | None = None,
-    group: int | None = None, origin: str = "",
+    reader: "StoreReader", typed: str, *, run: int | None = None, sort: str = "newest",
+    limit: int = 50, before: int | None = None, **columns: Any,
 ) -> Iterator[SearchHit | None]:  # fmt: skip
     """Stream rollouts whose completion or prompt contains the text.
 
     `sort` is newest, or within one run reward, advantage, length, kl or clip, largest first. To
-    page through newest, pass the last hit's `rollout` as `before`. `step`, `group` (its index) and
-    `origin` restrict the search; `limit` applies after them. None after each page lets a caller
+    page through newest, pass the last hit's `rollout` as `before`. `columns` are values of the
+    groups, such as their step; `limit` applies after them. None after each page lets a caller
     pause, and `reader.interrupt` from another thread stops the search with InterruptedError.
     """
     check_choice("order of hits", sort, SORTS, QueryError)
-    if sort != "newest" and run is None:
-        raise QueryError(f"hits are sorted by {sort} within one run: name the run")
-    if step is not None and run is None:
-        raise QueryError(f"step {step} is of one run: name the run")
-    query = make_query(typed, mode)
+    if run is None and (sort != "newest" or "step" in columns):
+        raise QueryError("steps and orders of hits are those of one run: name the run")
+    literal = _folded(typed)
+    if not literal:
+        raise QueryError("the search text is empty; type a word or a phrase")
     deleted = select(RUN.c.id).where(not_(reader.not_deleted()))
-    conditions = [GROUP.hidden == 0, ANSWER.run_id.not_in(deleted)]
+    hits = HITS.where(ANSWER.run_id.not_in(deleted), _likely(literal))
+    hits = hits.where(*(GROUP[name] == value for name, value in columns.items()), GROUP.hidden == 0)
     if run is not None:
-        conditions.append(ANSWER.run_id + 0 == run)  # an id's page by the id, not by the run
-    for value, stored in ((step, GROUP.step), (group, GROUP.idx), (origin or None, GROUP.origin)):
-        if value is not None:
-            conditions.append(stored == value)
-    hits, interrupts, count = HITS.where(*conditions), reader.interrupts, 0
+        hits = hits.where(ANSWER.run_id + 0 == run)  # an id's page by the id, not by the run
+    interrupts, count = reader.interrupts, 0
     if sort == "newest":
-        pages = _newest(reader, query, run, hits, before)
+        pages = _newest(reader, run, hits, before)
     else:
-        pages = _sorted(reader, query, run, hits, SORTS[sort])
+        pages = _sorted(reader, run, hits, SORTS[sort])
     for rows in pages:
-        for row in rows:
+        hits_of_page = filter(None, (_hit(row, literal) for row in rows))
+        for hit in chain(hits_of_page, (None,)):
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")
-            if hit := _hit(row, query):
-                yield hit
-                count += 1
-                if count >= limit:
-                    return
-        yield None
-        if reader.interrupts != interrupts:
-            raise InterruptedError("the search was stopped")
+            yield hit
+            count += hit is not None
+            if count >= limit:
+                return
 
 
 def _newest(
-    reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], before: int | None
+    reader: "StoreReader", run: int | None, hits: Select[Any], before: int | None
 ) -> Iterator[Sequence[Any]]:
-    """Read what may match in growing pages, newest first."""
+    """Read what may match in pages, newest first."""
     bounds = select(func.min(ANSWER.id), func.max(ANSWER.id))
     if run is not None:
         bounds = bounds.filter_by(run_id=run)
@@ -209,35 +133,29 @@ def _newest(
     if low is None:
         return
     high, size = high if before is None else min(high, before - 1), min(100, PAGE)
-    in_index = query.words and reader.schema >= 2
     while high >= low:
         bottom = max(low, high - size + 1)
-        likely = query.indexed(bottom, high) if in_index else query.likely
-        page = hits.where(ANSWER.id.between(bottom, high), likely)
+        page = hits.where(ANSWER.id.between(bottom, high))
         yield reader.rows(page.order_by(ANSWER.id.desc()))
-        high, size = bottom - 1, 8 * size if in_index else PAGE
+        high, size = bottom - 1, PAGE
 
 
 def _sorted(
-    reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], name: str
+    reader: "StoreReader", run: int | None, hits: Select[Any], name: str
 ) -> Iterator[Sequence[Any]]:
     """Read what may match in pages by descending value; those without one come last."""
-    keys = select(ANSWER.id).filter_by(run_id=run)
-    if query.words and reader.schema >= 2:
-        keys = keys.where(query.indexed(0, 2**62))
     order = (ANSWER[name].desc().nulls_last(), ANSWER.id.desc())
-    numbers = reader.column(keys.order_by(*order))
+    numbers = reader.column(select(ANSWER.id).filter_by(run_id=run).order_by(*order))
     for start in range(0, len(numbers), PAGE):
         page = among(ANSWER.id, numbers[start : start + PAGE])
-        yield reader.rows(hits.where(query.likely, page).order_by(*order))
+        yield reader.rows(hits.where(page).order_by(*order))
 
 
-def _hit(row: Any, query: Query) -> SearchHit | None:
-    in_text = query.matches(row.text)
-    if not in_text and not query.matches(row.prompt):
-        return None
+def _hit(row: Any, literal: str) -> SearchHit | None:
     values = row._asdict()
     prompt = values.pop("prompt")
-    values["text"] = text = row.text if in_text else prompt
-    start, end = query.span(text)
-    return SearchHit(**values, where="completion" if in_text else "prompt", start=start, end=end)
+    for where, text in (("completion", row.text), ("prompt", prompt)):
+        if span := _span(text, literal):
+            values |= {"where": where, "text": text, "start": span[0], "end": span[1]}
+            return SearchHit(**values)
+    return None

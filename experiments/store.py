@@ -16,19 +16,18 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
-    literal,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
 
 from grpo_engine.config.settings import LONGEST_NAME
 from grpo_engine.errors import quoted
-from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, number_of, promoted
+from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, promoted
 from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
-from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.paths import run_folder, runs_folder
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.summaries import rebuild
@@ -39,7 +38,6 @@ from grpo_tui.experiments.db.tables import (
     EVALUATION,
     EVENT,
     METRIC,
-    METRIC_HIDDEN,
     ROLLOUT_GROUP,
     RUN,
     RUN_LIVE,
@@ -71,7 +69,7 @@ CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 
 def refuse_waiting(store: Path, run: str) -> None:
     """Refuse to delete a run whose last events are not in the store yet."""
-    if (waiting := spilled(store, run)).files:
+    if (waiting := spilled(store, run)).file:
         raise StoreError(
             f"run {run} is not deleted: {waiting}; they are taken into the store when it can "
             "be written, or remove the file first"
@@ -136,6 +134,8 @@ class ExperimentStore:
             shorts, names = (
                 set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)
             )
+            # another store in this folder may have the same run
+            shorts.update(folder.name for folder in runs_folder(self.path).glob("*"))
             values = {
                 "uid": uid, "short": short_id(uid, shorts),
                 "name": free_name(name or str(tree.get("name") or ""), names),
@@ -309,10 +309,7 @@ def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(run: int, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"run_id": run, "path": path, "value": value, "number": number_of(value)}
-        for path, value in flat(tree).items()
-    ]
+    return [{"run_id": run, "path": path, "value": value} for path, value in flat(tree).items()]
 
 
 def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
@@ -356,9 +353,6 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
             .values(hidden=True)
         )
     later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
-    columns = ("attempt", *METRIC.c.keys())
-    values = select(literal(number - 1), METRIC).where(*later)
-    conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
     if conn.execute(METRIC.delete().where(*later)).rowcount:
         rebuild(conn, run)
     last = conn.execute(

@@ -395,7 +395,7 @@ class BoardView:
     groups: tuple[BoardGroup, ...] = ()
 
 
-ControlState = Literal["asked", "taken", "done", "expired", "no answer"]
+ControlState = Literal["asked", "taken", "expired", "no answer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,6 @@ class CurveRequest:
     smoothing: float
     log: bool
     wide: int
-    window: tuple[float, float] | None = None  # of the axis; None is all of it
     seeds: tuple[tuple[str, ...], ...] = ()
 
 
@@ -65,8 +64,7 @@ class Charts:
     """All charts, with the request they answer."""
 
     request: CurveRequest
-    first: float = 0.0
-    span: float
+    span: float  # of the axis, from 0
     ends: dict[str, float]
     charts: tuple[ChartData, ...]
 
@@ -94,10 +92,9 @@ class CurveLoader:
         }
         amounts = {} if axis == "step" else {r.id: self._amounts(reader, r, axis) for r in runs}
         ends |= {run: values[-1] if values else 0.0 for run, (_, values) in amounts.items()}
-        first, last = request.window or (0.0, axis_of_runs(ends, runs, axis))
-        return Charts(request=request, first=first, span=last - first, ends=ends, charts=tuple(
-            _chart(key, series, request, amounts, first, last - first)
-            for key, series in charts.items()
+        span = axis_of_runs(ends, runs, axis)
+        return Charts(request=request, span=span, ends=ends, charts=tuple(
+            _chart(key, series, request, amounts, span) for key, series in charts.items()
         ))  # fmt: skip
 
     def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
@@ -125,7 +122,6 @@ def _chart(
     series: Mapping[str, Series],
     request: CurveRequest,
     amounts: Mapping[str, Amounts],
-    first: float,
     span: float,
 ) -> ChartData:
     traces: dict[str, Trace] = {}
@@ -133,7 +129,7 @@ def _chart(
     for run, line in series.items():
         if line.steps:
             at = positions(line.steps, *amounts[run]) if amounts else line.steps
-            trace = traces[run] = cut(line, at, span, request.wide, first)
+            trace = traces[run] = cut(line, at, span, request.wide)
             trace = logarithmic(trace) if request.log else trace
             curves.append(StoredCurve(run=run, series=line, positions=at, trace=trace))
     bands = []

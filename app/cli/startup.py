@@ -28,8 +28,8 @@ class NoTerminalError(ValueError):
 
 
 def require_terminal() -> None:
-    """Raise if there is no terminal for the screen, nor a browser that stands for it."""
-    if not os.environ.get("TEXTUAL_DRIVER") and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    """Raise if there is no terminal for the screen."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NoTerminalError(
             "the screen needs a terminal; `grpo-tui logs RUN --follow` prints a run's lines, and "
             "`grpo-tui --help` lists what else does without one"

@@ -17,7 +17,7 @@ from grpo_engine.errors import quoted
 from grpo_tui.app.exit_codes import brief
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
-FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_md": "--md", "as_html": "--html"}
+FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_md": "--md"}
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
 
 

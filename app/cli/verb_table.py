@@ -45,7 +45,6 @@ VERBS: Final = tuple(
         (DURING, "continue", "requests:continue_", "Let a paused run continue."),
         (DURING, "stop", "requests:stop", "Ask a run to save a checkpoint and stop."),
         (DURING, "logs", "logs:logs", "Print a run's log."),
-        (DURING, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
         (AFTER, "report", "report:report", "Summarize a run on one page."),
         (AFTER, "plot", "plot:plot", "Draw the curves of runs in the shell."),
         (AFTER, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),

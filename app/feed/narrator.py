@@ -95,8 +95,6 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
-    if "perplexity" in snapshot.series:
-        return ""
     kl = _kl_in_loss(snapshot)
     part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
@@ -199,8 +197,6 @@ def _ended(snapshot: Snapshot) -> list[str]:
         if mover := snapshot.mover:
             change += f", moved most by {mover} ({signed(snapshot.moves[mover])} of it)"
         change += "."
-    if (surprise := snapshot.series.get("perplexity")) is not None and surprise.count > 1:
-        change = f"Perplexity, smoothed: {short(surprise.start)} to {short(surprise.value)}."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:

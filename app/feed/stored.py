@@ -199,7 +199,7 @@ class _Writer:
         """Report the outcome of requests that are overdue."""
         for key, since in list(self.waiting.items()):
             view = reader.control(key)
-            if view.state in ("done", "taken"):
+            if view.state == "taken":
                 del self.waiting[key]
             elif view.state in ("expired", "no answer") or time.monotonic() - since > ANSWER_S:
                 del self.waiting[key]

@@ -8,9 +8,8 @@ from grpo_tui.app.health.checks import Check
 OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
-    ("pyarrow", "parquet", "Parquet files, in and out"),
+    ("pyarrow", "parquet", "Parquet files"),
     ("datasets", "hub", "data sets from a hub"),
-    ("textual-serve", "serve", "the workbench in a browser"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("trackio", "trackers", "live logs and exports to trackio"),
 )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60.0
 Source = Mapping[str, Any]
+UNKNOWN: Source = {"file": "", "sha256": "", "parameters": {}}
 
 
 def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Recipe:
@@ -34,20 +35,12 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Re
     """
     changes: dict[str, Any] = {}
     for choice, function in recipe.functions.items():
-        if sources is not None or "source" not in vars(function):
-            source = (
-                _ask("describe", name=function)
-                if sources is None
-                else {
-                    "name": function,
-                    "file": "",
-                    "sha256": "",
-                    "parameters": {},
-                    **sources.get(choice, {}),
-                }
-            )
-            changes[choice] = remote = Custom(function, partial(_evaluate, source))
-            remote.source, remote.parameters = source, source["parameters"]
+        if sources is None and "source" in vars(function):
+            continue  # of the process already
+        known = _ask("describe", name=function) if sources is None else sources.get(choice, {})
+        source = {"name": function, **UNKNOWN, **known}
+        changes[choice] = remote = Custom(function, partial(_evaluate, source))
+        remote.source, remote.parameters = source, source["parameters"]
     return replace(recipe, **changes)
 
 
@@ -55,7 +48,7 @@ def _evaluate(source: Source, **values: Any) -> "mx.array":
     """The value of a function; its slopes are computed in the process as well."""
     import mlx.core as mx
 
-    inputs = [name for name, value in values.items() if isinstance(value, mx.array)]
+    inputs = {name: value for name, value in values.items() if isinstance(value, mx.array)}
     others = {name: value for name, value in values.items() if name not in inputs}
 
     def ask(given: Any, push: mx.array | None = None) -> list[mx.array]:
@@ -70,7 +63,7 @@ def _evaluate(source: Source, **values: Any) -> "mx.array":
 
     value = mx.custom_function(lambda *given: ask(given)[0])
     value.vjp(lambda given, push, _: tuple(ask(given if len(inputs) > 1 else [given], push)))
-    return value(*(values[name] for name in inputs))  # type: ignore[return-value]  # untyped in mlx
+    return value(*inputs.values())  # type: ignore[return-value]  # untyped in mlx
 
 
 @cache

@@ -19,17 +19,14 @@ HEAT_NAMES: dict[HeatMode, str] = {
     "clip": "clip state",
 }
 HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
-SURPRISE = "surprise, −log π"  # the push on the data's own answers is the same on every token
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # of a token that is pushed at all
 
-Measure = Literal["clipped", "ratio", "kl", "probability", "loss"]
+Measure = Literal["clipped", "kl", "probability"]
 MEASURES: dict[Measure, str] = {
     "clipped": "clipped token",
-    "ratio": "highest ratio",
     "kl": "highest KL",
     "probability": "lowest probability",
-    "loss": "largest share of the loss",
 }
 
 OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
@@ -37,8 +34,6 @@ OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "kl": attrgetter("kl"),
     "clip": lambda token: CLIP_SHADES[token.side],
     "clipped": lambda token: None if token.side == "free" else token.ratio,
-    "ratio": attrgetter("ratio"),
-    "loss": attrgetter("contribution"),
 }
 Values = tuple[float | None, ...]
 Cursor = tuple[int, int, int]  # group, answer and token
@@ -49,9 +44,7 @@ def newest(row: TokenRow) -> Sequence[float]:
     return row.after or (row.passes[-1] if row.passes else row.old)
 
 
-def values_of(
-    measure: HeatMode | Measure | Literal["surprise"], row: TokenRow, tokens: Sequence[TokenLoss]
-) -> Values:
+def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[TokenLoss]) -> Values:
     """The measure of each token; None where there is no number, and for an environment's replies.
 
     `tokens` are the losses of the last pass, empty if they are not known.
@@ -64,8 +57,6 @@ def values_of(
             values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
         case "entropy":
             values = row.entropy
-        case "surprise":
-            values = [-logprob for logprob in row.old]
         case "probability":
             values = [math.exp(min(0.0, logprob)) for logprob in row.old or row.sampler]
         case _:
@@ -141,7 +132,7 @@ def next_highlight(
 ) -> int | None:
     """The index of the next highlight after a cursor, or the one before; None beyond the ends.
 
-    From a token that is none, `ratio` and the like begin with the first.
+    From a token that is none, all but `clipped` begin with the first.
     """
     cursors = [item.cursor for item in highlights]
     if cursor in cursors:

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,6 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.environments.dialogues import for_agents, specs_of
 from grpo_engine.errors import ConfigError, DataError
-from grpo_engine.platform.scratch import scratch
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
 from grpo_engine.rollouts.prompts import reward_prompt
@@ -133,34 +131,3 @@ def reply_lines(reply: EnvironmentReply) -> Iterator[Line]:
     parts += [f"{name} {value}" for name, value in reply.info.items()]
     parts += ["the episode is over"] if reply.done else []
     yield "hint", f"({', '.join([*parts, f'{reply.ms:.0f} ms'])})"
-
-
-class Player:
-    """Keeps an episode between a person's answers."""
-
-    def __init__(self) -> None:
-        self._episode: Episode | None = None
-        self._open = ExitStack()
-
-    def close(self) -> None:
-        """End the environment's processes."""
-        self._open.close()
-        self._episode = None
-
-    def advance(self, config: RunConfig, answer: str | None) -> dict[str, Any]:
-        """Begin an episode, or give it an answer."""
-        if answer is None:
-            self.close()
-            with ExitStack() as opening:
-                folder = opening.enter_context(scratch("episode"))
-                episode = Episode(config, folder)
-                opening.enter_context(episode.client)
-                update, self._open = episode.begin(), opening.pop_all()
-            self._episode = episode
-        elif self._episode is None:
-            return {"problem": "this episode has ended, for nobody answered for a while"}
-        else:
-            update = self._episode.answer(answer)
-        if update.over:
-            self.close()
-        return asdict(update)

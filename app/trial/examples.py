@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.policy.embedded import local_folder
@@ -112,7 +111,6 @@ class Examples:
             "skipped": task.skipped,
             "notes": list(notes),
             "gets": received(task, config.rewards.completions),
-            "environment": bool(specs_of(config, task)[1]),
             "lacking": lacking,
             "examples": [
                 as_page(task, example, rendered[index] if rendered else None)

@@ -44,12 +44,12 @@ class Estimates:
 
     def teacher(self, config: RunConfig) -> "Policy | None":
         """Return the described teacher, which has the vocabulary of the described policy."""
-        from grpo_engine.policy.teacher import check_teacher, check_vocabulary, named, settings_of
+        from grpo_engine.setup.teacher import check_teacher, check_vocabulary, named, settings_of
 
         check_teacher(config)
+        policy = self.shapes(config)
 
         def described() -> "Policy":
-            policy = self.shapes(config)
             teacher = named(lambda: shapes(settings_of(config), config.seed))
             check_vocabulary(config, policy, teacher)
             return teacher

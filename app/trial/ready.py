@@ -58,13 +58,11 @@ class Readiness:
         now = _without_mlx()
         passes("record.trackers", always, _trackers)
         has_config = bool(now) or passes("model.path", always, _model_config)
-        if has_task and not now:
-            passes("algorithm.signal", always, self._functions)
         if has_task and has_config and not now:
             scored = task, config.rewards, config.algorithm, self.scores.stamps(config)
             passes("rewards.functions", scored, self.scores.rehearse)
-            if config.task.others:
-                passes("task.others", config.task, _tasks)
+            if config.task.others or config.algorithm.choices:
+                passes("task.others", always, _tasks)
         # custom code of a model runs only in a run
         if has_config and not now and not model.trust_remote_code:
             passes("optimizer.name", config.optimizer, _rule)
@@ -75,13 +73,6 @@ class Readiness:
             if has_task and has_model and passes("task.name", usable, self.examples.usable):
                 now = str(self.estimates.estimate(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
-
-    def _functions(self, config: RunConfig) -> None:
-        from grpo_engine.setup.functions import check_functions
-        from grpo_engine.setup.parts import LoadedTask
-
-        task = LoadedTask(label="", config=config, task=self.examples.task(config))
-        check_functions(config.algorithm.resolved(), [task])
 
 
 def outcome(call: Callable[[RunConfig], Any], config: RunConfig) -> Exception | None:
@@ -130,9 +121,10 @@ def _model_config(config: RunConfig) -> None:
 
 def _tasks(config: RunConfig) -> None:
     from grpo_engine.run.user_objects import NO_OBJECTS
+    from grpo_engine.setup.functions import check_functions
     from grpo_engine.setup.parts import load_tasks
 
-    load_tasks(config, NO_OBJECTS)
+    check_functions(config.algorithm.resolved(), load_tasks(config, NO_OBJECTS))
 
 
 def _rule(config: RunConfig) -> None:

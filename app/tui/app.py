@@ -348,11 +348,6 @@ class Workbench(RunApp):
             message.run = self.session.run
         await self.forward("rollouts", message)
 
-    @on(msg.HighlightRequested)
-    async def show_highlight(self, message: msg.HighlightRequested) -> None:
-        """Show the token that is furthest by a measure."""
-        await self.forward("rollouts", message)
-
     @on(msg.MetricRequested)
     async def show_metric(self, message: msg.MetricRequested) -> None:
         """Show a metric of the shown run alone."""

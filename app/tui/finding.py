@@ -45,7 +45,6 @@ class Finding(Provider):
             runs = await app.reader.ask(_read)
         self._others = (
             *_metrics(app, screen),
-            *_tokens(app, screen),
             *screen.places(),
             *_runs(app, screen, runs),
             *_settings(app),
@@ -107,14 +106,6 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
         else:
             go_help = partial(screen.explain, f"metric:{key}")
             yield Entry(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
-
-
-def _tokens(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
-    from grpo_tui.app.inspector.measures import MEASURES
-
-    for measure, name in MEASURES.items() if screen.snapshot.step else ():
-        request = partial(app.post_message, msg.HighlightRequested(measure))
-        yield Entry(f"Token: {name}", "The first one of the newest step, on Rollouts", request)
 
 
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:

@@ -84,7 +84,6 @@ SECTIONS = {
     "Watch": ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog"),
     "Rollouts": ("RolloutsScreen",),
     "lab": ("LabScreen",),
-    "charts, on Compare and where z on Watch's curves leads": ("ChartScreen", "ExploreScreen"),
     "Compare": ("CompareScreen",),
 }
 

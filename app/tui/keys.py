@@ -10,7 +10,6 @@ from typing import Final
 from textual.binding import Binding
 
 LAST: Final = 1_000_000  # lines that home and end move by: further than any panel is long
-PAGE: Final = 10  # lines that page up and page down move by
 
 # Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
 EARLIER_IDS: Final = MappingProxyType({
@@ -22,11 +21,9 @@ EARLIER_IDS: Final = MappingProxyType({
     "rollouts.first": "move.first", "rollouts.last": "move.last",
     "rollouts.answer": "move.down", "rollouts.answer_before": "move.up",
     "rollouts.turn": "move.page_down", "rollouts.turn_before": "move.page_up",
-    "rollouts.measure": "rollouts.find_kl",
     "lab.knob": "move.down", "lab.knob_before": "move.up",
     "lab.turn": "move.right", "lab.turn_back": "move.left",
     "lab.answer": "move.down", "lab.answer_before": "move.up",
-    "new.changed": "new.diff",
     "chat.next": "move.right", "chat.before": "move.left",
 } | {
     f"{screen}.{earlier}": f"move.{action}"
@@ -64,8 +61,8 @@ NAVIGATION: Final = (
     hidden("down,j", "move(1, 0)", "down", "move.down", "One line down"),
     hidden("left,h", "move(0, -1)", "left", "move.left", "To the left"),
     hidden("right,l", "move(0, 1)", "right", "move.right", "To the right"),
-    hidden("pageup", f"move(-{PAGE}, 0)", "page up", "move.page_up", "Ten lines up"),
-    hidden("pagedown", f"move({PAGE}, 0)", "page down", "move.page_down", "Ten lines down"),
+    hidden("pageup", "move_page(-1)", "page up", "move.page_up", "Up by what is visible"),
+    hidden("pagedown", "move_page(1)", "page down", "move.page_down", "Down by what is visible"),
     hidden("home", f"move(-{LAST}, 0)", "first", "move.first", "To the first line"),
     hidden("end", f"move({LAST}, 0)", "last", "move.last", "To the last line"),
 )  # fmt: skip

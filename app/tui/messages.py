@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_engine.config.settings import RunConfig
-    from grpo_tui.app.inspector.measures import Measure
     from grpo_tui.app.jobs.sweep import Point
 
 
@@ -62,13 +61,6 @@ class RolloutOpened(Message):
     origin: str
     group: int
     answer: int
-
-
-@dataclass
-class HighlightRequested(Message):
-    """Go to a token of the newest step on the Rollouts screen: the first by this measure."""
-
-    measure: "Measure"
 
 
 @dataclass

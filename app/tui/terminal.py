@@ -25,8 +25,6 @@ class Capabilities:
     """What the terminal supports; `copier` is a local clipboard tool, if there is one."""
 
     ssh: bool
-    tmux: bool
-    browser: bool
     copier: tuple[str, ...] = ()
 
 
@@ -44,9 +42,7 @@ def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
             if shutil.which(tool[0], path=env.get("PATH")):
                 copier = tool
                 break
-    return Capabilities(ssh=ssh, tmux=bool(env.get("TMUX")),
-                     browser=env.get("TEXTUAL_DRIVER", "").find("web_driver") >= 0,
-                     copier=copier)  # fmt: skip
+    return Capabilities(ssh=ssh, copier=copier)
 
 
 def copy(app: "App[int]", text: str, able: Capabilities) -> str:
@@ -64,7 +60,7 @@ def copy(app: "App[int]", text: str, able: Capabilities) -> str:
         else:
             return f"Copied {count}."
     if len(text.encode()) > MOST_OSC52:
-        return f"{count} are too many for the terminal's clipboard; press e to write a file."
+        return f"{count} are too many for the terminal's clipboard; `grpo-tui export` writes them."
     app.copy_to_clipboard(text)
     return f"Sent {count} to the terminal's clipboard."
 

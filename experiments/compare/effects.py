@@ -9,7 +9,7 @@ for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sw
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -20,6 +20,7 @@ from grpo_tui.experiments.compare.statistics import t_quantile, t_two_sided
 from grpo_tui.experiments.compare.values import Effect
 
 ALPHA = 0.05
+MCNEMAR, PERMUTATION = "McNemar's exact test", "paired permutation test"
 POWER = NormalDist().inv_cdf(0.8)
 MORE_SEEDS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
 MORE_PROBLEMS = tuple(lead * 10**zeros for zeros in (1, 2, 3) for lead in (1, 2, 3, 5, 7))
@@ -100,30 +101,30 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
     alpha = ALPHA / comparisons
     variance = _variance(left, right, spread)
     differences = left.mean(0) - right.mean(0)
+    single = {*left.ravel().tolist(), *right.ravel().tolist()} <= {0.0, 1.0}
     if spread.freedom or not differences.any():
         difference = float(differences.mean())
         total, freedom = variance(0, 0)
         half = t_quantile(1 - alpha, freedom) * math.sqrt(total)
-        low, high = max(-1.0, difference - half), min(1.0, difference + half)
-        p_value = t_two_sided(abs(difference) / math.sqrt(total), freedom)
+        result = Effect(
+            difference, max(-1.0, difference - half), min(1.0, difference + half),
+            p_value=t_two_sided(abs(difference) / math.sqrt(total), freedom),
+            method="t test over seeds and problems" if spread.freedom
+            else MCNEMAR if single else PERMUTATION,
+        )  # fmt: skip
     else:
-        test = paired(tuple(differences.tolist()), alpha)
-        difference, low, high, p_value = test.mean, test.low, test.high, test.p_value
-    single = {*left.ravel().tolist(), *right.ravel().tolist()} <= {0.0, 1.0}
-    method = (
-        "t test over seeds and problems" if spread.freedom
-        else "McNemar's exact test" if single else "paired permutation test"
-    )  # fmt: skip
-    if p_value < alpha:
-        return Effect(difference, low, high, p_value * comparisons, method)
+        result = paired(tuple(differences.tolist()), alpha, single)
+    corrected = replace(result, p_value=min(1.0, result.p_value * comparisons))
+    if result.p_value < alpha:
+        return corrected
 
     def is_significant(more_seeds: int, more_problems: int) -> bool:
         total, freedom = variance(more_seeds, more_problems)
-        return abs(difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
+        return abs(result.difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
 
     more = MORE_SEEDS if spread.freedom else ()
-    return Effect(
-        difference, low, high, min(1.0, p_value * comparisons), method,
+    return replace(
+        corrected,
         more_seeds=next((n for n in more if is_significant(n, 0)), None),
         more_problems=next((n for n in MORE_PROBLEMS if is_significant(0, n)), None),
     )  # fmt: skip
@@ -132,28 +133,18 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
 # -- one seed each -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """A mean difference with its interval and p-value; `exact` if every split was counted."""
-
-    mean: float
-    low: float
-    high: float
-    p_value: float
-    exact: bool
-
-
 @lru_cache(maxsize=512)
-def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Paired:
+def paired(differences: tuple[float, ...], alpha: float = ALPHA, single: bool = False) -> Effect:
     """Test whether the mean difference of two shares over problems is 0, by permutation.
 
     Under the null hypothesis each difference may change its sign. That mean `x` fits is as likely
     as a random split of the problems has `x` between the means of its two halves; the interval is
-    every `x` with at least `alpha`. So 0 is outside of it exactly when p < alpha.
+    every `x` with at least `alpha`. So 0 is outside of it exactly when p < alpha. `single`: the
+    shares are of one answer each.
     """
     values: Numbers = np.asarray(differences, dtype=np.float64).round(12)
     if not values.any():
-        return Paired(mean=0.0, low=0.0, high=0.0, p_value=1.0, exact=True)
+        return Effect(0.0, 0.0, 0.0, 1.0, MCNEMAR if single else PERMUTATION)
     size, total, weight, exact = _splits(values)
     other_size, other_total = values.size - size, values.sum() - total
     # a half without a problem has no mean: it bounds nothing
@@ -164,12 +155,13 @@ def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Paired:
     high = np.where(empty, 1.0, np.maximum(first_mean, second_mean))
     total_weight = float(weight.sum())
     consistent = float(weight[(low <= 0) & (high >= 0)].sum())
-    return Paired(
-        mean=math.fsum(differences) / len(differences),
+    return Effect(
+        difference=math.fsum(differences) / len(differences),
         low=_edge(low, weight, total_weight, alpha),
         high=0.0 - _edge(-high, weight, total_weight, alpha),
-        p_value=consistent / total_weight, exact=exact,
-    )  # fmt: skip
+        p_value=consistent / total_weight,
+        method=MCNEMAR if single and exact else PERMUTATION,
+    )
 
 
 def _edge(ends: Numbers, weight: Numbers, total_weight: float, alpha: float) -> float:

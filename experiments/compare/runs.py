@@ -24,10 +24,9 @@ from grpo_tui.experiments.compare.values import (
     SeedGroup,
     SeedStatistics,
     SettingDifference,
-    SideBySide,
 )
 from grpo_tui.experiments.errors import CompareError, check_choice
-from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
+from grpo_tui.experiments.values import EvaluationView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -113,8 +112,8 @@ def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> t
     for run, sources in zip(runs, functions, strict=True):
         for choice in filter(sources.__contains__, functions[base]):
             old, new = functions[base][choice], sources[choice]
-            part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
-            titles = f"{old[title]} of {runs[base].name}", f"{new[title]} of {run.name}"
+            part = "text" if old["name"] == new["name"] else "code"
+            titles = f"{old['name']} of {runs[base].name}", f"{new['name']} of {run.name}"
             lines = old[part].splitlines(), new[part].splitlines()
             diffs[tuple(unified_diff(*lines, *titles, lineterm=""))] = None
     return tuple(chain.from_iterable(diffs))
@@ -351,9 +350,7 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
     from grpo_tui.experiments.compare.effects import paired  # NumPy takes .1 s to load
 
     single = len(runs) == len(base) == left_side.samples == right_side.samples == 1
-    test = paired(differences)
-    method = "McNemar's exact test" if single and test.exact else "paired permutation test"
-    result = Effect(test.mean, test.low, test.high, test.p_value, method)
+    result = paired(differences, single=single)
     return _pair(result, mode, left_side, right_side, len(shared))
 
 
@@ -472,22 +469,3 @@ def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reache
     )
     reached = len(runs) - amounts.count(never)
     return Reached(runs=reached, step=step, tokens=tokens, seconds=seconds)
-
-
-def side_by_side(
-    reader: "StoreReader", runs: Runs, example_key: str, step: int | None = None
-) -> SideBySide:
-    """Return each run's last completions of an example, or its last ones up to `step`."""
-    upto = inf if step is None else step
-    groups: list[GroupView | None] = []
-    for run in runs:
-        items = reader.groups_with(run.key, example_key=example_key)
-        keys = [item.key for item in items if item.step <= upto]
-        groups.append(reader.group(keys[-1]) if keys else None)
-    first = next(filter(None, groups), None)
-    if first is None:
-        raise CompareError(f"none of these runs has sampled the example {quoted(example_key)}")
-    return SideBySide(
-        example_key=example_key, prompt_text=first.prompt_text, target=first.target,
-        groups=tuple(groups),
-    )  # fmt: skip

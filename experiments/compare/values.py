@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_engine.metrics import Direction
-from grpo_tui.experiments.values import GroupView, RunSummary
+from grpo_tui.experiments.values import RunSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,16 +161,6 @@ class Ranking:
     metric: str
     threshold: float
     settings: tuple[RankedSetting, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide:
-    """The completions of one example in several runs; None for a run that has none."""
-
-    example_key: str
-    prompt_text: str
-    target: str
-    groups: tuple[GroupView | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,3 @@ def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
         "seed": int(paths.get("seed") or 0),
         "total_steps": int(paths.get("steps") or 0),
     }
-
-
-def number_of(value: Any) -> float | None:
-    """Return the number that filters compare; None if the setting is not a number."""
-    return float(value) if isinstance(value, bool | int | float) else None

@@ -41,7 +41,7 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
     try:
         while (done := version(conn)) < CURRENT:
             _apply(conn, done)
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             raise
         raise StoreUnusableError(

@@ -12,13 +12,8 @@ from pathlib import Path
 from sqlalchemy import Table, UniqueConstraint
 
 from grpo_tui.experiments.db.migrations import version as schema_version
-from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN, SEARCH
+from grpo_tui.experiments.db.tables import CURRENT, RUN
 from grpo_tui.experiments.errors import StoreUnusableError
-
-SEARCH_TABLES = dict(re.findall(r"(CREATE VIRTUAL TABLE (\w+).*?)\n?;", SEARCH, re.DOTALL)).items()
-ADDED = re.compile(
-    r"CREATE TABLE (\w+)|CREATE VIRTUAL TABLE (\w+)|ALTER TABLE (\w+) ADD COLUMN (\w+)"
-)
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
@@ -40,49 +35,35 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
 
 
 def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
-    sql = ";".join([*MIGRATIONS.values()][version:])
-    later = {"".join(names[:2]) or f"{names[2]}.{names[3]}" for names in ADDED.findall(sql)}
     stored = {
         name: (kind, table, sql or "")
         for kind, name, table, sql in conn.execute(
             "SELECT type, name, tbl_name, sql FROM sqlite_master"
         )
     }
-    tables = {*RUN.metadata.tables, *(name for _, name in SEARCH_TABLES)}
+    tables = RUN.metadata.tables
     for name, (kind, table, _) in stored.items():
         if kind == "trigger" and table in tables:
             yield f"there is a trigger {name} on {table}"
-    for name in sorted(tables - stored.keys() - later):
-        yield f"{name} is missing"
-    for sql, name in SEARCH_TABLES:
-        if name in stored and _unspaced(stored[name][2]) != _unspaced(sql):
-            yield f"{name} is no full-text index of ours"
-    for name, declared in RUN.metadata.tables.items():
+    if version == CURRENT:  # an older or newer file may lack some
+        yield from (f"{name} is missing" for name in sorted(tables.keys() - stored.keys()))
+    for name, declared in tables.items():
         kind, _, sql = stored.get(name, ("", "", ""))
         if kind not in ("table", "") or sql.upper().startswith("CREATE VIRTUAL"):
             yield f"{name} is a {'virtual table' if kind == 'table' else kind}"
         elif kind:
             if re.search(r"\bCHECK\s*\(", sql, re.IGNORECASE):
                 yield f"{name} has a check"
-            yield from _columns(conn, declared, version, later)
+            yield from _columns(conn, declared, version)
             yield from _indices(conn, declared, version)
 
 
-def _unspaced(sql: str) -> str:
-    return "".join(sql.split())
-
-
-def _columns(
-    conn: sqlite3.Connection, declared: Table, version: int, later: set[str]
-) -> Iterator[str]:
-    """What differs in the columns; an older file may lack those that have a default."""
+def _columns(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
+    """What differs in the columns; an older file may lack some."""
     table, ours = declared.name, declared.c
     stored = {row[1]: row for row in conn.execute(f"PRAGMA table_xinfo({table})")}
     for column in ours:
-        may_lack = column.nullable or column.default is not None
-        if column.name not in stored and not (
-            f"{table}.{column.name}" in later or (version != CURRENT and may_lack)
-        ):
+        if version == CURRENT and column.name not in stored:
             yield f"{table}.{column.name} is missing"
     for _, name, _, required, default, key, hidden in stored.values():
         full_name = f"{table}.{name}"

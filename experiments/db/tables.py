@@ -34,18 +34,6 @@ from grpo_tui.experiments.db.types import (
     WholeNumber,
 )
 
-# No column sizes: only ranking needs them, and newest-first does not rank.
-SEARCH = """
-CREATE VIRTUAL TABLE rollout_words USING fts5 (
-  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-);
-CREATE VIRTUAL TABLE prompt_words USING fts5 (
-  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-);
-"""
-
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
 Utc = Annotated[str, Field(sa_type=Time)]
@@ -222,14 +210,12 @@ class AttemptRow(OfRun, table=True):
 class RunParamRow(InRun, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
-    __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
+    __table_args__ = (Index("run_param_path", "path"), WITHOUT_ROWID)
 
     path: str = Field(primary_key=True)
     """section.name"""
     value: Any = Field(sa_type=Json, nullable=False)
     """JSON."""
-    number: float | None = None
-    """The value as a number, for comparisons; NULL for texts."""
 
 
 class RunTagRow(InRun, table=True):
@@ -353,21 +339,6 @@ class MetricRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    """The metric."""
-    step: int = Field(primary_key=True)
-    """The training step."""
-    value: RealOrNan
-    """The value."""
-
-
-class MetricHiddenRow(InRun, table=True):
-    """Values of steps that a later attempt did again."""
-
-    __table_args__ = (WITHOUT_ROWID,)
-
-    attempt: int = Field(primary_key=True)
-    """The attempt it belongs to."""
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
     """The metric."""
     step: int = Field(primary_key=True)
@@ -724,20 +695,30 @@ CREATE INDEX run_list ON run (
 );
 """
 
-REBUILD = """
-INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
-INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
+# Texts are read to search them, nothing reads metrics of steps that were done again, and 0 right
+# without an accuracy was written where nothing judged the answers.
+UNUSED = """
+UPDATE evaluation_sample SET correct = NULL WHERE correct = 0 AND evaluation_id IN (
+  SELECT id FROM evaluation WHERE metrics NOT LIKE '%/accuracy"%'
+);
+DROP TABLE IF EXISTS rollout_words;
+DROP TABLE IF EXISTS prompt_words;
+DROP TABLE IF EXISTS metric_hidden;
+DROP INDEX IF EXISTS run_param_path;
+ALTER TABLE run_param DROP COLUMN number;
+CREATE INDEX run_param_path ON run_param (path);
 """
 
 MIGRATIONS = {
     "m001_runs": "",  # every file has had it
-    "m002_search": SEARCH + REBUILD,
+    "m002_search": "",  # a full-text index that a later one dropped
     "m003_queue": QUEUE,
     "m004_order": ORDER,
     "m005_list": LIST,
     "m006_spans": SPANS,
     "m007_unjudged": UNJUDGED,
     "m008_deleted": DELETED,
+    "m009_unused": UNUSED,
 }
 CURRENT = len(MIGRATIONS)
 
@@ -760,8 +741,7 @@ def schema() -> tuple[str, ...]:
         # in their order: among indices that are as good, SQLite takes the one made last
         options = getattr(row, "__table_args__", ())
         sql += [CreateIndex(index) for index in options if isinstance(index, Index)]
-    statements = [str(statement.compile(dialect=sqlite.dialect())) for statement in sql]
-    return (*statements, *SEARCH.split(";"))
+    return tuple(str(statement.compile(dialect=sqlite.dialect())) for statement in sql)
 
 
 # for SQLModel's types of what is declared as `str`, `int`, `float` or `bool`
@@ -776,6 +756,6 @@ for _table in SQLModel.metadata.tables.values():
 
 (
     RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,
-    METRIC_HIDDEN, METRIC_SUMMARY, ROLLOUT_GROUP, ROLLOUT, ROLLOUT_REWARD, EVALUATION,
+    METRIC_SUMMARY, ROLLOUT_GROUP, ROLLOUT, ROLLOUT_REWARD, EVALUATION,
     EVALUATION_SAMPLE, RUN_LIVE, CONTROL, SWEEP, QUEUE_ITEM, MIGRATION,
 ) = (SQLModel.metadata.tables[str(row.__tablename__)] for row in declared())  # fmt: skip

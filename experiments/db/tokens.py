@@ -1,18 +1,17 @@
 """Token numbers of a group as one compressed blob, and the file per run that holds the blobs.
 
-A blob is zlib over a header and byte planes: the first bytes of all values, then the second. `old`
-is float32; the other log-probabilities are float16 differences from it, because plain float16 would
-put tokens on the wrong side of a clip bound. Where that is not close enough to recompute the loss,
-they stay float32.
+A blob is zlib over a header and byte planes: the first bytes of all values, then the second. Values
+are whole numbers or floats of four bytes; the header has the length of each array, in its order.
 """
 
 import json
 import sqlite3
 import zlib
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from itertools import chain, count, takewhile, zip_longest
+from dataclasses import asdict, fields
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,103 +22,72 @@ import numpy.typing as npt
 from grpo_engine.events import UpdateTotals
 from grpo_tui.experiments.values import TokenRow
 
-CODEC = 1
+CODEC = 2
 MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
 MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
-CLOSE = 1e-6  # nats by which a log-probability in the loss may be off
-_LARGEST = 6.0e4  # the largest float16 is 65504
 
 Array = npt.NDArray[Any]
-FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
-# written after the passes and only where there are any, so that older readers skip them
-LATER = ("sampled", "mask", "old_values", "returns", "teacher")
-# several arrays a row, by the name under which they are numbered
-BY_PASS = {"pass": "passes", "entropies": "entropies", "values": "values"}
-HALVES = ("entropy", "mask")  # float16 as they are
-LOGPROBS = ("sampler", "reference", "after", "pass", "sampled", "teacher")  # differences from old
-APPROXIMATE = ("after",)  # read by no loss
-
-Columns = dict[str, list[Sequence[float]]]  # the values of each row, by name
+Group = tuple[tuple[int, ...], tuple[TokenRow, ...]]  # the prompt's ids, a row per completion
+NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
+FIELDS = [field.name for field in fields(TokenRow) if field.name not in NO_ARRAYS]
+KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
+BY_PASS = ("passes", "entropies", "values")  # several arrays a row
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
-    header: dict[str, Any] = {
-        "prompt": len(prompt_ids),
-        "index": [row.index for row in rows],
-        "length": [len(row.ids) for row in rows],
-        "ends": [int(bool(row.ends)) for row in rows],
-        "old": [int(bool(row.old)) for row in rows],
-        "passes": [len(row.passes) for row in rows],
-    }
-    olds = [np.array(row.old, np.float32) for row in rows]
-    arrays = [
-        np.array(prompt_ids, np.int32),
-        _joined([row.ids for row in rows], np.int32),
-        _joined([_rises(row.ends) for row in rows], np.int32),
-        np.concatenate(olds) if olds else np.array([], np.float32),
-    ]
-    if any(row.updates for row in rows):
-        header["updates"] = [[asdict(totals) for totals in row.updates] for row in rows]
-    for name, values in _columns(rows).items():
-        present = [int(bool(numbers)) for numbers in values]
-        bases = [old for old, here in zip(olds, present, strict=True) if here]
-        old = np.concatenate(bases) if bases and all(map(len, bases)) else None
-        kind, array = _pack(name, _joined(values, np.float64), old)
-        header[name] = [kind, *present] if array.size else [0]
-        arrays.append(array)
-    head = json.dumps(header, separators=(",", ":")).encode()
-    planes = b"".join(map(_planes, arrays))
+    arrays = [array("i", prompt_ids)]
+    headers = []
+    for row in rows:
+        lengths = {}
+        for name in FIELDS:
+            if values := getattr(row, name):
+                parts = values if name in BY_PASS else (values,)
+                lengths[name] = [len(part) for part in parts]
+                arrays += [array(KINDS.get(name, "f"), part) for part in parts]
+        headers.append([row.index, list(map(asdict, row.updates)), lengths])
+    head = json.dumps([len(prompt_ids), headers], separators=(",", ":")).encode()
+    data = np.frombuffer(b"".join(arrays), np.uint8)
+    planes = data.reshape(-1, 4).T.tobytes()
     return zlib.compress(len(head).to_bytes(4, "little") + head + planes, 1)
 
 
-def _columns(rows: Sequence[TokenRow]) -> Columns:
-    fields = {name: [getattr(row, name) for row in rows] for name in (*FIELDS, *LATER)}
-    columns = {name: fields[name] for name in FIELDS}
-    for name, field in BY_PASS.items():
-        by_pass = zip_longest(*(getattr(row, field) for row in rows), fillvalue=())
-        columns |= {f"{name}{number}": list(values) for number, values in enumerate(by_pass)}
-    return columns | {name: fields[name] for name in LATER if any(fields[name])}
-
-
-def _joined(rows: Sequence[Sequence[float] | Array], dtype: type[np.generic]) -> Array:
-    return np.fromiter(chain.from_iterable(rows), dtype=dtype)
-
-
-def _rises(ends: Sequence[int]) -> list[int]:
-    """Return the number of characters that each token adds."""
-    return [end - start for start, end in zip((0, *ends), ends, strict=False)]
-
-
-def _planes(values: Array) -> bytes:
-    size = values.dtype.itemsize
-    return values.view(np.uint8).reshape(-1, size).T.tobytes() if values.size else b""
-
-
-def _pack(name: str, full: Array, old: Array | None) -> tuple[int, Array]:
-    """Choose the encoding of a field: 1 float16 difference from old, 2 float32, 3 float16."""
-    as_is = name in HALVES
-    if full.size and (as_is or (name.startswith(LOGPROBS) and old is not None)):
-        with np.errstate(invalid="ignore"):
-            short = full if as_is or old is None else full - old
-        if float(np.abs(short).max()) < _LARGEST:  # false for NaN too
-            half = short.astype(np.float16)
-            error = np.abs(half.astype(np.float64) - short).max()
-            if as_is or name in APPROXIMATE or error <= CLOSE:
-                return (3 if as_is else 1), half
-    with np.errstate(over="ignore"):
-        return 2, full.astype(np.float32)
-
-
-def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[TokenRow, ...]]:
-    """Decode a group: the prompt's ids, and a row per completion."""
-    if codec != CODEC:
+def decode(blob: bytes, codec: int = CODEC) -> Group:
+    if codec not in (1, CODEC):
         raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
     data = zlib.decompressobj().decompress(blob, MAX_BYTES)
     if len(data) == MAX_BYTES:
         raise ValueError(f"a token blob of {len(blob)} bytes holds more than {MAX_BYTES}")
-    size = int.from_bytes(data[:4], "little")
-    header = json.loads(data[4 : 4 + size])
-    planes = _Planes(data, 4 + size)
+    size = 4 + int.from_bytes(data[:4], "little")
+    header = json.loads(data[4:size])
+    if codec == 1:
+        return _decode_first(header, _Planes(data, size))
+    planes = np.frombuffer(data, np.uint8, offset=size)
+    values = memoryview(planes.reshape(4, -1).T.tobytes())
+
+    def read(name: str, length: int) -> tuple[Any, ...]:
+        nonlocal values
+        numbers = array(KINDS.get(name, "f"), values[: 4 * length].tobytes())
+        values = values[4 * length :]
+        return tuple(numbers)
+
+    prompt_length, headers = header
+    prompt = read("ids", prompt_length)
+    rows = []
+    for index, updates, lengths in headers:
+        row: dict[str, Any] = {"ids": (), "old": (), "sampler": ()}
+        for name, sizes in lengths.items():
+            parts = tuple(read(name, length) for length in sizes)
+            row[name] = parts if name in BY_PASS else parts[0]
+        totals = tuple(UpdateTotals(**total) for total in updates)
+        rows.append(TokenRow(index=index, updates=totals, **row))
+    return prompt, tuple(rows)
+
+
+# -- blobs of version 0.1 ------------------------------------------------------------------------
+
+
+def _decode_first(header: dict[str, Any], planes: "_Planes") -> Group:
+    """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
     index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
     (prompt,) = planes.read(np.int32, [header.pop("prompt")])
@@ -139,7 +107,8 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             values = [numbers.astype(int) for numbers in values]
         columns[name] = list(map(_tuple, values))
 
-    def by_pass(name: str, row: int) -> Any:
+    def by_pass(field: str, row: int) -> Any:
+        name = "pass" if field == "passes" else field
         names = takewhile(columns.__contains__, (f"{name}{number}" for number in count()))
         values = tuple(columns[column][row] for column in names)
         return values[: passes[row]] if name == "pass" else tuple(filter(None, values))
@@ -151,8 +120,8 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             ends=_tuple(np.cumsum(rises[row])),
             old=_tuple(olds[row]),
             updates=tuple(UpdateTotals(**totals) for totals in updates[row]),
-            **{field: by_pass(name, row) for name, field in BY_PASS.items()},
-            **{name: columns[name][row] for name in (*FIELDS, *LATER) if name in columns},
+            **{name: by_pass(name, row) for name in BY_PASS},
+            **{name: columns[name][row] for name in FIELDS if name in columns},
         )
         for row, number in enumerate(index)
     )
@@ -223,9 +192,7 @@ class TokenFile:
             self._conn = None
 
 
-def read_blobs(
-    path: Path, seqs: Sequence[int]
-) -> dict[int, tuple[tuple[int, ...], tuple[TokenRow, ...]]]:
+def read_blobs(path: Path, seqs: Sequence[int]) -> dict[int, Group]:
     """Return the token numbers of several groups by sequence number; missing groups are omitted."""
     if not path.is_file():
         return {}

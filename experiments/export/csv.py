@@ -1,7 +1,6 @@
 """CSV for spreadsheets and pandas: UTF-8, RFC 4180, full precision, hostile texts made harmless."""
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,12 +54,6 @@ def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = Fa
                 for value, text in zip(values, cells, strict=True)
             )
     return Written(count, escaped)
-
-
-def csv_string(header: Sequence[str], rows: Rows) -> str:
-    out = io.StringIO(newline="")
-    write_csv(out, header, rows)
-    return out.getvalue()
 
 
 def cell(value: Any, *, raw: bool = False) -> str:

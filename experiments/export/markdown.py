@@ -10,15 +10,10 @@ HEAD_LINES = 2
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Mapping[str, Any]], *, titles: Sequence[str] = (),
-    digits: int = 0,
-) -> Iterator[str]:  # fmt: skip
-    """Return the lines of a table.
-
-    `titles` are the column heads where they differ from the names; `digits` is the number of
-    significant digits of fractional numbers, 0 for all.
-    """
-    yield _line(titles or header)
+    header: Sequence[str], rows: Iterable[Mapping[str, Any]], *, digits: int = 0
+) -> Iterator[str]:
+    """Return the lines of a table; `digits` are those of fractional numbers, 0 for all."""
+    yield _line(header)
     yield "|" + " --- |" * len(header)
     for row in rows:
         yield _line([_rounded(row.get(name), digits) for name in header])

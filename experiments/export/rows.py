@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from operator import contains
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.conditions import (
@@ -11,6 +12,7 @@ from grpo_engine.config.conditions import (
     Every,
     Not,
     Term,
+    Text,
     number_of,
     parse,
 )
@@ -50,32 +52,24 @@ def matching(rows: Iterator[Row], condition: str) -> Iterator[Row]:
 
 def _holds(node: Any, row: Row) -> bool:
     match node:
-        case Every():
-            return all(_holds(part, row) for part in node.parts)
-        case Either():
-            return any(_holds(part, row) for part in node.parts)
-        case Not():
-            return not _holds(node.parts[0], row)
-        case Term() if node.key in row or node.key.startswith("reward/"):
-            return _compares(node, row.get(node.key))
-    name = node.key if isinstance(node, Term) else node.text
+        case Every(parts):
+            return all(_holds(part, row) for part in parts)
+        case Either(parts):
+            return any(_holds(part, row) for part in parts)
+        case Not((part,)):
+            return not _holds(part, row)
+        case Term(name, op, text) if name in row or name.startswith("reward/"):
+            value, number = row.get(name), number_of(text)
+            compare: Any = OPERATORS.get(op, contains)  # `~` and `:` look for a part
+            if number is None or compare is contains:
+                return bool(compare(str(value), text))
+            return isinstance(value, int | float) and bool(compare(value, number))
+        case Term(name) | Text(name):
+            pass
     raise ExportError(
         f"--where has no column {quoted(name)}{nearest(name, row)}; write NAME>=VALUE with one of "
         f"{', '.join(row)}"
     )
-
-
-def _compares(term: Term, value: Any) -> bool:
-    number = number_of(term.value)
-    if number is not None:
-        known = isinstance(value, int | float) and term.op in OPERATORS
-        return known and OPERATORS[term.op](value, number)
-    text = "" if value is None else str(value)
-    if term.op == "~":
-        return term.value in text
-    if term.op not in ("=", "==", ":", "!="):
-        raise ValueError(f"{quoted(term.value)} is no number to compare {term.key} with")
-    return (text == term.value) == (term.op != "!=")
 
 
 def run_row(run: RunSummary) -> Row:

@@ -88,20 +88,15 @@ class Column:
         """The value for display: a setting as JSON."""
         if self.kind != "setting":
             return self.compared
-        value = self._setting(_json(), func.in_force(RUN.c.config, self.path))
-        return type_coerce(value, RUN_PARAM.c.value.type)
+        return type_coerce(self._setting, RUN_PARAM.c.value.type)
 
     @property
     def compared(self) -> Condition:
-        """The value for filters and sorting: a setting as a number, or as JSON if it is none."""
+        """The value for filters and sorting: a setting as a number or text."""
         if self.kind == "field":
             return FIELDS[self.path]
         if self.kind == "setting":
-            return self._setting(
-                func.coalesce(RUN_PARAM.c.number, _json()),
-                func.number_in_force(RUN.c.config, self.path),
-                func.in_force(RUN.c.config, self.path),
-            )
+            return func.comparable(self._setting)
         key = select(METRIC_KEY.c.id).filter_by(name=self.path).scalar_subquery()
         return (
             select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
@@ -110,14 +105,13 @@ class Column:
             .scalar_subquery()
         )
 
-    def _setting(self, stored: Condition, *in_force: Condition) -> Condition:
+    @property
+    def _setting(self) -> Condition:
         """A setting as it is stored, or as the recipe sets it."""
+        stored = func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
         query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == self.path)
-        return func.coalesce(query.correlate(RUN).scalar_subquery(), *in_force)
-
-
-def _json() -> Condition:
-    return func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
+        by_recipe = func.in_force(RUN.c.config, self.path)
+        return func.coalesce(query.correlate(RUN).scalar_subquery(), by_recipe)
 
 
 def stat_column(key: str, stat: str) -> str:
@@ -196,7 +190,7 @@ def _condition(term: Term, names: Names) -> Condition:
         check_choice("status", value.lower(), get_args(Status), QueryError)
     if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
         return _like(column.compared, value)
-    return _compare(column.compared, term, column.kind == "setting")
+    return _compare(column.compared, term)
 
 
 def _tagged(condition: Condition) -> Condition:
@@ -213,7 +207,7 @@ def _like(column: Condition, text: str, *, start: bool = False) -> Condition:
     return type_coerce(column, String).like(pattern if start else f"%{pattern}", escape="\\")
 
 
-def _compare(column: Condition, term: Term, is_setting: bool) -> Condition:
+def _compare(column: Condition, term: Term) -> Condition:
     operator = {":": "=", "==": "="}.get(term.op, term.op)
     number = _number(term.value)
     if number is not None:
@@ -225,8 +219,6 @@ def _compare(column: Condition, term: Term, is_setting: bool) -> Condition:
             f"{term.key}{term.op}{term.value}: {quoted(term.value)} is not a number; {term.op} "
             "compares numbers"
         )
-    if is_setting:  # texts are stored as JSON, including the quotes
-        column = func.trim(column, '"')
     return column.op(operator)(_literal(term.value).collate("NOCASE"))
 
 

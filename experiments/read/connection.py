@@ -1,6 +1,7 @@
 """The read connection that all queries share, and its helpers."""
 
 import gc
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Executable,
-    ForeignKey,
     FromClause,
     LargeBinary,
     Select,
@@ -27,11 +27,23 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.types import NullType
 
-from grpo_tui.experiments.db.configs import in_force, json_text, number_of
+from grpo_tui.experiments.db.configs import in_force, json_text
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
-from grpo_tui.experiments.db.tables import CURRENT, RUN
+from grpo_tui.experiments.db.tables import (
+    CURRENT,
+    EVALUATION,
+    EVALUATION_SAMPLE,
+    KEY_SET,
+    METRIC,
+    METRIC_KEY,
+    MIGRATION,
+    ROLLOUT,
+    ROLLOUT_REWARD,
+    RUN,
+    STEP,
+)
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.db.types import BadText, Damage, any_text, collecting
 from grpo_tui.experiments.errors import (
@@ -48,6 +60,10 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound="DataclassInstance")
 DELETED_SCHEMA = 8  # the first that has deleted runs
 MAX_DAMAGED = 20  # values that are named, and runs for each
+# the tables by which rows that name no run belong to one
+TOWARDS_RUN = {
+    ROLLOUT_REWARD: ROLLOUT, EVALUATION_SAMPLE: EVALUATION, KEY_SET: STEP, METRIC_KEY: METRIC
+}  # fmt: skip
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
@@ -56,8 +72,15 @@ def _json_in_force(config: str | None, path: str) -> str | None:
     return None if value is None else json_text(value)
 
 
-def _number_in_force(config: str | None, path: str) -> float | None:
-    return number_of(in_force(config, path))
+def _comparable(stored: str | None) -> float | str | None:
+    """Return the JSON of a setting as what filters compare: a number, or text."""
+    try:
+        value = json.loads(stored or "null")
+    except (ValueError, RecursionError):  # as in a store that was edited by hand
+        return stored
+    if isinstance(value, bool | int | float):
+        return float(value)
+    return value if isinstance(value, str) else stored
 
 
 class Connection:
@@ -74,7 +97,7 @@ class Connection:
             raise
         self.file.text_factory = any_text
         self.file.create_function("in_force", 2, _json_in_force, deterministic=True)
-        self.file.create_function("number_in_force", 2, _number_in_force, deterministic=True)
+        self.file.create_function("comparable", 1, _comparable, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self.interrupts = 0
         self._connection = sql_connection(self.file)
@@ -211,27 +234,14 @@ class Connection:
         stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
         if isinstance(value, BadText):
             stored, value = cast(stored, LargeBinary), value.data
+        if table is MIGRATION:
+            return [("", "the store")]
         query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
-        while table is not RUN:
-            if (key := _key_towards_run(table)) is None:
-                return [("", "the store")]
-            parent, child = key.column.table, key.parent.table
-            table = parent if table is child else child
-            query = query.join(table, key.parent == key.column)
+        for parent in (TOWARDS_RUN.get(table), RUN):
+            if parent is not None and parent is not table:
+                query = query.join(parent)
         query = query.where(stored.is_(literal(value, NullType()))).limit(MAX_DAMAGED)
         return [(run, visible(f"run {run} ({name})")) for run, name in self.rows(query)]
-
-
-def _key_towards_run(table: Table) -> ForeignKey | None:
-    """Return the key by which a table's rows belong to a run, or to rows that do."""
-    parents = sorted(table.foreign_keys, key=lambda key: key.parent.name != "run_id")
-    children = (
-        key
-        for child in RUN.metadata.tables.values()
-        for key in child.foreign_keys
-        if key.column.table is table and "run_id" in child.c
-    )
-    return next(iter((*parents, *children)), None)
 
 
 def among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[bool]:

@@ -1,70 +1,51 @@
 """Exchange between a run and viewers in other processes: signs of life out, requests in."""
 
-import threading
 import time
-from contextlib import suppress
 
 from sqlalchemy import select
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
-from grpo_tui.experiments.db.texts import now_iso, seconds
-from grpo_tui.experiments.record.spill import STORE_ERRORS
+from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
-from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.store import VERBS
 
 PERIOD_S = 2.0
 BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
 
-_ANSWERS: dict[str, tuple[type, ...]] = {
-    "pause": (ev.RunPaused,),
-    "continue": (ev.RunResumed,),
-    "checkpoint": (ev.CheckpointSaved,),
-    "stop_after_step": (ev.RunFinished, ev.RunFailed),
-    "stop_now": (ev.RunFinished, ev.RunFailed),
-}
 
+class Heartbeat:
+    """Writes when the process was alive, when the run progressed, and what memory is used."""
 
-class Heartbeat(threading.Thread):
-    """Writes the time, the memory use and the seconds suspended to the attempt's row.
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.progress_at = time.time()
+        self._at = self._slept = 0.0
+        self._drift = time.time() - time.monotonic()
 
-    It has a thread, so that no work can delay it.
-    """
-
-    def __init__(self, store: ExperimentStore, run: int, attempt: int) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self.store, self.run_key, self.attempt = store, run, attempt
-        self._done = threading.Event()
-        self._slept = 0.0
-
-    def run(self) -> None:
-        """Write a heartbeat every `PERIOD_S` seconds until `stop`."""
-        drift = time.time() - time.monotonic()
-        while not self._done.wait(PERIOD_S):
-            # a suspended machine stops the monotonic clock, not the wall clock
-            moved = time.time() - time.monotonic() - drift
-            if moved > 5.0:
-                self._slept += moved
-            drift += moved
-            with suppress(*STORE_ERRORS):
-                self._beat()
-
-    def _beat(self) -> None:
+    def poll(self) -> None:
+        """Write at most once every `PERIOD_S` seconds."""
+        now = time.time()
+        if 0 <= now - self._at < PERIOD_S:
+            return
+        # a suspended machine stops the monotonic clock, not the wall clock
+        moved = now - time.monotonic() - self._drift
+        if moved > 5.0:
+            self._slept += moved
+        self._drift += moved
         rss, free = memory_now()
-        self.store.execute(
-            ATTEMPT.update()
-            .filter_by(run_id=self.run_key, n=self.attempt)
-            .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
-        )
-
-    def stop(self) -> None:
-        self._done.set()
-        self.join()
+        attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
+        self.writer.execute(
+            attempt.values(
+                heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
+                slept_s=self._slept,
+            )
+        )  # fmt: skip
+        self._at = now
 
 
 class LiveBoard:
@@ -84,64 +65,30 @@ class LiveBoard:
             return
         view = self.board.snapshot()
         live = RUN_LIVE.update().filter_by(run_id=run)
-        begin(self.writer.file, limit=0.05)
-        with self.writer.file:
-            self.writer.conn.execute(
-                live.values(version=view.version, updated_at=now, board=ev.encode(view))
-            )
+        self.writer.execute(
+            live.values(version=view.version, updated_at=now, board=ev.encode(view))
+        )
         self._written, self._at = view.version, now
 
 
 class Requests:
-    """Takes requests of other processes for one attempt and records their outcomes."""
+    """Takes requests of other processes for one attempt."""
 
     def __init__(self, writer: RunWriter, control: Control) -> None:
         self.writer, self.control = writer, control
-        self._accepted: dict[int, str] = {}  # until an event answers them
-        self._done: list[int] = []
 
     def poll(self) -> None:
         """Take new requests; those for other attempts or older than a minute expire."""
-        if self._done:
-            self._set(self._done, outcome="done")
-            self._done = []
         query = select(CONTROL).filter_by(run_id=self.writer.run, outcome="", taken_at=None)
         for row in self.writer.conn.execute(query.order_by(CONTROL.c.id)).all():
             late = time.time() - seconds(row.asked_at) > EXPIRE_S
             if late or row.attempt != self.writer.attempt:
-                self._set([row.id], outcome="expired")
-            elif row.verb in ("pin", *_ANSWERS):
-                self._take(row.id, row.verb, row.argument)
+                outcome = "expired"
             else:
-                self._set([row.id], taken_at=now_iso(), outcome="refused")
-
-    def _take(self, key: int, verb: str, argument: str) -> None:
-        """Pass a request on; what is so already is done."""
-        self._set([key], taken_at=now_iso())
-        is_so = {"pause": self.control.paused, "continue": not self.control.paused}
-        if verb == "pin":
-            self.control.pin(argument)
-        else:
-            self.control.ask(verb)  # type: ignore[arg-type]
-        if verb == "pin" or is_so.get(verb):
-            self._done.append(key)
-        else:
-            self._accepted[key] = verb
-
-    def saw(self, event: ev.Event) -> None:
-        """Mark the requests that an event answers."""
-        for key, verb in [*self._accepted.items()]:
-            if isinstance(event, _ANSWERS[verb]):
-                self._done.append(key)
-                del self._accepted[key]
-
-    def finish(self) -> None:
-        """Write the remaining outcomes at the end; a request that stopped the run is done."""
-        done = [*self._done, *(key for key, verb in self._accepted.items() if "stop" in verb)]
-        if done:
-            self._set(done, outcome="done")
-
-    def _set(self, keys: list[int], **values: str) -> None:
-        begin(self.writer.file, limit=0.2)
-        with self.writer.file:
-            self.writer.conn.execute(CONTROL.update().where(CONTROL.c.id.in_(keys)).values(values))
+                outcome = "done" if row.verb in VERBS else "refused"
+            request = CONTROL.update().filter_by(id=row.id)
+            self.writer.execute(request.values(taken_at=now_iso(), outcome=outcome))
+            if outcome == "done" and row.verb == "pin":
+                self.control.pin(row.argument)
+            elif outcome == "done":
+                self.control.ask(row.verb)

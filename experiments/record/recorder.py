@@ -1,7 +1,6 @@
 """The recorder: one thread that records the events of runs before anything shows them."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -26,7 +25,6 @@ from grpo_tui.experiments.store import ExperimentStore
 POLL_S = 0.2
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
 PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
-FILE_CHECK_S = 1.0
 
 
 class Recorder:
@@ -48,7 +46,6 @@ class Recorder:
         self._queue: Queue[tuple[RunRecorder | None, Any]] = Queue(maxsize=4096)
         self._runs: list[RunRecorder] = []
         self._stop, self._closed = threading.Event(), threading.Event()
-        self._checked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
@@ -116,11 +113,6 @@ class Recorder:
         """The store's current path; it differs from the original if the file was replaced."""
         return self.store.path
 
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The write connection; only the recorder's thread uses it."""
-        return self._file.connection
-
     # -- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -148,11 +140,9 @@ class Recorder:
         self._closed.set()
 
     def _poll(self) -> None:
-        if time.monotonic() - self._checked >= FILE_CHECK_S:
-            self._checked = time.monotonic()
-            if note := self._file.rescue():
-                for run in self._runs:
-                    run.note(note)
+        if note := self._file.rescue():
+            for run in self._runs:
+                run.note(note)
         for run in list(self._runs):
             if not run.closed:
                 self._guarded(run, run.poll)

@@ -52,7 +52,6 @@ class RunRecorder:
         self._queue = queue
         self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self._cause = ""
-        self._progress_at = self._progress_written = 0.0
         self._pending: list[RecordedEvent] = []
         self._failing_since = 0.0
         self._spilling = False
@@ -63,18 +62,16 @@ class RunRecorder:
         self.writer = RunWriter(file.connection, run, self.attempt, self.folder, self.parts)
         self.requests = Requests(self.writer, control)
         self.live = LiveBoard(self.writer, self.board)
-        self.heart = Heartbeat(self.store, run, self.attempt)
-        self.heart.start()
+        self.heart = Heartbeat(self.writer)
 
     # -- on the engine's thread -----------------------------------------------------------------
 
     def put(self, event: ev.Event) -> None:
         """Queue the event for recording; blocks only while the queue is full."""
         self.board.apply(event)
-        if isinstance(event, PROGRESS):
-            self._progress_at = time.time()
-        else:
-            self._queue.put((self, (time.time(), event)))
+        self.heart.progress_at = time.time()
+        if not isinstance(event, PROGRESS):
+            self._queue.put((self, (self.heart.progress_at, event)))
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":
@@ -164,7 +161,6 @@ class RunRecorder:
     def _deliver(self) -> None:
         items, self._pending = self._pending, []
         for item in items:
-            self.requests.saw(item.event)
             if self._events is not None:
                 self._events.put(item.event)
 
@@ -246,9 +242,7 @@ class RunRecorder:
         with suppress(*spill.STORE_ERRORS):
             self.requests.poll()
             self.live.poll()
-            if self._progress_at - self._progress_written >= 2.0:
-                self.writer.progress(self._progress_at)
-                self._progress_written = self._progress_at
+            self.heart.poll()
 
     def _is_late(self) -> bool:
         """Return whether facts wait too long for their step to end: viewers do not see them yet."""
@@ -262,9 +256,8 @@ class RunRecorder:
         self._settle()
         if self._spilling:
             self._read_in()
-        self.heart.stop()
         waiting = spilled(self.store.path, self.id)
-        if waiting.files or self._pending:
+        if waiting.file or self._pending:
             memory = f", {len(self._pending)} only in memory" if self._pending else ""
             self.left = f"run {self.name}: {waiting}{memory}"
         if not self._spilling:
@@ -274,8 +267,6 @@ class RunRecorder:
 
     def _finish(self) -> None:
         self.closed = True
-        with suppress(*spill.STORE_ERRORS):
-            self.requests.finish()
         with suppress(*spill.STORE_ERRORS):
             self.store.end_attempt(self.key, self.attempt, self._cause)
         self.writer.close()

@@ -16,7 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.machine import host_name, is_alive
 from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
-from grpo_tui.experiments.db.spilled import runs_waiting, spill_files, spilled
+from grpo_tui.experiments.db.spilled import runs_waiting, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
@@ -46,11 +46,10 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
     """
-    count = 0
+    file, count = spill_file(store, run), 0
     left: list[bytes] = []
     with _lock(store):
-        files = spill_files(store, run)
-        for items in _batches(files, left):
+        for items in _batches(file, left) if file.is_file() else ():
             stored = writer.stored([item.seq for item in items])
             new = [item for item in items if item.seq not in stored]
             try:
@@ -64,8 +63,8 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
                 count += len(new)
         if left:
             writer.reserve(max(_number(_fields(line)) for line in left))
-        _replace(files, spill_file(store, run), dict.fromkeys(left))
-    return count, _complaint(left, spill_file(store, run))
+        _replace(file, left)
+    return count, _complaint(left, file)
 
 
 def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -123,22 +122,21 @@ def _lock(store: Path) -> Iterator[None]:
 # -- lines --------------------------------------------------------------------------------------
 
 
-def _batches(files: Iterable[Path], left: list[bytes]) -> Iterator[list[RecordedEvent]]:
-    """Yield the events in batches that end with a step; add lines that are none to `rest`.
+def _batches(file: Path, left: list[bytes]) -> Iterator[list[RecordedEvent]]:
+    """Yield the events in batches that end with a step; add lines that are none to `left`.
 
     An incomplete last line is ignored: the process was killed while writing it.
     """
     batch: list[RecordedEvent] = []
-    for file in files:
-        with file.open("rb") as lines:
-            for line in lines:
-                if item := _item(line):
-                    batch.append(item)
-                    if isinstance(item.event, ev.StepFinished) or len(batch) >= CHUNK:
-                        yield batch
-                        batch = []
-                elif line.endswith(b"\n"):
-                    left.append(line)
+    with file.open("rb") as lines:
+        for line in lines:
+            if item := _item(line):
+                batch.append(item)
+                if isinstance(item.event, ev.StepFinished) or len(batch) >= CHUNK:
+                    yield batch
+                    batch = []
+            elif line.endswith(b"\n"):
+                left.append(line)
     if batch:
         yield batch
 
@@ -184,16 +182,15 @@ def _complaint(left: Sequence[bytes], file: Path) -> str:
     )
 
 
-def _replace(files: Iterable[Path], file: Path, left: Iterable[bytes]) -> None:
-    """Leave only these lines of a run's files, in one of them."""
+def _replace(file: Path, left: Sequence[bytes]) -> None:
+    """Leave only these lines of a file, each once."""
     partial = file.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    if lines := list(left):
-        _append(partial, lines)
+    if left:
+        _append(partial, dict.fromkeys(left))
         partial.replace(file)
-    for old in files:
-        if not lines or old != file:
-            old.unlink()
+    else:
+        file.unlink(missing_ok=True)
 
 
 def _append(file: Path, lines: Iterable[bytes]) -> None:

@@ -5,18 +5,16 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     Column,
+    Executable,
     Table,
     bindparam,
-    column,
     func,
     select,
-    table,
 )
 from sqlalchemy.dialects import sqlite
 
@@ -26,7 +24,6 @@ from grpo_tui.experiments.db.connection import begin, sql_connection
 from grpo_tui.experiments.db.paths import tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
-    ATTEMPT,
     EVALUATION,
     EVALUATION_SAMPLE,
     EVENT,
@@ -53,10 +50,7 @@ Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text
-WORDS = (
-    (table("rollout_words", column("rowid"), column("text")), ROLLOUT.c.text),
-    (table("prompt_words", column("rowid"), column("prompt_text")), ROLLOUT_GROUP.c.prompt_text),
-)  # the full-text index of a column
+TEXTS = (ROLLOUT.c.text, ROLLOUT_GROUP.c.prompt_text)
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
@@ -138,21 +132,10 @@ class RunWriter:
                 rows = self._rows(items, scored, last)
                 for target, values in rows.items():
                     if values:
-                        insertion, writers = _insertion(target, tuple(values[0]))
-                        self.conn.exec_driver_sql(
-                            insertion,
-                            [
-                                tuple(
-                                    [
-                                        write(row[name]) if write else row[name]
-                                        for name, write in writers
-                                    ]
-                                )
-                                for row in values
-                            ],
-                        )
-                if rows[ROLLOUT_GROUP]:
-                    self._index(last)
+                        insertion = target.insert()
+                        if target in REPLACED:
+                            insertion = insertion.prefix_with("OR REPLACE")
+                        self.conn.execute(insertion, values)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
@@ -162,6 +145,12 @@ class RunWriter:
                    default=-1)  # fmt: skip
         self._open = {key: pair for key, pair in self._open.items() if key[0] > done}
         return waited
+
+    def execute(self, statement: Executable) -> None:
+        """Execute a statement in a transaction of its own."""
+        begin(self.file, limit=0.2)
+        with self.file:
+            self.conn.execute(statement)
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
@@ -197,12 +186,6 @@ class RunWriter:
             target: self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0
             for target in (ROLLOUT_GROUP, ROLLOUT)
         }
-
-    def _index(self, last: Mapping[Table, int]) -> None:
-        """Add the rows after the last ids to the full-text index."""
-        for index, text in WORDS:
-            new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
-            self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
     def _rows(self, items: Items, scored: Mapping[int, Scored], last: Mapping[Table, int]) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
@@ -349,32 +332,11 @@ class RunWriter:
                 .filter_by(id=self.run)
                 .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
             )
-        self.progress(items[-1].at)
-
-    def progress(self, at: float) -> None:
-        """Write when the run last progressed."""
-        attempt = ATTEMPT.update().filter_by(run_id=self.run, n=self.attempt)
-        self.conn.execute(attempt.values(progress_at=iso(at)))
-
-
-@cache
-def _insertion(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
-    """Return the statement that inserts rows of these columns, and what writes each of them.
-
-    SQLAlchemy would look at each value of a thousand rows, which takes a fifth of a commit.
-    """
-    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
-    dialect = sqlite.dialect()
-    compiled = query.compile(dialect=dialect, column_keys=names)
-    return str(compiled), [
-        (name, target.c[name].type.dialect_impl(dialect).bind_processor(dialect))
-        for name in compiled.positiontup or ()
-    ]
 
 
 def _size(rows: Rows) -> int:
-    """Return roughly the bytes of rows; a text takes as much again in its index."""
-    texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table])
+    """Return roughly the bytes of rows."""
+    texts = sum(len(row[text.name]) for text in TEXTS for row in rows[text.table])
     sizes = (len(values) * len(values[0]) for values in rows.values() if values)
     return texts + VALUE_BYTES * sum(sizes)
 

@@ -31,6 +31,11 @@ ANCHORED = Condition(
 )
 CRITIC = equals("signal", "gae")
 SAMPLED = Condition(lambda r: not r.demonstrates, "answers that are sampled", ("signal",))
+TEACHABLE = Condition(
+    lambda r: not r.demonstrates and r.trust != "target",
+    "answers that are sampled, and a trust that reads more than their sign",
+    ("signal", "trust"),
+)
 NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
@@ -84,6 +89,7 @@ class Recipe:
         "Weight of the teacher in a token's advantage; 0 is off.",
         off=0,
         belongs="signal",
+        condition=TEACHABLE,
         steps=(0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
         phrase=", and each token adds {teacher_weight:g} times its log-probability under the "
         "teacher less that under the policy",
@@ -453,18 +459,6 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         lambda r: r.pays_in_reward and not r.reads_rewards,
         "anchor_place=reward subtracts the distance from the reward, which signal={signal} does "
         "not read: choose anchor_place=loss",
-    ),
-    (
-        ("teacher_weight", "trust"),
-        lambda r: r.teacher_weight > 0 and r.trust == "target",
-        "trust=target reads the sign of answers, and teacher_weight={teacher_weight:g} adds to "
-        "each token: choose another trust, or teacher_weight=0",
-    ),
-    (
-        ("teacher_weight", "signal"),
-        lambda r: r.teacher_weight > 0 and r.demonstrates,
-        "teacher_weight={teacher_weight:g} judges what the policy sampled, but the answers of "
-        "signal=demonstration are those of the data: choose another signal, or teacher_weight=0",
     ),
     (
         ("stop", "trust"),

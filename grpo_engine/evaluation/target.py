@@ -64,16 +64,17 @@ def of_adapter(
 ) -> Target:
     """Return an adapter on the model that it names, or that the settings name."""
     tree = base.model_dump(mode="json")
-    model = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("model")
-    if model and adapter_model:
-        tree = merge(tree, {"model": {"path": model}})
+    saved = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    if adapter_model and (model := saved.get("model")):
+        tuning = saved.get("fine_tune_type", "lora")
+        tree = merge(tree, {"model": {"path": model, "tuning": tuning}})
     return Target(config=build(with_adapter(tree, folder, over), str(folder)))
 
 
 def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]) -> dict[str, Any]:
     """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself."""
     is_adapter = (adapter / "adapters.safetensors").is_file()
-    model = {"adapter" if is_adapter else "path": str(adapter)}
+    model = {"adapter": str(adapter)} if is_adapter else {"path": str(adapter), "adapter": None}
     return merge(merge(tree, {"model": model}), over)
 
 

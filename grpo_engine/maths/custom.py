@@ -1,6 +1,5 @@
 """Calls the functions that users wrote for a choice: by keyword, only with what they name."""
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,36 +16,33 @@ from grpo_engine.sandbox.report import describe
 Values = Mapping[str, Any]
 
 
+def refusal(role: str, function: Custom, problem: str, at: str = "") -> MathsError:
+    """An error that names the choice, its function, what is wrong with it, and where."""
+    return MathsError(f"{role} {function} {problem}{at or function.at}", f"algorithm.{role}")
+
+
 def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) -> mx.array:
     """What the function returns for the values that it names; MathsError if that cannot be used."""
-    title, setting = f"{role} {function}", f"algorithm.{role}"
     known = {name: value for name, value in values.items() if value is not None}
     for name, is_needed in function.parameters.items():
         if is_needed and name not in known:
-            raise MathsError(
-                f"{title} needs the argument {name!r}, which there is not; there are: "
-                f"{', '.join(known)}{function.at}",
-                setting,
-            )
+            problem = f"needs the argument {name!r}, which there is not; there are: "
+            raise refusal(role, function, problem + ", ".join(known))
     try:
         result = function.function(**{n: known[n] for n in function.parameters if n in known})
     except EngineError:
         raise
     except Exception as error:
         failure = describe(error)
-        raise MathsError(f"{title} failed: {failure.message}{failure.at}", setting) from error
-    legal = " or ".join(map(str, shapes))
-    if not isinstance(result, mx.array):
-        returned = f"a Python {type(result).__name__}"
-    elif result.dtype != mx.float32 or tuple(result.shape) not in shapes:
+        raise refusal(role, function, f"failed: {failure.message}", failure.at) from error
+    returned = f"a Python {type(result).__name__}"
+    if isinstance(result, mx.array):
+        if result.dtype == mx.float32 and tuple(result.shape) in shapes:
+            return result
         returned = f"{str(result.dtype).removeprefix('mlx.core.')} of shape {tuple(result.shape)}"
-    else:
-        return result
-    raise MathsError(
-        f"{title} returned {returned}; it must return an mx.array, float32 of shape {legal}"
-        f"{function.at}",
-        setting,
-    )
+    legal = " or ".join(map(str, shapes))
+    problem = f"returned {returned}; it must return an mx.array, float32 of shape {legal}"
+    raise refusal(role, function, problem)
 
 
 def advantages(
@@ -58,26 +54,28 @@ def advantages(
     values: Values,
 ) -> mx.array:
     """The advantages by a function, [B] or [B,T]; 0 without a reward, and off the mask."""
-    sizes = [len([*ids]) for _, ids in itertools.groupby(group_ids.tolist())]  # type: ignore[arg-type]
-    if len(set(sizes)) > 1 or len(sizes) != len({*group_ids.tolist()}):  # type: ignore[misc]
+    ids: Any = group_ids.tolist()
+    prompts = dict.fromkeys(ids)
+    shape = (len(prompts), ids.count(ids[0]))
+    if ids != [prompt for prompt in prompts for _ in range(shape[1])]:
         raise MathsError(
             f"signal {function} takes rewards_PG: give groups of one size, one after the other"
         )
-    shape, rows = (len(sizes), sizes[0]), group.score.shape[0]
-    arguments = {
+    arguments: dict[str, Any] = {
         "rewards_PG": group.score.reshape(shape),
         "scored_PG": group.valid.reshape(shape).astype(mx.float32),
         "rewards_PGF": rewards.reshape(*shape, -1),
-        "lengths_PG": None if mask is None else lengths(mask).reshape(shape),
-        "mask_BT": None if mask is None else (mask > 0).astype(mx.float32),
         **values,
     }
-    by_token = [] if mask is None else [tuple(mask.shape)]
-    result = call("signal", function, arguments, shape, *by_token)
+    shapes: list[tuple[int, ...]] = [shape]
+    if mask is not None:
+        arguments["lengths_PG"] = lengths(mask).reshape(shape)
+        arguments["mask_BT"] = (mask > 0).astype(mx.float32)
+        shapes.append(tuple(mask.shape))
+    result = call("signal", function, arguments, *shapes)
     if tuple(result.shape) == shape:
-        return mx.where(group.valid, result.reshape(rows), 0.0)
-    assert mask is not None
-    return on_mask(result, (mask > 0) & group.valid[:, None])
+        return mx.where(group.valid, result.reshape(-1), 0.0)
+    return mx.where(arguments["mask_BT"] * group.valid[:, None] > 0, result, 0.0)
 
 
 def by_token(role: str, recipe: Recipe, values: Values, mask: mx.array) -> mx.array | None:

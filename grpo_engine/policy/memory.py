@@ -99,7 +99,7 @@ class MemoryEstimate:
     weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows
-    update: int  # activations of one micro-batch, of the update or of the teacher
+    update: int  # activations of one micro-batch; what scoring by the teacher takes is less
     teacher: int = 0  # its weights
 
     @property
@@ -243,13 +243,8 @@ def estimate_memory(
         weights=weights,
         optimizer=int(floats * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
-        update=max(
-            _update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
-            _scoring(policy.teacher, micro_rows, together, prompt_tokens, new_tokens),
-        ),
-        teacher=0
-        if policy.teacher is None
-        else _bytes(flatten(policy.teacher.module.parameters())),
+        update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
+        teacher=_bytes(flatten(policy.teacher.module.parameters()) if policy.teacher else {}),
     )
 
 
@@ -315,19 +310,6 @@ def _update(
     caches = CACHES * run.keys * _activations(policy).keys
     between = (BETWEEN * run.tokens * sizes.hidden * sizes.layers + caches) * sizes.bytes
     return int(between + max(RECOMPUTED / sizes.layers * activations + current, logits))
-
-
-def _scoring(
-    teacher: Policy | None, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
-) -> int:
-    """Bytes of a micro-batch without a gradient: a layer's arrays, all keys, and logits."""
-    if teacher is None:
-        return 0
-    sizes, run = Sizes.of(teacher), _run(teacher, rows, prompts, prompt_tokens, new_tokens)
-    keys = sizes.layers * run.keys * sizes.kv_width * sizes.bytes
-    logits = LOGITS * min(rows * new_tokens, teacher.head_chunk) * sizes.vocabulary * 4
-    layer = _usual(sizes).token * run.tokens / sizes.layers + sizes.heads * run.pairs * sizes.bytes
-    return int(layer + keys + logits)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:

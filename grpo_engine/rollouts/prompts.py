@@ -5,8 +5,9 @@ message is a prefill that the answer continues. A text prompt is tokenised uncha
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,7 @@ class PromptRenderer:
             if prefill:
                 prompt = prompt[:-1]
                 answer = {**answer, "content": f"{prefill}{answer['content']}"}
-            text, _ = self._text((*prompt, answer), example, is_complete=True)
+            text, _ = self._text((*prompt, answer), example, self.dialogue_text)
             ids = self._encoded(text, example, add_special_tokens=False)
             if tuple(ids[: len(before)]) != before:
                 raise DataError(
@@ -257,37 +258,31 @@ class PromptRenderer:
                 )
             ids = ids[len(before) :]
         if len(ids) > self.max_new_tokens:
-            raise self._too_long_answer(example, f"{len(ids)} tokens")
+            raise DataError(
+                f"{location(example)}: the completion has {len(ids)} tokens, more than "
+                f"rollout.max_new_tokens {self.max_new_tokens} allows; raise it, or shorten the "
+                "completion",
+                "rollout.max_new_tokens",
+            )
         return tuple(ids)
 
     def _completion(self, example: Example) -> Message:
         """The data's own answer to an example, as the assistant's message."""
-        value, problem = example.completion, ""
+        value = example.completion
         if isinstance(value, str):
             value = [{"role": "assistant", "content": value}] if value.strip() else []
-        if not value:
+        if not value or len(value) > 1 or value[0].get("role") != "assistant":
+            problem = "a completion is text or one message of the assistant"
             columns = ", ".join(example.columns) or "none"
-            problem = (
-                f"there is no answer to learn; the columns beside the prompt are {columns}. Give "
-                "each row a `completion`, name the column with the answer in "
-                "task.columns.completion, or end `messages` with the assistant's"
+            raise DataError(
+                f"{location(example)}: {problem if value else 'there is no answer to learn'}; the "
+                f"columns beside the prompt are {columns}. Give each row a `completion`, name the "
+                "column with the answer in task.columns.completion, or end `messages` with the "
+                "assistant's",
+                "task.columns",
             )
-        elif len(value) > 1 or value[0].get("role") != "assistant":
-            problem = "a completion is text or one message of the assistant; correct it"
-        if problem:
-            raise DataError(f"{location(example)}: {problem}", "task.columns")
         message: Message = value[0]
-        size = len(str(message.get("content")))
-        if size > max(10_000, LONGEST_TOKEN * self.max_new_tokens):
-            raise self._too_long_answer(example, f"{size:,} characters")
         return message
-
-    def _too_long_answer(self, example: Example, size: str) -> DataError:
-        return DataError(
-            f"{location(example)}: the completion has {size}, more than rollout.max_new_tokens "
-            f"{self.max_new_tokens} allows; raise it, or shorten the completion",
-            "rollout.max_new_tokens",
-        )
 
     def usable_prompt(self, example: Example) -> RenderedPrompt | None:
         """Render one example; None if it cannot be used and such are skipped."""
@@ -305,15 +300,14 @@ class PromptRenderer:
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
-        train = self.task.train
-        if self.demonstrates and not any(example.completion for example in train[:PROBES]):
-            self.completion_ids(train[0])  # raises
         bad = BadRows(self.config)
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
         fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
         prompts: list[RenderedPrompt | None] = []
 
-        def check(_: int, example: Example) -> Example:
+        def check(_: int, example: Example, learns: bool = False) -> Example:
+            if learns:
+                self.completion_ids(example)
             form, size = _form_and_size(conversation(self.task, example))
             longest = TOKENS_PER_BYTE * (size + overheads.get(form, 0))
             if not (fits and size and form in overheads and longest <= (self.limit or longest)):
@@ -321,10 +315,6 @@ class PromptRenderer:
                 overheads[form] = max(overheads.get(form, 0), len(prompt.text.encode()) - size)
                 prompts.append(prompt)
             return example
-
-        def check_both(index: int, example: Example) -> Example:
-            self.completion_ids(example)
-            return check(index, example)
 
         notes: list[str] = []
         splits: list[Sequence[Example]] = []
@@ -340,7 +330,7 @@ class PromptRenderer:
                 splits.append(split)
             else:
                 learns = self.demonstrates and split is self.task.train
-                splits.append(tuple(bad.good(split, check_both if learns else check)))
+                splits.append(tuple(bad.good(split, partial(check, learns=learns))))
         notes += [bad.note(sum(map(len, splits))), self._form_note()]
         if any(prompt and prompt.folded_system for prompt in prompts):
             notes.append(
@@ -424,21 +414,20 @@ class PromptRenderer:
         return DataError(text, setting)
 
     def _text(
-        self, prompt: Prompt, example: Example, *, is_complete: bool = False
-    ) -> tuple[str, bool]:
-        """The text for the model, and whether a system message was folded.
+        self, prompt: Prompt, example: Example,
+        render: Callable[[Sequence[Message]], str] | None = None,
+    ) -> tuple[str, bool]:  # fmt: skip
+        """The text for the model, by default with the begin of an answer.
 
-        After messages that are complete no answer follows.
+        Also whether a system message was folded.
         """
         if isinstance(prompt, str):
             return prompt, False
         problem: Exception | None = None
         for variant, is_folded in ((prompt, False), (fold_system(prompt), True)):
             try:
-                if variant is not None and is_complete:
-                    return self._apply(variant, **self._options()), is_folded
                 if variant is not None:
-                    return self._template(variant), is_folded
+                    return (render or self._template)(variant), is_folded
             except EngineError:
                 raise
             except Exception as error:  # a template may raise anything

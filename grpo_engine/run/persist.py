@@ -172,14 +172,10 @@ def _state(run: Run) -> dict[str, Any]:
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
-        "teacher": teacher_fingerprint(run.policy),
+        "teacher": getattr(run.policy.teacher, "fingerprint", ""),
         "functions": _functions(run),
         "noise": run.sampling.noise,
     }
-
-
-def teacher_fingerprint(policy: Policy) -> str:
-    return policy.teacher.fingerprint if policy.teacher is not None else ""
 
 
 def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
@@ -214,7 +210,7 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
 
 def _refuse_other_teacher(run: Run, state: Mapping[str, Any]) -> None:
     """A run that learned from two teachers would be nobody's repetition."""
-    then, now = state.get("teacher", ""), teacher_fingerprint(run.policy)
+    then, now = state.get("teacher", ""), getattr(run.policy.teacher, "fingerprint", "")
     if then != now:
         raise CheckpointError(
             f"the content of teacher.path {run.config.teacher.path} was {then[:12] or 'unknown'} "

@@ -4,8 +4,9 @@ A function must give usable numbers with a gradient, and the same for an answer 
 others: micro-batches and ranks cut an update anywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +14,9 @@ import mlx.core as mx
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.errors import ConfigError, MathsError
+from grpo_engine.errors import ConfigError
 from grpo_engine.maths.advantage import advantages
+from grpo_engine.maths.custom import refusal
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import totals_of
 from grpo_engine.rewards.scorer import columns_of
@@ -23,6 +25,7 @@ from grpo_engine.sandbox.report import describe
 from grpo_engine.setup.parts import LoadedTask
 
 LENGTHS = (5, 3, 1, 4, 2)  # of the answers, again and again
+PART, WIDTH = slice(1, 3), 3  # the answers that are tried alone, and the length of the longest
 TERMS = {"trust": "objective", "anchor": "anchor", "weight": "weight"}
 READS_OTHERS = (
     "gives an answer other numbers alone than beside others, but micro-batches and ranks cut an "
@@ -53,108 +56,73 @@ def load_functions(
 def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
     """Raise MathsError with what is wrong with a function, and its place."""
     for loaded in tasks if recipe.functions else ():
-        trial = _Trial(recipe, loaded)
-        for role in TERMS:
-            if role in recipe.functions and not (role == "anchor" and recipe.pays_in_reward):
-                trial.check(role)
+        for role, problem in _problems(recipe, loaded):
+            if problem:
+                raise refusal(role, recipe.functions[role], problem)
 
 
-class _Trial:
-    """Two groups of answers of a few tokens with random numbers; one has equal rewards."""
+def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
+    """Choices, and what is wrong with their functions, on two groups of a few random tokens.
 
-    def __init__(self, recipe: Recipe, loaded: LoadedTask) -> None:
-        config, task = loaded.config, loaded.task
-        answers = config.rollout.group_size
-        rows = range(2 * answers)
-        lengths = mx.array([LENGTHS[row % len(LENGTHS)] for row in rows])
-        mask = mx.arange(int(lengths.max())) < lengths[:, None]
-        functions = len(config.rewards.functions or task.default_rewards) or 1
-        keys = mx.random.split(mx.random.key(0))
-        rewards = mx.random.uniform(shape=(len(rows), functions), key=keys[0])
-        new, old, ref, sampler, entropy = mx.random.uniform(-2, -0.1, (5, *mask.shape), key=keys[1])
-        groups = mx.arange(len(rows)) // answers
-        self.recipe, self.max_length = recipe, config.rollout.max_new_tokens
-        self.columns = columns_of([task.train[row // answers % len(task.train)] for row in rows])
-        computed = advantages(
-            mx.where(groups[:, None] == 0, rewards, 0.0),
-            groups,
-            recipe,
-            mask=mask,
-            old=old,
-            ref=ref,
-            values=new,
-            steps=[[(0, float(row))] for row in rows],
-            extra={
-                "sampler_logprobs_BT": sampler,
-                "entropy_BT": -entropy,
-                "step": 1,
-                **self.columns,
-            },
-        )
-        self._require_finite("signal", computed.values)
-        if recipe.pays_in_reward:
-            self._require_finite("anchor", computed.penalty)
-        self.arrays = {
-            "new": new,
-            "old": old,
-            "ref": ref,
-            "sampler": sampler,
-            "entropy": -entropy,
-            "mask": mask,
-            "group_ids": groups,
-            "advantages": computed.values,
-            "token_ids": mx.zeros(mask.shape, mx.int32),
-        }
+    One group has equal rewards.
+    """
+    config, task, size = loaded.config, loaded.task, loaded.config.rollout.group_size
+    row_B = mx.arange(2 * size)
+    group_ids, width = row_B // size, mx.arange(max(LENGTHS))
+    mask = width < mx.array(LENGTHS)[row_B % len(LENGTHS)][:, None]
+    names = config.rewards.functions or task.default_rewards
+    rewards = mx.random.uniform(shape=(2 * size, len(names) or 1), key=mx.random.key(0))
+    new, old, ref, sampler = mx.random.uniform(-2, -0.1, (4, *mask.shape), key=mx.random.key(1))
+    columns = columns_of([task.train[n // size % len(task.train)] for n in range(2 * size)])
+    computed = advantages(
+        mx.where(group_ids[:, None] == 0, rewards, 0.0), group_ids, recipe,
+        mask=mask, old=old, ref=ref, teacher=ref, values=new,
+        steps=[[(0, float(n))] for n in range(2 * size)],
+        extra={"sampler_logprobs_BT": sampler, "entropy_BT": -sampler, "step": 1, **columns},
+    )  # fmt: skip
+    yield "anchor", _not_finite(computed.penalty)
+    yield "signal", _not_finite(computed.values)
+    pushes = mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape)
 
-    def check(self, role: str) -> None:
-        """Try the numbers that a function gives tokens."""
-        values = self._term(self.arrays["new"], role)
-        self._require_finite(role, values)
-        if role != "weight":  # which is a constant
-            self._check_gradient(role)
-        for row, length in zip(range(len(values)), LENGTHS, strict=False):
-            alone = self._term(self.arrays["new"], role, slice(row, row + 1), length)
-            if not mx.allclose(alone[0], values[row, :length], 1e-4, 1e-6):
-                raise self._refused(role, READS_OTHERS)
-
-    def _term(
-        self, new: mx.array, role: str, rows: slice = slice(None), width: int | None = None
+    def numbers(
+        role: str, new: mx.array, part: slice = slice(None), width: int | None = None
     ) -> mx.array:
         """What a function gives the first tokens of some answers."""
         arrays: dict[str, Any] = {
-            name: values[rows, :width] if values.ndim == 2 else values[rows]
-            for name, values in {**self.arrays, "new": new}.items()
-        }
+            "new": new, "old": old, "ref": ref, "advantages": pushes, "mask": mask,
+            "token_ids": mask, "sampler": sampler, "entropy": -sampler,
+        }  # fmt: skip
         loss = policy_loss(
-            **arrays,
-            recipe=self.recipe,
-            totals=totals_of(self.arrays["mask"]),
-            max_length=self.max_length,
-            extra={"step": 1, **{name: column[rows] for name, column in self.columns.items()}},
-        )
+            **{name: array[part, :width] for name, array in arrays.items()},
+            recipe=recipe, group_ids=group_ids[part], totals=totals_of(mask),
+            max_length=config.rollout.max_new_tokens,
+            extra={"step": 1, **{name: column[part] for name, column in columns.items()}},
+        )  # fmt: skip
         values: mx.array = getattr(loss.terms, TERMS[role])
         return values
 
-    def _check_gradient(self, role: str) -> None:
-        try:
-            gradient: mx.array = mx.grad(lambda new: self._term(new, role).sum())(
-                self.arrays["new"]
-            )
-            mx.eval(gradient)
-        except (RuntimeError, ValueError) as error:
-            problem = f"has no gradient: {describe(error).message}"
-            raise self._refused(role, problem) from error
-        self._require_finite(role, gradient, "a gradient of ")
-        if not gradient.any():
-            raise self._refused(role, NO_GRADIENT)
+    for role in TERMS:
+        if role not in recipe.functions or (role == "anchor" and recipe.pays_in_reward):
+            continue
+        values = numbers(role, new)
+        yield role, _not_finite(values)
+        if role != "weight":  # which is a constant
+            yield role, _gradient_problem(partial(numbers, role), new)
+        is_same = mx.allclose(numbers(role, new, PART, WIDTH), values[PART, :WIDTH], 1e-4, 1e-6)
+        yield role, "" if is_same else READS_OTHERS
 
-    def _require_finite(self, role: str, values: mx.array, what: str = "") -> None:
-        if role in self.recipe.functions and not mx.isfinite(values).all():
-            bad = "NaN" if mx.isnan(values).any() else "infinity"
-            raise self._refused(
-                role, f"returned {what}{bad} for a small batch that has a group of equal rewards"
-            )
 
-    def _refused(self, role: str, problem: str) -> MathsError:
-        function = self.recipe.functions[role]
-        return MathsError(f"{role} {function} {problem}{function.at}", f"algorithm.{role}")
+def _not_finite(values: mx.array, what: str = "") -> str:
+    if mx.isfinite(values).all():
+        return ""
+    bad = "NaN" if mx.isnan(values).any() else "infinity"
+    return f"returned {what}{bad} for a small batch that has a group of equal rewards"
+
+
+def _gradient_problem(numbers: Callable[[mx.array], mx.array], new: mx.array) -> str:
+    try:
+        gradient: mx.array = mx.grad(lambda new: numbers(new).sum())(new)
+        problem = _not_finite(gradient, "a gradient of ")
+    except (RuntimeError, ValueError) as error:
+        return f"has no gradient: {describe(error).message}"
+    return problem or ("" if gradient.any() else NO_GRADIENT)

@@ -33,7 +33,6 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.teacher import check_teacher, load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
@@ -44,7 +43,7 @@ from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
 from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
-from grpo_engine.setup.patched import patched
+from grpo_engine.setup.teacher import check_teacher, load_teacher
 from grpo_engine.tasks.base import Task, fingerprint_of
 from grpo_engine.training.drawing import take_rates
 from grpo_engine.versions import versions
@@ -96,9 +95,7 @@ def open_run(
     objects = load_functions(config, objects, tasks, ranks)
     functions = objects.recipe(config.algorithm).functions
     threads = _threads(state["threads"] if state else None)
-    replaced = patched()
     recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
-    recipe = f"patched {recipe}" if replaced else recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -113,7 +110,7 @@ def open_run(
     if functions:
         sources = {choice: function.source for choice, function in functions.items()}
         yield FunctionsLoaded(step=step, sources=sources)
-    yield from _notes(step, tasks, problems, replaced, recipe, ranks)
+    yield from _notes(step, tasks, problems, ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
         saved=state, objects=objects,
@@ -128,17 +125,9 @@ def open_run(
 
 
 def _notes(
-    step: int, tasks: Sequence[LoadedTask], problems: Sequence[str], replaced: Mapping[str, str],
-    recipe: str, ranks: Ranks,
-) -> Iterator[Event]:  # fmt: skip
+    step: int, tasks: Sequence[LoadedTask], problems: Sequence[str], ranks: Ranks
+) -> Iterator[Event]:
     """What a user should know before the first step."""
-    if replaced:
-        listed = ", ".join(f"{name} ({location})" for name, location in replaced.items())
-        yield NoteWritten(
-            step=step, severity="warning",
-            text=f"functions of grpo_engine.maths are replaced in this process: {listed}. The "
-            f"run's recipe is recorded as {recipe}",
-        )  # fmt: skip
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
         yield raised(step, "slow_products", Alert(

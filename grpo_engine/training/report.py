@@ -29,7 +29,6 @@ from grpo_engine.tasks.base import prompt_hash
 from grpo_engine.training.samples import (
     Experience,
     SampledGroup,
-    Samples,
     mean_scores,
     row_values,
 )
@@ -180,8 +179,6 @@ def step_metrics(
         if count
     }
     metrics |= length_metrics(samples.rollouts)
-    if not is_sampled(samples):
-        del metrics["completions/clipped_ratio"]  # what is too long was refused
     metrics |= dialogue_metrics(samples.rollouts)
     distinct = sum(len({r.ids for r in group.rollouts}) for group in samples.groups)
     total = len(samples.rollouts)
@@ -245,8 +242,6 @@ def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, flo
     total, count = result.entropy
     if count:
         metrics["entropy"] = total / count
-    if perplexity := _perplexity(experience):
-        metrics["perplexity"] = perplexity
     if experience.old.values_BT is not None:
         metrics["value/explained_variance"] = _explained_variance(experience)
     return metrics | _sampler_gap(experience)
@@ -293,10 +288,12 @@ def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _sampler_gap(experience: Experience) -> dict[str, float]:
-    """Difference of the sampler's and the trainer's log-probabilities, over the trained rows."""
-    samples, rows = experience.samples, experience.trained_rows
-    if not is_sampled(samples):
-        return {}
+    """Difference of the sampler's and the trainer's log-probabilities, over trained rows.
+
+    The data's own answers have none of a sampler.
+    """
+    samples = experience.samples
+    rows = [row for row in experience.trained_rows if samples.rollouts[row].raw_logprobs]
     gaps = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
     gaps = np.abs(gaps[rows][np.array(samples.mask_BT)[rows] > 0])
     if not gaps.size:
@@ -312,20 +309,6 @@ def _teacher_gap(experience: Experience) -> dict[str, float]:
         return {}
     gap_BT = mask_BT * (old.logprobs_BT - old.teacher_logprobs_BT)
     return {"teacher/kl": float(gap_BT.sum() / mask_BT.sum())}
-
-
-def is_sampled(samples: Samples) -> bool:
-    """Whether a sampler gave the answers; those of data have no probability of it."""
-    return any(rollout.raw_logprobs for rollout in samples.rollouts)
-
-
-def _perplexity(experience: Experience) -> float | None:
-    """e^(mean of -log π) over the tokens of the data's answers, before the update."""
-    samples, logprobs_BT = experience.samples, experience.old.logprobs_BT
-    inside = np.array(samples.mask_BT) > 0
-    if is_sampled(samples) or logprobs_BT is None or not inside.any():
-        return None
-    return math.exp(-float(np.array(logprobs_BT)[inside].mean()))
 
 
 def _explained_variance(experience: Experience) -> float:

@@ -46,6 +46,7 @@ class SampleRequest:
     attempt: int = 0
     seed_step: int = FIXED_STEP
     origin: Origin = "train"
+    demonstrates: bool = False  # the answers are those of the data, without scores
 
     @property
     def phase(self) -> Phase:
@@ -83,6 +84,7 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
         fresh = yield from sample_and_score(run, step, SampleRequest(
             examples=examples, sampling=run.sampling, rows=run.config.training.group_size,
             first=len(groups) + len(replaced), attempt=refills, seed_step=step,
+            demonstrates=recipe.demonstrates,
         ))  # fmt: skip
         for group in fresh:
             if recipe.refill_rounds:
@@ -96,17 +98,11 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
 def sample_and_score(
     run: Run, step: int, request: SampleRequest
 ) -> Generator[Event, None, list[SampledGroup]]:
-    """Sample completions of every prompt and score them.
-
-    Those of training are the data's own, without scores, if the recipe demonstrates.
-    """
+    """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
         prompts = _rendered(run, request)
         prompt_rows = rows_to_sample(request, prompts)
         yield from _announced(step, request, prompts)
-        if request.origin == "train" and run.recipe.demonstrates:
-            scored = _demonstrated(run, request, prompt_rows)
-            return _groups(run, request, prompts, prompt_rows, scored)
         assigned = run.ranks.assigned(prompt_rows)
         rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
@@ -124,31 +120,9 @@ def sample_and_score(
         )
     yield from dict.fromkeys(alert for _, scores in scored for alert in scores.alerts)
     yield from answer_requests(run)
-    return _groups(run, request, prompts, prompt_rows, scored)
-
-
-def _demonstrated(
-    run: Run, request: SampleRequest, rows: Sequence[PromptRows]
-) -> list[ScoredRollouts]:
-    """The data's own answers, without scores."""
-    decode = decoder(run.policy)
-    ids = [run.part_of(example).render.completion_ids(example) for example in request.examples]
-    return [
-        ([demonstration(row, answer, decode)], Scores(rewards=((),)))
-        for row, answer in zip(rows, ids, strict=True)
-    ]
-
-
-def _groups(
-    run: Run,
-    request: SampleRequest,
-    prompts: Sequence[RenderedPrompt],
-    rows: Sequence[PromptRows],
-    scored: Sequence[ScoredRollouts],
-) -> list[SampledGroup]:
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
-        rows, prompts, request.examples, scored, strict=True
+        prompt_rows, prompts, request.examples, scored, strict=True
     ):
         scorer = run.part_of(example).scorer
         groups.append(SampledGroup(
@@ -164,6 +138,10 @@ def _sampled(
     run: Run, step: int, request: SampleRequest, rows: Sequence[PromptRows]
 ) -> Generator[Event, None, list[Rollout]]:
     """This rank's rollouts, with what their environments say at the end."""
+    if request.demonstrates:
+        examples = (request.examples[row.group - request.first] for row in rows)
+        ids = [run.part_of(example).render.completion_ids(example) for example in examples]
+        return list(map(partial(demonstration, decode=decoder(run.policy)), rows, ids))
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
     rollouts = yield from sample_groups(
@@ -262,6 +240,8 @@ def _scored(
     local: Mapping[int, list[Rollout]],
 ) -> dict[int, Scores]:  # fmt: skip
     """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
+    if request.demonstrates:
+        return dict.fromkeys(local, Scores(rewards=((),)))
     by_prompt: dict[int, Scores] = {}
     examples, rows = request.examples, request.rows
     for part in run.parts:

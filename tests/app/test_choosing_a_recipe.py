@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.presets import names, preset
@@ -182,16 +183,15 @@ def test_the_form_marks_what_was_set_on_purpose_and_nothing_else() -> None:
     assert form.type(RECIPE, "grpo").changed == ()
 
 
-def test_yaml_typed_into_the_form_keeps_its_settings_for_a_new_recipe() -> None:
-    form = RunForm(preset("starter").config)
+def test_a_file_keeps_its_settings_for_a_new_recipe() -> None:
     for text, wanted in (
         ("algorithm: {recipe: how-much, passes: 2}", recipe("how-much", passes=2)),
         ("algorithm: {recipe: how-much}", RECIPES["how-much"]),
         ("algorithm: {recipe: grpo}", RECIPES["grpo"]),
     ):
-        again = form.from_yaml(text)
-        assert again.build().algorithm.resolved() == wanted
-        assert again.from_yaml(again.to_yaml()).build() == again.build()
+        config = build(parse_yaml(text))
+        assert config.algorithm.resolved() == wanted
+        assert build(parse_yaml(RunForm(config).to_yaml())) == config
 
 
 def test_stored_settings_mean_what_they_meant() -> None:

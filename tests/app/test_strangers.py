@@ -19,7 +19,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.export.rows import WHAT
-from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
@@ -87,7 +87,7 @@ def sorted_places(
         count += 1
         with closing(ExperimentStore(folder / str(count) / "s.db")) as store:
             try:
-                return len(import_files(store, [path])) == len(NAMES)
+                return len(import_store(store, path)) == len(NAMES)
             except ImportRefusedError:
                 return False
 
@@ -110,7 +110,7 @@ def planted(
 def imported(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("imported") / "mine.db"
     with closing(ExperimentStore(path)) as store:
-        assert len(import_files(store, [planted])) == len(NAMES)
+        assert len(import_store(store, planted)) == len(NAMES)
     return path
 
 
@@ -182,7 +182,7 @@ def test_no_screen_or_dialog_sends_what_acts_on_a_terminal(
     plant(tmp_path / "theirs" / theirs.name, good)
     store = tmp_path / "mine.db"
     with closing(ExperimentStore(store)) as mine:
-        assert len(import_files(mine, [tmp_path / "theirs" / theirs.name])) == len(NAMES)
+        assert len(import_store(mine, tmp_path / "theirs" / theirs.name)) == len(NAMES)
     with Terminal(["-P", "-m", "grpo_tui", "--db", str(store)], 160, 48) as terminal:
         terminal.until("1 Runs")
         terminal.press_now("\r")

@@ -12,7 +12,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.experiments.compare import statistics
-from grpo_tui.experiments.compare.runs import compare, side_by_side
+from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import MetricCell
 from grpo_tui.experiments.errors import CompareError
 from grpo_tui.experiments.reader import StoreReader
@@ -21,8 +21,6 @@ from tests.experiments.made import (
     config,
     ended,
     evaluated,
-    finished,
-    group,
     put_all,
     record_run,
     started,
@@ -391,21 +389,6 @@ def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path
         names = [reader.resolve(row.own.runs[0]).name for row in found.settings]
     assert names == ["good", "base"]
     assert (found.comparisons, found.seeds) == (1, False)
-
-
-def test_the_answers_to_one_example_stand_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    for name, text in (("one", "four"), ("two", "five")):
-        scored = ev.GroupScored(step=1, group=group(0, (text, "no")))
-        run_of(path, name, (0.5,), extra=(scored, finished(2)))
-    record_run(path, steps=0, name="without")
-    with closing(StoreReader(path)) as reader:
-        runs = [reader.resolve(name) for name in ("one", "two", "without")]
-        view = side_by_side(reader, runs, "example-0")
-        with pytest.raises(CompareError, match="has sampled the example 'nothing'"):
-            side_by_side(reader, runs, "nothing")
-    texts = [found.rollouts[0].text if found else None for found in view.groups]
-    assert texts == ["four", "five", None]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from grpo_tui.experiments import purge as purging
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
-from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
@@ -58,8 +58,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         clone = reader.resolve("clone")
         assert clone.parent is None
         assert reader.ancestry(clone.key) == ()
-        for mode in ("substring", "words"):
-            assert gone not in {hit.run for hit in search(reader, "yes", mode=mode, limit=99)}
+        assert gone not in {hit.run for hit in search(reader, "yes", limit=99)}
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
     item = queue.take()
@@ -134,7 +133,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
         assert rows.all() == []
 
 
-@pytest.mark.parametrize("stage", ["_delete_words", "_delete_rows", "remove_run_folder"])
+@pytest.mark.parametrize("stage", ["_delete_rows", "remove_run_folder"])
 def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -180,5 +179,5 @@ def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_
 def test_a_deleted_run_is_not_imported(path: Path, store: ExperimentStore, tmp_path: Path) -> None:
     store.delete([store.key_of("gone")])
     with closing(ExperimentStore(tmp_path / "to" / "s.db")) as target:
-        taken = import_files(target, [path])
+        taken = import_store(target, path)
     assert [name for _, name in taken] == ["other"]

@@ -68,7 +68,6 @@ def check(path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
-        conn.execute("INSERT INTO rollout_words (rollout_words) VALUES ('integrity-check')")
 
 
 @contextmanager
@@ -148,8 +147,8 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     handle = recorder.start_run(CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
-    pages = recorder.connection.execute("PRAGMA page_count").fetchone()[0]
-    recorder.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    pages = handle.file.connection.execute("PRAGMA page_count").fetchone()[0]
+    handle.file.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     for step in range(2, 40):
         put_all(handle, *step_events(step, groups=4))
     until(lambda: "full" in handle.trouble)
@@ -255,10 +254,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 
 
 @pytest.mark.parametrize("tails", [True, False])
-def test_a_deleted_store_is_written_again(
-    tmp_path: Path, tails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
+def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
     path = tmp_path / "s.db"
     before = record_run(path, steps=2)
     recorder = Recorder(path)
@@ -282,10 +278,7 @@ def test_a_deleted_store_is_written_again(
     check(path)
 
 
-def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
+def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: Path) -> None:
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
     recorder = Recorder(path)
@@ -332,28 +325,6 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     with closing(StoreReader(path)) as reader:
         assert metrics_at(reader, reader.resolve(short).key, 2)["reward"] == 0.2
     check(path)
-
-
-def test_events_that_an_earlier_version_kept_in_the_temporary_folder_are_read_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    path = tmp_path / "s.db"
-    short = record_run(path, steps=2)
-    spill, _ = spilled(path, short, finished(3), finished(4), note(4), unknown=2)
-    later = spill.read_bytes().splitlines(keepends=True)[1:]
-    spill.write_bytes(spill.read_bytes().splitlines(keepends=True)[0])
-    other = tmp_path / "temporary" / f"grpo-tui-spill-{short}.jsonl"
-    other.write_bytes(b"".join(later))
-    with closing(StoreReader(path)) as reader:
-        (waiting,) = reader.waiting().values()
-        assert str(waiting) == f"3 events wait in {spill} and {other}"
-    with closing(ExperimentStore(path)) as store:
-        assert read_in_all(store)[0] == 2
-    assert steps_of(path) == [1, 2, 3, 4]
-    assert spill.read_bytes() == later[-1]  # the one that this version does not know
-    assert not other.exists()
 
 
 def spilled(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments.errors import ImportRefusedError
-from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
@@ -163,7 +163,7 @@ def test_a_harmful_store_is_refused_and_leaves_nothing(
         closing(ExperimentStore(tmp_path / "mine.db")) as store,
         pytest.raises(ImportRefusedError),
     ):
-        import_files(store, [other])
+        import_store(store, other)
     assert statuses(tmp_path / "mine.db") == []
     assert [*tmp_path.glob("runs/*")] == []
 
@@ -173,7 +173,7 @@ def test_a_harmful_store_is_refused_and_leaves_nothing(
 def test_what_cannot_harm_is_left_out(whole: Path, tmp_path: Path, name: str) -> None:
     other = harmed(whole, tmp_path, HARMLESS[name])
     with closing(ExperimentStore(tmp_path / "mine.db")) as store:
-        ((short, _),) = import_files(store, [other])
+        ((short, _),) = import_store(store, other)
     assert statuses(tmp_path / "mine.db") == [("completed", 3, "")]
     log = tmp_path / "runs" / short / "log.txt"
     assert not log.exists() or log.stat().st_size < 10_000
@@ -188,7 +188,7 @@ def test_a_damaged_store_is_imported_whole_or_not_at_all(
     other = harmed(whole, tmp_path, flipped(seed))
     with closing(ExperimentStore(tmp_path / "mine.db")) as store:
         try:
-            taken = import_files(store, [other])
+            taken = import_store(store, other)
         except ImportRefusedError:
             taken = []
     assert len(statuses(tmp_path / "mine.db")) == len(taken)
@@ -202,7 +202,7 @@ def test_one_damaged_run_does_not_keep_the_others_out(whole: Path, tmp_path: Pat
     other = harmed(whole, tmp_path, harm)
     with closing(ExperimentStore(tmp_path / "mine.db")) as store:
         with pytest.raises(ImportRefusedError, match=r"1 runs of .* 1 were: theirs \(.*damaged"):
-            import_files(store, [other])
+            import_store(store, other)
         assert store.key_of("second")
 
 
@@ -219,7 +219,7 @@ def test_what_a_killed_import_left_is_imported_again(
             os._exit(9)
 
         monkeypatch.setattr(RunWriter, "write", dying)
-        import_files(ExperimentStore(path), [whole / "s.db"])
+        import_store(ExperimentStore(path), whole / "s.db")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     with closing(StoreReader(path)) as reader:
@@ -227,5 +227,5 @@ def test_what_a_killed_import_left_is_imported_again(
             "the import was interrupted; import the file again"
         ]
     with closing(ExperimentStore(path)) as store:
-        assert len(import_files(store, [whole / "s.db"])) == 1
+        assert len(import_store(store, whole / "s.db")) == 1
     assert statuses(path) == [("completed", 3, "")]

@@ -185,7 +185,7 @@ def test_there_is_no_store_before_the_first_run(tmp_path: Path) -> None:
 
 
 def test_the_history_of_a_prompt_follows_it_over_the_steps(reader: StoreReader) -> None:
-    views = reader.groups_with(reader.resolve("low").key, rollouts=True, prompt_hash="hash-1")
+    views = reader.groups(reader.resolve("low").key, prompt_hash="hash-1")
     assert [view.step for view in views] == [1, 2]
     assert [item.text for item in views[0].rollouts] == ["yes", "no"]
     assert views[0].rollouts[0].rewards[0].reason == "as computed"

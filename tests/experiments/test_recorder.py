@@ -141,9 +141,7 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
         assert reader.run(run).summary.step == 2
     with closing(sqlite3.connect(recorder.path)) as conn:
         hidden = conn.execute("SELECT attempt, step FROM step WHERE hidden = 1").fetchall()
-        kept = conn.execute("SELECT count(*) FROM metric_hidden").fetchone()[0]
     assert hidden == [(1, 2), (1, 3)]
-    assert kept == 4
 
 
 @pytest.mark.parametrize(
@@ -298,7 +296,9 @@ def test_the_heartbeat_goes_on_while_nothing_is_put(
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
         until(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
-        assert reader.attempts(handle.key)[0].progress_at == first.progress_at
+        second = reader.attempts(handle.key)[0]
+        until(lambda: reader.attempts(handle.key)[0].heartbeat > second.heartbeat)
+        assert reader.attempts(handle.key)[0].progress_at == second.progress_at
 
 
 # -- viewers and requests ------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_the_board_rebuilds_texts() -> None:
     assert (rollout.text, rollout.tokens) == ("yes", 2)
 
 
-def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorder) -> None:
+def test_requests_reach_the_control_and_say_that_they_are_taken(recorder: Recorder) -> None:
     control = Control()
     handle = recorder.start_run(CONFIG, control=control)
     with closing(StoreReader(recorder.path)) as reader:
@@ -350,8 +350,6 @@ def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorde
         assert reader.control(request).state in ("asked", "taken")
         until(lambda: control.paused)
         until(lambda: reader.control(request).state == "taken")
-        handle.put(ev.RunPaused(step=1))
-        until(lambda: reader.control(request).state == "done")
         recorder.store.request(handle.key, "pin", argument="example \x00")
         until(lambda: control.pop_pins() == ["example \x00"])
 

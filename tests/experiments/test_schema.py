@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments.errors import StoreUnusableError
-from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import integrity, record_run
+from tests.experiments.made import record_run
 
 ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
 CHANGED = {
@@ -46,9 +45,6 @@ CHANGED = {
         "DROP TABLE run_tag",
         "CREATE TABLE run_tag (run_id INTEGER, tag TEXT CHECK (tag = ''), "
         "PRIMARY KEY (run_id, tag)) WITHOUT ROWID",
-    ),
-    "rollout_words is no full-text index of ours": (
-        "DROP TABLE rollout_words", "CREATE VIEW rollout_words AS SELECT text FROM rollout",
     ),
 }  # fmt: skip
 
@@ -90,20 +86,3 @@ def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
 def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
     with closing(ExperimentStore(path)) as store, store.transaction() as conn:
         assert conn.exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
-
-
-@pytest.mark.parametrize("edit", [
-    "UPDATE rollout SET text = 'changed behind the index ' || id",
-    "UPDATE rollout_group SET prompt_text = ''",
-    "DELETE FROM rollout_words_data WHERE id > 10",
-])  # fmt: skip
-def test_a_run_whose_texts_were_changed_behind_their_index_can_be_deleted(
-    path: Path, edit: str
-) -> None:
-    record_run(path, name="kept")
-    change(path, edit)
-    with closing(ExperimentStore(path)) as store:
-        purge(store, store.key_of("theirs"))
-    with closing(StoreReader(path)) as reader:
-        assert [run.name for run in reader.runs()] == ["kept"]
-        assert integrity(reader) == "ok"

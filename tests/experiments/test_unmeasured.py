@@ -13,15 +13,16 @@ from grpo_tui.experiments.compare.runs import compare, progress
 from grpo_tui.experiments.export.rows import evaluation_rows
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.recorded_events import events_after
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
 
 REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}
 
 
 def unmeasured(step: int) -> ev.EvaluationFinished:
-    """As older versions stored it: 0 right, and no accuracy among the metrics."""
-    return replace(evaluated(step, (0, 0, 0)), metrics=REWARDS)
+    event = evaluated(step, (0, 0, 0))
+    rows = tuple(replace(row, correct=None) for row in event.rows)
+    return replace(event, rows=rows, metrics=REWARDS)
 
 
 def record(path: Path, name: str, *events: ev.Event) -> None:
@@ -45,15 +46,15 @@ def correct(path: Path, name: str) -> list[int | None]:
         return [row["correct"] for row in evaluation_rows(reader, [reader.resolve(name)])]
 
 
-def test_false_zeros_of_older_files_are_read_as_not_measured(store: Path) -> None:
+def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
+    with closing(sqlite3.connect(store)) as conn, conn:
+        conn.execute("UPDATE evaluation_sample SET correct = coalesce(correct, 0)")
+        conn.execute("DELETE FROM migration WHERE n = 9")
+        conn.execute("ALTER TABLE run_param ADD COLUMN number REAL")
+        conn.execute("PRAGMA user_version = 8")
+    ExperimentStore(store).close()
     assert correct(store, "own") == [None] * 6
     assert correct(store, "measured") == [0, 0, 1, 1, 1, 1]
-    with closing(StoreReader(store)) as reader:
-        run = reader.resolve("own").key
-        facts = [fact.event for fact in events_after(reader, run)]
-    rows = [row for event in facts if isinstance(event, ev.EvaluationFinished)
-            for row in event.rows]  # fmt: skip
-    assert [row.correct for row in rows] == [None] * 6
 
 
 def test_a_report_does_not_test_what_was_not_measured(store: Path) -> None:
@@ -74,21 +75,8 @@ def test_runs_are_not_compared_by_what_was_not_measured(store: Path) -> None:
     )
 
 
-def test_of_several_tasks_the_one_that_nothing_judges_is_told_apart(tmp_path: Path) -> None:
-    names = ("eval/accuracy", "eval/task/sums/reward", "eval/task/sums/accuracy",
-             "eval/task/essays/reward", "eval/task/essays/rewards/x/reward")  # fmt: skip
-    event = evaluated(1, (0, 1, 0))
-    rows = (*event.rows[:2], replace(event.rows[2], example_key="essays/e2"))
-    event = replace(event, rows=rows, metrics=dict.fromkeys(names, 0.5))
-    record(tmp_path / "s.db", "both", finished(1), event)
-    assert correct(tmp_path / "s.db", "both") == [0, 1, None]
-
-
 def test_what_nothing_judged_is_stored_as_null(store: Path) -> None:
-    event = unmeasured(1)
-    event = replace(event, rows=tuple(replace(row, correct=None) for row in event.rows))
-    record(store, "new", finished(1), event)
-    assert correct(store, "new") == [None] * 3
+    assert correct(store, "own") == [None] * 6
     with closing(sqlite3.connect(store)) as conn:
         values = conn.execute("SELECT correct FROM evaluation_sample").fetchall()
-    assert values.count((None,)) == 3
+    assert values.count((None,)) == 6

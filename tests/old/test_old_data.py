@@ -1,6 +1,7 @@
 """Data written by earlier versions opens, replays and resumes with the same numbers."""
 
 import json
+import math
 import re
 import shutil
 import sqlite3
@@ -45,6 +46,17 @@ def stored(store: Path) -> list[ev.Event]:
     with closing(StoreReader(store)) as reader:
         found = events_after(reader, reader.resolve(FIRST).key, after=0, limit=10_000)
     return [fact.event for fact in found]
+
+
+def is_near(one: object, other: object) -> bool:
+    """Whether facts are equal, but for token numbers that 0.1 stored in fewer bits."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=2**-11, abs_tol=1e-6)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_near(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_near, one, other))
+    return one == other
 
 
 def rounded(text: str) -> str:
@@ -111,7 +123,8 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
     assert not waiting.exists()
     events = stored(store)
     notes = [e for e in events if isinstance(e, ev.NoteWritten) and "is locked" in e.text]
-    assert [event for event in events if event not in notes] == stored(folder / STORE)
+    facts = [ev.to_json(event) for event in events if event not in notes]
+    assert is_near(facts, [ev.to_json(event) for event in stored(folder / STORE)])
     assert len(notes) == 1
 
 

@@ -46,7 +46,7 @@ def plan(
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
     from grpo_engine.policy.shapes import describe
-    from grpo_engine.policy.teacher import named, settings_of
+    from grpo_engine.setup.teacher import named, settings_of
     from grpo_tui.app.cli.run_config import assemble
 
     total = size_in_bytes(memory) if memory else None

@@ -1,6 +1,5 @@
 """`grpo-tui report`: a one-page summary of a run."""
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,25 +25,17 @@ ALERT_FIELDS = ("rule", "count", "first_step", "last_step", "explanation", "reme
 
 def report(
     run: RunRef,
-    file: Annotated[
-        Path | None, typer.Argument(help="Where --html writes; by default NAME.html.")
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.")] = None,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="One page with pictures that any browser opens.")
-    ] = False,
     all_metrics: Annotated[bool, typer.Option("--all", help="Include every metric.")] = False,
     as_json: Json = False,
     db: Db = None,
 ) -> None:
     """Summarize a run on one page: has it learned, curves, times, results, settings, answers.
 
-    It is Markdown, or with --html a page without scripts that needs no network.
+    It is Markdown.
 
-    Example: grpo-tui report @last --html report.html
+    Example: grpo-tui report @last --out report.md
     """
-    if file is not None and not as_html:
-        raise typer.BadParameter(f"{file}: use --html to write a page there, or --out")
     with reading(db) as reader:
         target = reader.resolve(run)
         content = gather(reader, target)
@@ -52,14 +43,7 @@ def report(
             content["metrics"] = [
                 row for row in content["metrics"] if row["metric"] in MAIN_METRICS
             ]
-        if as_html:
-            from grpo_tui.app.cli.report_html import html_page
-
-            heading = f"{target.id} · {summary_of(content['run'])}"
-            text = html_page(reader, target, content, heading, tables(content))
-            name = re.sub(r"[^A-Za-z0-9_-]+", "-", target.name) or target.id
-            out = file or out or Path(f"{name}.html")
-        elif not as_json:
+        if not as_json:
             text = page(content, plots(reader, target))
     if as_json:
         print_json(content)
@@ -84,7 +68,8 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 
     detail = reader.run(run.key)
     pinned = grouped(
-        (group.prompt_hash, group) for group in reader.groups_with(run.key, origin="pinned")
+        (group.prompt_hash, group)
+        for group in reader.groups(run.key, origin="pinned", rollouts=False)
     )
     times = phase_times([detail.summary])
     keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]

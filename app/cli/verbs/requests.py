@@ -72,5 +72,5 @@ def _send(run: str, verb: str, as_json: bool, db: Path | None) -> None:
                     "message": view.message})  # fmt: skip
     else:
         print_stderr(f"{target.name}: {view.message}")
-    if view.state not in ("taken", "done"):
+    if view.state != "taken":
         raise typer.Exit(exit_codes.FAILED)

@@ -30,10 +30,6 @@ def rollouts(
     search: Annotated[
         str, typer.Option(help="Text in prompts and answers; of all steps without --step.")
     ] = "",
-    mode: Annotated[
-        str,
-        typer.Option(help="With --search: anywhere (substring, the default), as words, or prefix."),
-    ] = "",
     limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 50,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -47,18 +43,16 @@ def rollouts(
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.search import search as find
 
-    if mode and not search:
-        raise typer.BadParameter("--mode goes with --search TEXT")
     with reading(db) as reader:
         target = reader.resolve(run)
         hits: list[SearchHit] = []
         if search:
             maximum = limit + 1 if limit else 2**31
+            columns = {"step": step, "idx": group, "origin": origin}
             hits = list(
                 find(
-                    reader, search, run=target.key, mode=mode or "substring",
-                    sort=sort or "newest", limit=maximum, step=step, group=group,
-                    origin=origin or "",
+                    reader, search, run=target.key, sort=sort or "newest", limit=maximum,
+                    **{name: value for name, value in columns.items() if value is not None},
                 )
             )  # fmt: skip
             more = len(hits) == maximum

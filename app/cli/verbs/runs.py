@@ -306,19 +306,18 @@ def delete(
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="OTHER.db, or TRL's completions *.parquet.")],
-    name: Annotated[str, typer.Option(help="Name of a run made from Parquet files.")] = "",
+    files: Annotated[list[Path], typer.Argument(help="OTHER.db")],
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Import the runs of another store, or completions that TRL logged.
+    """Import the runs of other stores.
 
     Example: grpo-tui runs import colleague.db
     """
-    from grpo_tui.experiments.importing import import_files
+    from grpo_tui.experiments.importing import import_store
 
     with writing(db) as store:
-        imported = import_files(store, files, name=name, progress=print_stderr)
+        imported = [run for file in files for run in import_store(store, file, print_stderr)]
     if as_json:
         print_json([{"id": run, "name": called} for run, called in imported])
     else:

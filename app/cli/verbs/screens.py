@@ -20,7 +20,7 @@ TOUR_SPEED = 2.0
 def watch(
     run: RunRef = "@last",
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="View only: no control, no export, no new runs.")
+        bool, typer.Option("--read-only", help="View only: no control, no files, no new runs.")
     ] = False,
     db: Db = None,
 ) -> None:

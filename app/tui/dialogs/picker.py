@@ -1,6 +1,6 @@
 """Picker: a list of items in columns, filtered as one types, to choose one or to mark several."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.textual_private.screens import Dialog
@@ -75,6 +76,12 @@ class Item:
         """Whether it has all the words; headings match nothing but an empty filter."""
         text = " ".join((*self.columns, self.also)).casefold()
         return all(word in text for word in words) and not (words and self.value is None)
+
+
+def metric_items(keys: Iterable[str]) -> list[Item]:
+    """Metrics to choose from in their usual order, found by everyday words as well."""
+    return [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
+            for key in sorted(keys, key=[*METRICS, *keys].index)]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ class Picker(Filtered[Picked]):
     Picker.-below.-note DetailsPanel { height: 3; }
     """
     BINDINGS: ClassVar = [
-        bind("space", "mark", "mark", "pick.mark", "Mark or unmark, and go to the next line"),
+        bind("space", "mark", "mark", "pick.mark", "Mark or unmark"),
         bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
         Binding("enter", "choose", "choose", id="pick.take", priority=True,
                 tooltip="Use the marked ones; without a mark, the line under the cursor"),
@@ -303,19 +310,13 @@ class Picker(Filtered[Picked]):
         for index, item in enumerate(self.items):
             options.replace_option_prompt_at_index(index, self._prompt(item, widths))
 
-    def _toggle(self) -> None:
+    def action_mark(self) -> None:
+        """Mark or unmark the item."""
         value = self.item.value if self.item else None
         if value in self.marks:
             self._mark([mark for mark in self.marks if mark != value])
         elif value is not None:
             self._mark([*self.marks, value])
-
-    def action_mark(self) -> None:
-        """Mark or unmark the item, then move down."""
-        self._toggle()
-        options = self.query_one(OptionList)
-        if options.highlighted is not None and options.highlighted < len(self.items) - 1:
-            options.action_cursor_down()
 
     def action_mark_all(self) -> None:
         """Mark every listed item; if all are marked, unmark them."""
@@ -348,7 +349,7 @@ class Picker(Filtered[Picked]):
     def click(self) -> None:
         """Mark the clicked item, or choose it where one is chosen."""
         if self._several:
-            self._toggle()
+            self.action_mark()
         else:
             self.action_choose()
 

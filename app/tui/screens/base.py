@@ -5,14 +5,14 @@ new snapshot of the shown run in `show(snapshot)`, at most once a frame. Request
 arrive in `receive(message)`. Reads from the store go through `await
 self.ask(lambda reader: …)`.
 
-A screen may offer `find(text)` for `/`, `places()` for the palette, and `exports()` for `e`. The
-focused panel returns `topic()` for `?` and `copy_text()` for `y`.
+A screen may offer `find(text)` for `/` and `places()` for the palette. The focused panel returns
+`topic()` for `?` and `copy_text()` for `y`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -25,19 +25,15 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.keys import bind, hidden
+from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ExplainRequested
-from grpo_tui.app.tui.screens.arrangement import Arrangement
 from grpo_tui.app.tui.textual_private.screens import DrawnOnce
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.app.tui.widgets.top_bar import TopBar
-
-if TYPE_CHECKING:
-    from grpo_tui.app.tui.dialogs.export import Writer
 
 NARROW, SHORT, WIDE = 110, 30, 160
 
@@ -64,11 +60,10 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         bind("slash", "find", "find", "find",
              "Search on this screen; on Watch, as the palette does"),
         bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),
-        hidden("X", "hide_panel", "hide panel", "panel.hide", "Hide the panel"),
-        bind("Z", "restore_panels", "all panels", "panel.restore",
-             "Show all panels"),
+
         hidden("y", "copy", "copy", "copy", "Copy what is selected"),
-        hidden("e", "export", "export", "export", "Write what is shown to a file"),
+        unbound("picture", "save a picture", "picture",
+                "Write the screen to a file, as SVG"),
         bind("question_mark,f1", "explain", "explain", "explain",
              "Explain the focused panel and its keys"),
         hidden("q", "back", "back", "back", "Go back; on Runs, quit"),
@@ -110,10 +105,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """What the palette finds on this screen, besides what it finds on all of them."""
         return ()
 
-    def exports(self) -> "Mapping[str, Writer]":
-        """Map file extensions to functions that return the text, in addition to the screenshot."""
-        return {}
-
     # -- shared -----------------------------------------------------------------------------
 
     @property
@@ -125,11 +116,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def key_bar(self) -> KeyBar:
         """The bar of keys; still there for a read that ends after the screen was taken down."""
         return KeyBar()
-
-    @cached_property
-    def arrangement(self) -> Arrangement:
-        """Which panels are hidden."""
-        return Arrangement(self, self.mode, self.workbench.preferences)
 
     @property
     def ready(self) -> bool:
@@ -179,7 +165,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.set_class(size.width < NARROW, "-narrow")
         self.set_class(size.height < SHORT, "-short")
         self.set_class(size.width >= WIDE, "-wide")
-        self.arrangement.apply()
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
@@ -225,17 +210,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
-    def action_hide_panel(self) -> None:
-        """Hide the focused panel."""
-        panel = self._focused_panel()
-        if self.maximized is None and panel is not None and not self.arrangement.hide(panel):
-            self.notify("This is the only panel.")
-
-    def action_restore_panels(self) -> None:
-        """Show what was hidden."""
-        if self.maximized is None:
-            self.arrangement.restore()
-
     def _focused_panel(self) -> Panel | None:
         node: DOMNode | None = self.focused
         while node is not None and not isinstance(node, Panel):
@@ -274,13 +248,10 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
         self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
 
-    def action_export(self) -> None:
-        """Ask what to export, and where to."""
-        from grpo_tui.app.tui.dialogs.export import ExportScreen
-
+    def action_picture(self) -> None:
+        """Write the screen as SVG to the folder that the program was started in."""
         if not self.refused():
-            name = "-".join(("grpo", self.snapshot.head.name or "runs", self.mode))
-            self.app.push_screen(ExportScreen(self.workbench, name, self.exports()))
+            self.app.deliver_screenshot(path=".")
 
     def action_escape(self) -> None:
         """Go back one level: field, search, zoom, screen."""

@@ -97,4 +97,4 @@ def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> st
         end = time.monotonic() + patience
         while (answer := reader.control(key)).state == "asked" and time.monotonic() < end:
             time.sleep(0.1)
-    return "" if answer.state in ("taken", "done") else answer.message
+    return "" if answer.state == "taken" else answer.message

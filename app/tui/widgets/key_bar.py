@@ -13,7 +13,6 @@ from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 
-RESTORE = "restore_panels"
 COMMON = ("find", "zoom", "explain")
 
 Hint = tuple[str, str, str]  # key, description and action
@@ -43,7 +42,7 @@ class KeyBar(Bar):
     bindings: reactive[list[ActiveBinding]] = reactive(list)
     hidden: reactive[frozenset[str]] = reactive(frozenset)
     renamed: reactive[Mapping[str, str]] = reactive(dict)  # descriptions by action
-    lacking: reactive[str] = reactive("")  # the panels that the user has hidden
+
     leads: reactive[str] = reactive("")  # where esc leads, if that is worth a hint
     zoomed: reactive[bool] = reactive(False)
 
@@ -60,29 +59,22 @@ class KeyBar(Bar):
     def _hints(self) -> list[Hint]:
         """A hint for each description; those in `COMMON` come last.
 
-        While the user types into a field, printable keys are left out. What shows the panels that
-        are lacking comes first.
+        While the user types into a field, printable keys are left out.
         """
         field = self.screen.focused
         typing = isinstance(field, Input | TextArea)
-        renamed = {**self.renamed, RESTORE: f"show {self.lacking}"}
-        if self.zoomed:
-            renamed["zoom"] = "all panels"
-        hidden = self.hidden if self.lacking else self.hidden | {RESTORE}
+        renamed = {**self.renamed, **({"zoom": "all panels"} if self.zoomed else {})}
         leads = "leave field" if typing else self.leads
         hints: dict[str, Hint] = {"": ("esc", leads, "escape")} if leads else {}
         for active in self.bindings:
             binding = active.binding
             typed = typing and _is_typed(binding.key)
-            if binding.show and active.enabled and binding.action not in hidden and not typed:
+            if binding.show and active.enabled and binding.action not in self.hidden and not typed:
                 name = renamed.get(binding.action, binding.description)
                 key = key_name(binding.key, binding.key_display)
                 hints.setdefault(binding.description, (key, name, binding.action))
         ordered = sorted(
-            hints.values(),
-            key=lambda hint: (
-                COMMON.index(hint[1]) if hint[1] in COMMON else -1 - (hint[2] == RESTORE)
-            ),
+            hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
         )
         submits = field.submits if isinstance(field, Field) else ""
         return [("⏎", submits, "submit"), *ordered] if submits else ordered

@@ -27,6 +27,11 @@ class ListPanel(Panel):
         """The item under the cursor; the last one if there are fewer now."""
         return max(0, min(self.cursor, self.count() - 1))
 
+    @property
+    def page_rows(self) -> int:
+        """The visible items, less one."""
+        return max(1, len({item for item in self._items if item is not None}) - 1)
+
     def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
         """Move the cursor."""
         self.cursor = max(0, min(self.count() - 1, self.selected + rows))

@@ -61,12 +61,21 @@ class Panel(Widget, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Leave the arrows to the screen where there is nothing to move."""
-        return action != "move" or self.navigable
+        return action not in ("move", "move_page") or self.navigable
 
     def action_move(self, rows: int, columns: int) -> None:
         """Ask the screen to move the cursor; a panel that knows its lines moves it itself."""
         if self.navigable and (rows or columns):
             self.post_message(self.Moved(self, rows, columns))
+
+    def action_move_page(self, by: int) -> None:
+        """Move the cursor by what is visible."""
+        self.action_move(by * self.page_rows, 0)
+
+    @property
+    def page_rows(self) -> int:
+        """The lines or items that are visible, less one that stays in sight."""
+        return max(1, self.inner.height - 1)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:  # noqa: ARG002 - Textual's
         self.action_move(self.wheel, 0)

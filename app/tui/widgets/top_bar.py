@@ -10,6 +10,8 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, cells
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
 PULSE_SECONDS = 4.0
+# what happens before the first step, by its phase
+BEFORE_STEPS = {"load": "loading the model", "evaluate": "held-out answers"}
 
 
 def pulse(now: float) -> int:
@@ -66,6 +68,8 @@ class TopBar(Bar):
             return [tabs]
         name, count = head.name or head.id, f"{snapshot.current_step}/{head.total_steps} "
         step = "reading " if snapshot.reading else f"step {count}"
+        if snapshot.active and not (snapshot.current_step or snapshot.reading):
+            step = count = f"{BEFORE_STEPS.get(snapshot.board.phase, 'starting')} "
         step = f"{self.mark}  {step}" if self.mark else step
         alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
         warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""

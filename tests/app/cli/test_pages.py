@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from docs import screens
+from docs import picture, screens
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.parse import settings
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import METRICS
-from grpo_tui.app.tui import picture
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 
 ROOT = Path(__file__).parents[3]

@@ -83,8 +83,6 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["runs", "--json", "--csv"], "--json and --csv exclude each other"),
         (["runs", "--raw"], "--raw goes with --csv"),
         (["runs", "--all", "--db", "other.db", "show", "@last"], "unexpected extra argument"),
-        (["rollouts", "@last", "--mode", "x"], "--mode goes with --search TEXT"),
-        (["rollouts", "@last", "--search", "a", "--mode", "x"], "there is no search mode 'x'"),
         (["export", "@last", "--out", "nope/x.csv"], "/nope/x.csv: make "),
         (["export", "@last", "--format", "tensorboard", "--out", "nope/x"], "there is no folder"),
         (["export", "@last", "--format", "jsonl", "--raw"], "--raw changes CSV"),

@@ -193,7 +193,6 @@ def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> Non
     every = cli("rollouts", "plain-otter", "--search", "ye", "--limit", "6")
     assert len(every.out.splitlines()) == 7
     assert "the first" not in every.err
-    assert cli("rollouts", "plain-otter", "--search", "ye", "--mode", "words", "--json").data == []
     listed = cli("rollouts", "plain-otter", "--limit", "1").out.splitlines()[1]
     assert listed.split("  ")[-2:] == ["1 + 1 = ?", "yes"]
     done = cli("rollouts", "plain-otter", "--search", "x = -5", "--json")

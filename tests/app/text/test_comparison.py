@@ -49,7 +49,7 @@ def compared(left: list[float], right: list[float]) -> PairedTest:
     )
     return PairedTest(
         run="a", baseline="c", mode="sampled", step=60, baseline_step=20, problems=len(left),
-        difference=found.mean, low=found.low, high=found.high, p_value=found.p_value,
+        difference=found.difference, low=found.low, high=found.high, p_value=found.p_value,
         method="paired permutation test", own=own, other=other,
     )  # fmt: skip
 

@@ -24,9 +24,6 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
     try:
         found = await asked(trial, "examples", config)
         assert (found["train"], found["held_out"], found["lacking"]) == (34, 6, "")
-        assert not found["environment"]
-        game = build({"task": {"name": "guess"}})
-        assert (await trial.request("examples", game))["environment"]
         assert (
             found["gets"] == "completions as text, because the prompts of problems.jsonl are text"
         )
@@ -112,3 +109,46 @@ async def test_nothing_is_left_in_the_temporary_folder(
     assert folders
     trial.close()
     until(lambda: not any(folder.exists() for folder in folders if "engine" not in folder.name))
+
+
+async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.trial.client.REPLACED_S", 0.1)
+    (tmp_path / "own.py").write_text(
+        "import time\n\ndef slow(completions, **_):\n"
+        "    time.sleep(1000 * (completions[0] == 'hang'))\n    return [1.0]\n"
+    )
+    config = settings(
+        world, rewards={"functions": [f"{tmp_path / 'own.py'}:slow"], "time_limit": 600}
+    )
+    trial = TrialProcess()
+    try:
+        first = asyncio.ensure_future(asked(trial, "score", config, example=0, completion="hang"))
+        await asyncio.sleep(2.0)
+        score = await asked(trial, "score", config, example=0, completion="x")
+        assert score["rows"]
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    finally:
+        trial.close()
+
+
+async def test_a_run_may_get_its_rewards_from_its_environment_alone_or_look_at_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text("def length(environments, **_):\n    return [1.0]")
+
+    async def problems(task: str, *functions: str) -> list[str]:
+        config = build({"model": {"path": "starter"}, "task": {"name": task},
+                        "rewards": {"functions": list(functions)}})  # fmt: skip
+        return [words for _, words in (await trial.request("ready", config))["problems"]]
+
+    trial = TrialProcess()
+    try:
+        assert await problems("guess") == []
+        own = f"{tmp_path / 'own.py'}:length"
+        assert await problems("guess", own) == []
+        assert "environments" in (await problems("arithmetic", own))[0]
+    finally:
+        trial.close()

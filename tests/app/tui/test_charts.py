@@ -156,11 +156,6 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
     assert lines == [" ━ exact_answer ×.5      .1 → .9  ", " ━ form ×2               .6 → .3 ◂"]
     (narrow, _) = (written(line) for line in function_lines(shown, 29))
     assert narrow == " ━ exact…nswer ×.5  .1 → .9  "
-    long = [written(line) for line in function_lines(shown, 70, curves=True)]
-    assert long[1].endswith(" .6 → .3 smoothed ◂ moved the reward most")
-    assert "▁▅█" in long[0]
-    assert "▅▃" in long[1]  # on the same scale, from .1 to .9
-    assert {len(line) for line in long} == {70}
     (alone,) = function_lines(moved(view(0.6, 0.3)), 30)
     assert written(alone).endswith("  .6 → .3")  # nothing to be compared with
     still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))

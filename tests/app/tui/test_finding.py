@@ -17,7 +17,6 @@ from grpo_tui.app.tui.finding import Finding, best
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
-from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
@@ -131,7 +130,7 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
         await pilot.press("slash")
         for key in (*"truncated", "enter"):  # without waiting for hits
             app.simulate_key(key)
-        await until(app, lambda: isinstance(app.screen, ExploreScreen))
+        await until(app, lambda: app.screen.maximized is not None)
         await until(app, lambda: "answers cut" in frames.text(app))
         await pilot.press("slash", *"loss")
         await until(app, lambda: "Metric: loss" in frames.text(app))

@@ -40,10 +40,7 @@ MEANINGS = {
     "exclamation_mark": ("messages", "close"),
     "slash": ("find", "filter"),
     "z": ("zoom",),
-    "Z": ("all",),
-    "X": ("hide",),
     "y": ("copy",),
-    "e": ("export",),
     "question_mark,f1": ("explain", "close"),
     "n": ("next prompt",),
     "p": ("previous prompt",),
@@ -160,6 +157,21 @@ async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> Non
         assert screen.moves == [
             ("second", 1, 0), ("second", 0, -1), ("second", 1_000_000, 0), ("first", -1, 0),
         ]  # fmt: skip
+
+
+async def test_page_keys_move_by_what_is_visible(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 20)) as pilot:
+        screen = Two()
+        await app.push_screen(screen)
+        panel = screen.query_one("#first", Lines)
+        panel.focus()
+        await pilot.pause()
+        await pilot.press("pagedown", "pageup")
+        await pilot.pause()
+        by = panel.inner.height - 1
+        assert 1 < by < 10
+        assert screen.moves == [("first", by, 0), ("first", -by, 0)]
 
 
 @pytest.mark.parametrize("key", ["f9", None])

@@ -42,7 +42,7 @@ async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path:
         await until(app, lambda: "Asked far-away to pause" in frames.text(app))
         await until(app, lambda: control.paused)
         await pilot.press("S")
-        assert "far-away is at step" in frames.text(app)
+        assert "far-away has not begun its first step" in frames.text(app)
         await pilot.press("s")
         await until(app, lambda: control.stop_after_step)
         assert not control.stop_now

@@ -97,7 +97,9 @@ def test_a_teacher_needs_no_reward_function() -> None:
 def test_settings_that_a_teacher_excludes_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"signal=none leaves the push to a teacher"):
         recipe("distill", teacher_weight=0.0)
-    with pytest.raises(RecipeError, match=r"trust=target reads the sign"):
+    with pytest.raises(
+        RecipeError, match=r"teacher_weight=1\.0 has no effect: .*a trust that reads more"
+    ):
         recipe("how-much", teacher_weight=1.0)
     with pytest.raises(RecipeError, match=r"signal=none does not read"):
         recipe("distill", beta=0.1, anchor_place="reward")

@@ -256,7 +256,6 @@ def test_a_prefill_begins_the_completion(policy: Policy, tmp_path: Path) -> None
             r"data.jsonl:1: the completion has \d+ tokens, more than rollout.max_new_tokens 64 "
             "allows; raise it",
         ),
-        ([{"prompt": "a", "completion": "word " * 10_000}], "has 50,000 characters, more than"),
     ],
 )
 def test_a_row_that_cannot_be_learned_is_refused_in_words(
@@ -264,15 +263,6 @@ def test_a_row_that_cannot_be_learned_is_refused_in_words(
 ) -> None:
     with pytest.raises(DataError, match=words):
         renderer(policy, written(tmp_path, rows)).usable()
-
-
-def test_data_without_any_completion_is_refused_in_one_sentence(
-    policy: Policy, tmp_path: Path
-) -> None:
-    path = written(tmp_path, [{"prompt": str(n), "answer": "4"} for n in range(20)])
-    with pytest.raises(DataError) as refused:
-        renderer(policy, path, bad_rows="skip").usable()
-    assert str(refused.value).startswith(f"{path}:1: there is no answer to learn; the columns")
 
 
 def test_rows_that_cannot_be_learned_are_skipped_on_request(policy: Policy, tmp_path: Path) -> None:
@@ -331,7 +321,6 @@ def test_a_run_learns_the_data_without_sampling_it(world: Path, tmp_path: Path) 
     steps = [e.metrics for e in events if isinstance(e, StepFinished)]
     assert steps[-1]["loss"] < 0.5 * steps[0]["loss"]
     for metrics in steps:  # one pass: the loss is the mean surprise per token, before the update
-        assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-5)
         for name in ("frac_reward_zero_std", "reward", "tokens_per_second"):
             assert name not in metrics
         assert not any(name.startswith("sampling/") for name in metrics)

@@ -14,7 +14,6 @@ from mlx_lm import convert
 from grpo_engine import trainer
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.errors import ModelError
 from grpo_engine.events import (
     Event,
     GroupScored,
@@ -26,10 +25,10 @@ from grpo_engine.events import (
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths
-from grpo_engine.policy.teacher import load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run import checkpoint
 from grpo_engine.setup.preflight import estimated, plan_memory
+from grpo_engine.setup.teacher import load_teacher
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 from tests.engine.training.test_resume import facts
@@ -251,8 +250,7 @@ def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path
     text = failure(distilling(world, str(other)), tmp_path / "c")
     first = min(vocabulary["A"], vocabulary["B"])
     assert (
-        f"it has 261 tokens and the policy 261, and the first that differs is number {first}: "
-        f"'B' there, 'A' in {world / 'model'}" in text
+        f"has another vocabulary: token {first} is 'B' there and 'A' in {world / 'model'}" in text
     )
     assert "choose a teacher of the same family" in text
 
@@ -261,11 +259,7 @@ def test_a_teacher_that_cannot_be_loaded_is_named_by_its_setting(
     world: Path, tmp_path: Path
 ) -> None:
     text = failure(distilling(world, "nowhere"), tmp_path)
-    assert text.startswith(f"teacher.path {world / 'nowhere'} is no folder")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"does not name the adapter's model"):
-        load_teacher(distilling(world, str(tmp_path / "broken")), None)  # type: ignore[arg-type]
+    assert text.startswith(f"teacher.path: there is no folder {world / 'nowhere'}")
 
 
 # -- resuming ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from grpo_tui.app.tui.dialogs.help.topics import (
 )
 from grpo_tui.app.tui.dialogs.picker import Filtered
 from grpo_tui.app.tui.key_actions import key_actions
-from grpo_tui.app.tui.keys import PAGE, bind
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
@@ -131,10 +131,12 @@ class HelpScreen(Filtered[None]):
 
     def on_key(self, event: events.Key) -> None:
         """Scroll what matches while the filter has the focus."""
-        lines = {"up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE}.get(event.key)
-        if lines and self.query_one(Field).has_focus:
+        text = self.query_one(VerticalScroll)
+        moves = {"up": text.scroll_up, "down": text.scroll_down, "pageup": text.scroll_page_up,
+                 "pagedown": text.scroll_page_down}  # fmt: skip
+        if event.key in moves and self.query_one(Field).has_focus:
             event.stop()
-            self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+            moves[event.key](animate=False)
 
     @on(Input.Submitted)
     def read_on(self) -> None:

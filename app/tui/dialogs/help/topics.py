@@ -45,8 +45,8 @@ PANELS: Mapping[str, Part] = {
         ("limit", "a guide line: an alert comes when the median of five steps (KL) or the mean "
                   "of three or five (others) is beyond it. While answers get better, KL may be "
                   "five times its limit. A limit too far away to be drawn is in the title."),
-        ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
-        ("m", "chooses among all metrics that the run records."),
+        ("z", "shows the chosen chart alone; the arrows go to the next one."),
+        ("m", "chooses among all metrics that the run records. 5 has them with a crosshair."),
         ("< >", "look at earlier steps: groups and answers show that step, curves the whole run."),
         ("⏎", "explains the chosen chart."),
     )),
@@ -107,8 +107,7 @@ PANELS: Mapping[str, Part] = {
              "teacher finds likelier, entropy, or whether it is clipped. A full bar is the largest "
              "of the group, so bars of two answers can be compared. Yellow is down, blue is up."),
         ("← → ↑ ↓", "go to the next token and to the next answer."),
-        ("f F", "go to the next and the previous clipped token of the run. The palette has highest "
-                "ratio, highest KL, lowest probability and largest share of the loss instead."),
+        ("f F", "go to the next and the previous clipped token of the run."),
         ("underlined", "the token is clipped: its ratio left the interval, its push has stopped."),
         ("prob.", "under the reference (the model before training), old (when the answer was "
                   "sampled), new (in the last pass), after (once the step was done; kept "
@@ -132,7 +131,7 @@ PANELS: Mapping[str, Part] = {
     )),
     "lab": Part("lab: what if", (
         ("", "What if a setting had been another? v on Rollouts (4) opens the lab. It shows the "
-             "stored answers of a range of steps, a step or a group under other settings: "
+             "stored answers of all steps, a step or a group under other settings: "
              "computed by the loss from their stored numbers, beside what the run did."),
         ("↑ ↓ ← →", "choose a setting and change it; on the right, choose a group or an answer."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),

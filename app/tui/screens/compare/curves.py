@@ -1,4 +1,4 @@
-"""The curves panel of Compare and Explore: charts of the chosen metrics with a shared crosshair.
+"""The curves panel of Compare: charts of the chosen metrics with a shared crosshair.
 
 Each run has a mark as well as a colour. Marks are staggered along the curves, so that they stay
 visible where curves overlap, and appear at each curve's end.
@@ -23,7 +23,6 @@ from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
-    Guide,
     axis_of,
     cross_column,
     cross_position,
@@ -50,7 +49,7 @@ class CurvesPanel(ViewPanel, ChartStack):
 
     navigable = True
     two_columns = 116
-    wheel = 0
+    wheel = 1
 
     @property
     def pixels(self) -> int:
@@ -136,34 +135,19 @@ class CurvesPanel(ViewPanel, ChartStack):
         title = chart_title(chart, view, width, chosen=key == view.metric)
         return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
 
-    def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
+    def _pick(self, event: events.MouseEvent) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
             index, column = at[0], at[1] - LABELS
             width = self._data_width - LABELS
             if column < width:
-                x = data.first + cross_position(column, data.span, width)
+                x = cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
                 at_x = x if column >= 0 else None
-                self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x}, {zoom})")
+                self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x})")
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
         self._pick(event)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Show less of the axis around the pointer; with shift, an earlier part."""
-        self._wheel(event, 1)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Show more of the axis; with shift, a later part."""
-        self._wheel(event, -1)
-
-    def _wheel(self, event: events.MouseEvent, by: int) -> None:
-        event.stop()
-        if event.shift:
-            self.call_later(self.run_action, f"screen.pan({-by})")
-        else:
-            self._pick(event, by)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Drag the crosshair."""
@@ -211,48 +195,26 @@ def _within(trace: Trace, key: str, log: bool) -> Trace:
 
 
 def plot_of(chart: ChartData, view: View, width: int, height: int) -> tuple[Any, Any]:
-    """The cells of a chart without the crosshair, and its vertical axis.
-
-    Its guide lines are the limits of the run's alerts, which have their words, else the metric's.
-    """
-    metric, curves = spec(chart.key), curves_of(chart, view)
-    named = chart.key in view.guides and view.solo
-    guides: list[Guide] = [
-        (value, [f"limit {with_unit(value, metric.unit)}"] if named else [])
-        for value in view.guides.get(chart.key, metric.guides)
-    ]
-    scale = axis_of(chart.key, curves, height, [value for value, _ in guides], log=view.log)
-    return plot(curves, scale, width, height, [] if view.log else guides), scale
+    """The cells of a chart without the crosshair, and its vertical axis."""
+    guides, curves = spec(chart.key).guides, curves_of(chart, view)
+    scale = axis_of(chart.key, curves, height, guides, log=view.log)
+    lines = [] if view.log else [(value, ()) for value in guides]
+    return plot(curves, scale, width, height, lines), scale
 
 
 def cross_of(view: View, width: int) -> int:
     """The cell column of the crosshair; -1 if it is outside."""
     data = view.charts
-    if data is None or not data.first <= view.x <= data.first + data.span:
+    if data is None or not 0 <= view.x <= data.span:
         return -1
-    return cross_column(view.x - data.first, data.span, width)
+    return cross_column(view.x, data.span, width)
 
 
 def chart_title(chart: ChartData, view: View, width: int, *, chosen: bool) -> Line:
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
-    hints = extremes(chart) if view.solo and len(view.runs) == 1 else []
-    return title_line([name], readouts(chart, view), width, chosen=chosen, hints=hints)  # fmt: skip
-
-
-def extremes(chart: ChartData) -> list[str]:
-    """The lowest, highest and last value of the only curve, with their steps."""
-    if not chart.curves:
-        return []
-    series, unit = chart.curves[0].series, spec(chart.key).unit
-    finite = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
-              if math.isfinite(value)]  # fmt: skip
-    if not finite:
-        return []
-    highest = max(finite, key=lambda pair: pair[0])
-    ends = (("min", min(finite)), ("max", highest), ("last", finite[-1]))
-    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
+    return title_line([name], readouts(chart, view), width, chosen=chosen)
 
 
 def readouts(chart: ChartData, view: View) -> list[Readout]:
@@ -295,13 +257,12 @@ def axis_line(view: View, width: int) -> Line:
     if data is None:
         return []
     cells = width - LABELS
-    right = position_text(view.axis, data.first + data.span).removeprefix("step ")
-    left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
+    right = position_text(view.axis, data.span).removeprefix("step ")
     position = position_text(view.axis, view.x)
-    column = cross_column(view.x - data.first, data.span, cells)
+    column = cross_column(view.x, data.span, cells)
     is_right = column + cell_len(position) + 2 <= cells
     start = column if is_right else max(0, column - cell_len(position) - 1)
-    left = left if start > len(left) + 1 else ""
+    left = "0" if start > 2 else ""
     end_cells = cells - start - cell_len(position) - 2
     return [
         (" " * LABELS, ""), (left, "label"), (" " * (start - len(left)), ""),

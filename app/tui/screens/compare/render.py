@@ -7,7 +7,6 @@ values, one row per run and step.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_engine.events import CUT
 from grpo_engine.metrics import spec
@@ -15,8 +14,6 @@ from grpo_tui.app.charts.series import EVALUATIONS
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.comparison import (
     ALPHA,
-    comparison_json,
-    flat_rows,
     points,
     ranked,
     ranking_of,
@@ -34,9 +31,6 @@ from grpo_tui.app.tui.screens.compare.state import Value, View, measure_of
 from grpo_tui.app.tui.widgets.panel import Line, cells, list_row
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.values import PairedTest
-from grpo_tui.experiments.export.csv import csv_string, header_of
-from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.markdown import md_cell, table
 from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 NO_PROMPTS = (
@@ -595,70 +589,3 @@ def answer(rollout: RolloutView, width: int) -> list[Line]:
         space = max(0, width - cells(lines[-1]))
         lines[-1].append((clip(" [cut]", space), "warn"))
     return lines
-
-
-# -- exports ------------------------------------------------------------------------------------
-
-
-def as_json(view: View) -> str:
-    """The comparison as the command prints it, and the charts' contents."""
-    if view.comparison is None:
-        return ""
-    keys = [chart.key for chart in view.charts.charts] if view.charts else []
-    visible = {
-        "verdict": verdict(view),
-        "charts": keys,
-        "axis": view.axis,
-        "crosshair": view.x,
-        "smoothing": view.smoothing,
-        "at_crosshair": {
-            key: {run.id: view.value_at_x(key, run.id)[0] for run in view.runs} for key in keys
-        },
-    }
-    tree = comparison_json(view.comparison, view.everything) | {"shown": visible}
-    return json_text(tree, indent=2) + "\n"
-
-
-def _rows(view: View) -> list[dict[str, Any]]:
-    return flat_rows(view.comparison, view.everything) if view.comparison else []
-
-
-def as_csv(view: View) -> str:
-    """Settings and metrics as CSV: kind, key, statistic, and one column per run."""
-    rows = _rows(view)
-    return csv_string(header_of(rows), rows)
-
-
-def as_markdown(view: View) -> str:
-    """The verdict, what differs, and tables of the charted metrics and of all metrics."""
-    if view.comparison is None:
-        return ""
-    names = [view.name(run) for run in view.runs]
-    lines = [f"# {' · '.join(map(md_cell, names))}", "", md_cell(verdict(view)), "",
-             md_cell(differences(view)), ""]  # fmt: skip
-    first = ("kind", "key", "of")
-    header = [*first, *(run.id for run in view.runs)]
-    lines += table(header, _rows(view)[1:], titles=[*first, *names])
-    return "\n".join(lines) + "\n"
-
-
-def curves_csv(view: View) -> str:
-    """The stored values of the charts, with tokens and seconds if known."""
-    if view.charts is None:
-        return ""
-    header = dict.fromkeys(["run", "name", "metric", "step", view.axis, "value", "smoothed"])
-    names = {run.id: run.name for run in view.visible_runs}
-    rows = [
-        {
-            "run": curve.run, "name": names[curve.run], "metric": chart.key, "step": step,
-            view.axis: position, "value": value, "smoothed": smooth,
-        }
-        for chart in view.charts.charts
-        for curve in chart.curves
-        if curve.run in names
-        for step, position, value, smooth in zip(
-            curve.series.steps, curve.positions, curve.series.values, curve.series.average,
-            strict=True,
-        )
-    ]  # fmt: skip
-    return csv_string(list(header), rows)

@@ -1,7 +1,9 @@
 """The Compare screen: runs side by side, by keyboard and mouse; all reads are off the UI thread."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -11,31 +13,37 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal
 from textual.message import Message
+from textual.reactive import reactive
 from textual.widget import Widget
 
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.dialogs.picker import Item, Picker
-from grpo_tui.app.tui.keys import bind, hidden, unbound
-from grpo_tui.app.tui.screens.compare.charts import ChartScreen
-from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
+from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
+from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel, CurvesResized
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
     RunsPanel,
     SettingsPanel,
     VerdictLine,
+    ViewPanel,
 )
-from grpo_tui.app.tui.screens.compare.render import as_csv, as_json, as_markdown, curves_csv
 from grpo_tui.app.tui.screens.compare.state import (
+    AXES,
     MAX_LISTED,
     PAGES,
     STATS,
+    Loaded,
     Page,
     View,
     list_runs,
     load_answers,
+    load_comparison,
     load_prompts,
 )
 from grpo_tui.app.tui.store.reader import reporting
@@ -45,17 +53,35 @@ from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
-EXPORTS = {"csv": as_csv, "json": as_json, "md": as_markdown, "curves.csv": curves_csv}
+REST_S = 0.2
+PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 MAX_ROW = 5000  # lines of answers
 WITHOUT_RUNS = frozenset(("pick", "sweep", "enter"))  # what the keys do before there are runs
 
 
-class CompareScreen(ChartScreen):
+class CompareScreen(WorkbenchScreen):
     """Runs side by side."""
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar = [
+        hidden("less_than_sign", "cross(-1)", "previous step", "compare.before",
+               "Move the crosshair back, as the left arrow does"),
+        hidden("greater_than_sign", "cross(1)", "next step", "compare.after",
+               "Move the crosshair forward"),
+        hidden("left_curly_bracket", "cross(-10)", "ten steps back", "compare.far_left",
+               "Move the crosshair back by ten"),
+        hidden("right_curly_bracket", "cross(10)", "ten steps forward", "compare.far_right",
+               "Move the crosshair forward by ten"),
+        hidden("at", "go_to", "step to show", "compare.place",
+               "Type the step, tokens or seconds the crosshair goes to", "@"),
+        bind("a", "axis", "axis", "compare.axis",
+             "Curves by step, at equal tokens, or at equal wall time"),
+        bind("m", "metrics", "metrics", "compare.metrics", "Choose the metrics to draw"),
+        hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
+        hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
+        unbound("switch('log')", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
+        unbound("switch('solo')", "one chart", "compare.solo", "Only the chosen chart, or all"),
         bind("right_square_bracket", "turn(1)", "page", "compare.page",
              "Next page: changed settings, ranking, metrics, answers", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
@@ -87,6 +113,8 @@ class CompareScreen(ChartScreen):
         unbound("run(-1)", "previous run", "compare.run_before", "Choose the previous run"),
     ]  # fmt: skip
 
+    view: reactive[View] = reactive(View, repaint=False)
+
     def body(self) -> ComposeResult:
         """Verdict, runs beside settings, curves, a page below; a hint card without runs."""
         yield CardPanel("compare", id="card")
@@ -100,6 +128,9 @@ class CompareScreen(ChartScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self._curve_loader = CurveLoader()
+        self._wait_until = 0.0
+        self._reading = 0
         self._opened = 0  # the open run that was compared without a request
         self._awaits_run = False  # whether the run on Watch was not known yet when it was read
         self._marked = msg.CompareRequested(())  # the runs last marked on Runs
@@ -121,8 +152,11 @@ class CompareScreen(ChartScreen):
 
     def watch_view(self, old: View, new: View) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
-        super().watch_view(old, new)
-        if not self.is_mounted or not self.query(PagePanel):
+        if not self.is_mounted:
+            return
+        for panel in self.query(ViewPanel):
+            panel.view = new
+        if not self.query(PagePanel):
             return  # the screen was closed while the store was read
         short, total = self.has_class("-short"), self.app.size.height
         page = self.query_one(PagePanel)
@@ -178,6 +212,77 @@ class CompareScreen(ChartScreen):
 
     # -- reading ----------------------------------------------------------------------------
 
+    @work(exclusive=True, group="poll")
+    async def _poll(self) -> None:
+        if not self.is_current or self._reading or time.monotonic() < self._wait_until:
+            return
+        changed = False
+        with suppress(StoreError, asyncio.CancelledError):
+            changed = await self.ask(lambda reader: reader.changed(), "changed")
+        if changed and self.view.refs:
+            self.reload()
+        elif changed:
+            self.read_newest()
+
+    def reload(self) -> None:
+        """Reload the comparison, then the curves and what else is shown."""
+        worker = self._read()
+        if self.view.comparison is None:
+            self.opening = worker
+
+    @work(exclusive=True, group="comparison")
+    async def _read(self) -> None:
+        view, began = self.view, time.monotonic()
+        loaded: Loaded | None = None
+        self._reading += 1
+        with reporting(self):
+            loaded = await self.ask(
+                lambda r: load_comparison(
+                    r, view.refs, view.baseline, view.axis, view.at, view.reach
+                ),
+                "comparison",
+            )  # fmt: skip
+        self._reading -= 1
+        if loaded is None:
+            self.update(reading=False)
+            return
+        self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
+        if loaded.missing:
+            refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
+            names = {run.id: run.name for run in view.runs}
+            missing = ", ".join(names.get(ref) or ref for ref in loaded.missing)
+            self.warn(f"No longer stored: {missing}")
+            self.compare(refs)
+            return
+        self.view = self.view.with_comparison(loaded.comparison)
+        self.draw()
+        self.read_more()
+
+    @work(exclusive=True, group="curves")
+    async def _draw(self) -> None:
+        view, comparison = self.view, self.view.comparison
+        if comparison is None or not self.query(CurvesPanel):
+            return  # or the screen was closed while the store was read
+        curves = self.query_one(CurvesPanel)
+        request = CurveRequest(
+            runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
+            log=view.log, wide=curves.pixels,
+            seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
+        )  # fmt: skip
+        parts = [request]
+        if view.charts is None and view.metric:
+            parts.insert(0, replace(request, metrics=(view.metric,)))
+        with reporting(self):
+            for part in parts:
+                read = partial(self._curve_loader.charts, request=part)
+                self.update(charts=await self.ask(read, "curves"))
+
+    @work(exclusive=True, group="crosshair")
+    async def read_at_crosshair(self) -> None:
+        """Read data that depends on the crosshair, once it has stopped moving."""
+        await asyncio.sleep(REST_S)
+        self.reload()
+
     def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
         """Compare these runs side by side."""
         self.view = self.view.with_refs(refs, baseline)
@@ -187,14 +292,6 @@ class CompareScreen(ChartScreen):
             self.reload()
         else:
             self.opening = self.read_newest()
-
-    def compare_only(self, refs: Sequence[str]) -> None:
-        """Compare only these runs."""
-        self.compare(tuple(refs))
-
-    def changed_without_runs(self) -> None:
-        """Read which runs the hint card can offer."""
-        self.read_newest()
 
     @work(exclusive=True, group="newest")
     async def read_newest(self) -> None:
@@ -279,6 +376,94 @@ class CompareScreen(ChartScreen):
                 )
                 self.update(answers=answers)
 
+    def _size_classes(self) -> None:
+        super()._size_classes()
+        self.watch_view(self.view, self.view)
+
+    @on(CurvesResized)
+    def draw(self) -> None:
+        """Load and draw the visible curves."""
+        if self.view.comparison is not None:
+            worker = self._draw()
+            if self.view.charts is None:
+                self.opening = worker
+
+    def action_pick_chart(self, chart: int, x: float | None) -> None:
+        """Choose the chart, and put the crosshair there."""
+        view = replace(self.view, chart=chart)
+        self.view = view if x is None else view.with_crosshair(x)
+        self.read_at_crosshair()
+
+    @on(Panel.Moved, "#curves")
+    def move_in_curves(self, message: Panel.Moved) -> None:
+        """Choose another chart; to the side, and to both ends, move the crosshair."""
+        if message.columns or abs(message.rows) == LAST:
+            self.action_cross(message.columns or message.rows)
+        else:
+            self.action_down(message.rows)
+
+    # -- crosshair and curves ---------------------------------------------------------------
+
+    def action_cross(self, by: int) -> None:
+        """Move the crosshair; tables follow once it stops."""
+        pixels = self.query_one(CurvesPanel).pixels
+        self.view = self.view.moved(by, pixels // 2)
+        self.read_at_crosshair()
+
+    def action_go_to(self) -> None:
+        """Ask where to move the crosshair."""
+        unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
+        dialog = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
+        self.app.push_screen(dialog, self._go_to)
+
+    def _go_to(self, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            x = float(text.replace(",", "").replace("_", ""))
+        except ValueError:
+            self.warn(f"{text!r} is not a number.")
+            return
+        self.view = self.view.with_crosshair(x)
+        self.read_at_crosshair()
+
+    def action_axis(self) -> None:
+        """Switch to the next axis and move the crosshair to the common end."""
+        axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
+        self.update(axis=axis, at=None)
+        self.reload()
+
+    def switched(self) -> None:
+        """Draw the curves anew."""
+        self.draw()
+
+    def action_smooth(self, by: int) -> None:
+        """Smooth more or less."""
+        self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))
+        self.draw()
+
+    def action_metrics(self) -> None:
+        """Choose which metrics are drawn."""
+        keys = self.view.metric_keys()
+        if not keys:
+            return
+        picker = Picker("metrics to draw", metric_items(keys), verb="draw", marks=self.view.metrics)
+        self.app.push_screen(picker, self._draw_metrics)
+
+    def _draw_metrics(self, result: Picked | None) -> None:
+        if result is not None and result.marks:
+            marks = result.marks
+            new = [key for key in marks if key not in self.view.metrics]
+            chart = marks.index(new[-1] if new else result.value
+                                if result.value in marks else marks[0])  # fmt: skip
+            self.update(metrics=marks, chart=chart)
+            self.draw()
+
+    def action_down(self, by: int) -> None:
+        """Move to another chart."""
+        self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
+        self.draw()
+
     # -- requests from panels and other screens ------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -290,12 +475,6 @@ class CompareScreen(ChartScreen):
     def find(self, text: str) -> None:
         """Keep the settings and metrics that match the text."""
         self.update(filter=text, row=0)
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The comparison as CSV, JSON or Markdown, and the curves as CSV."""
-        if self.view.comparison is None:
-            return {}
-        return {ending: partial(writer, self.view) for ending, writer in EXPORTS.items()}
 
     @on(Panel.Moved, "#runs")
     def move_run(self, message: Panel.Moved) -> None:
@@ -317,7 +496,7 @@ class CompareScreen(ChartScreen):
         if self.view.chosen is not None:
             self.post_message(msg.RunOpened(self.view.chosen.id))
 
-    # -- runs and curves --------------------------------------------------------------------
+    # -- runs -------------------------------------------------------------------------------
 
     def action_common(self) -> None:
         """Move the crosshair to where the shortest run ends."""
@@ -475,6 +654,6 @@ class CompareScreen(ChartScreen):
 
 ACTIONS = frozenset(
     binding.action.partition("(")[0]
-    for binding in (*ChartScreen.BINDINGS, *CompareScreen.BINDINGS)
+    for binding in CompareScreen.BINDINGS
     if isinstance(binding, Binding)
 ) | {"find"}

@@ -17,10 +17,10 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.numbers import short
-from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
+from grpo_tui.experiments.compare.runs import compare, only_recorded
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
-from grpo_tui.experiments.errors import CompareError, RunNotFoundError
+from grpo_tui.experiments.errors import RunNotFoundError
 from grpo_tui.experiments.values import GroupView, RunSummary
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
 STATS: tuple[Stat, ...] = ("last", "best", "at")
 PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
-MIN_STEPS, MAX_ZOOM = 8.0, 1024.0
 ORIGINS = ("pinned", "eval", "train")
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MAX_PROMPTS = 200
@@ -134,8 +133,6 @@ class View:
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
     reach: str = ""
-    window: tuple[float, float] | None = None
-    guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stat: Stat = "last"
     page: Page = "metrics"
     row: int = 0
@@ -215,7 +212,7 @@ class View:
         base = baseline if baseline in refs else self.baseline
         return replace(
             self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
-            window=None, baseline=base if base in refs else next(iter(refs), ""), prompts=None,
+            baseline=base if base in refs else next(iter(refs), ""), prompts=None,
             answers=None, problem="", row=0, reading=bool(refs),
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
@@ -321,43 +318,12 @@ class View:
         size = (self.charts.span if self.charts else self.longest) / max(1, width)
         if self.axis == "step":
             size = float(max(1, round(size)))
-        return self.with_crosshair(self.x + cells * size).followed()
+        return self.with_crosshair(self.x + cells * size)
 
     def with_crosshair(self, x: float) -> "View":
         """Move the crosshair to a position on the axis, within the longest run."""
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
-
-    def zoomed(self, by: int, around: float | None = None) -> "View":
-        """Show half of the visible part of the axis, or twice as much, around the crosshair."""
-        end = self.charts.span if self.charts and self.window is None else self.longest
-        first, last = self.window or (0.0, end)
-        around = min(max(self.x if around is None else around, first), last)
-        smallest = MIN_STEPS if self.axis == "step" else end / MAX_ZOOM
-        span = max(smallest, (last - first) * (0.5 if by > 0 else 2.0))
-        if span >= self.longest:
-            return replace(self, window=None)
-        share = (around - first) / ((last - first) or 1.0)
-        return self.windowed(around - share * span, span)
-
-    def panned(self, by: int) -> "View":
-        """Show an earlier or later part of the axis, a quarter of the visible part away."""
-        if self.window is None:
-            return self
-        first, last = self.window
-        return self.windowed(first + by * (last - first) / 4, last - first)
-
-    def windowed(self, first: float, span: float) -> "View":
-        """Show this part of the axis, moved to where the runs are."""
-        first = max(0.0, min(self.longest - span, first))
-        return replace(self, window=(first, first + span))
-
-    def followed(self) -> "View":
-        """Move the visible part of the axis to the crosshair, if it is outside."""
-        if self.window is None or self.window[0] <= self.x <= self.window[1]:
-            return self
-        first, last = self.window
-        return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
 
     def curve(self, key: str, run: str) -> StoredCurve | None:
         """One run's curve of a metric, if loaded."""
@@ -486,8 +452,7 @@ def load_answers(
     groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
-        try:
-            groups[run.id] = side_by_side(reader, [run], prompt.example_key, step).groups[0]
-        except CompareError:
-            groups[run.id] = None
+        answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
+        keys = [group.key for group in answered if group.step <= step]
+        groups[run.id] = reader.group(keys[-1]) if keys else None
     return Answers(prompt=prompt, groups=groups)

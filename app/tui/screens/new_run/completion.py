@@ -9,7 +9,6 @@ from typing import Final
 from textual.suggester import Suggester
 
 from grpo_engine.config.parse import settings
-from grpo_engine.config.recipes import MEANINGS, path_of
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
 
@@ -34,7 +33,7 @@ ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "model.path": (".gguf",),
     "task.name": (".jsonl", ".json", ".csv", ".parquet", ".py"),
     "task.chat_template": (".jinja", ".j2", ".txt"),
-    **dict.fromkeys(("rewards.functions", *map(path_of, MEANINGS["function"])), (".py",)),
+    "rewards.functions": (".py",),
 }
 LISTS: Final = ("rewards.functions", "record.trackers")
 MAX_ENTRIES, MAX_BYTES = 2000, 200_000
@@ -46,7 +45,7 @@ def completions(setting: str, text: str) -> tuple[str, ...]:
     if not last.strip():
         return ()
     file, colon, name = last.rpartition(":")
-    if ".py" in ENDINGS.get(setting, ()) and colon and file.endswith(".py"):
+    if setting == "rewards.functions" and colon and file.endswith(".py"):
         texts = [f"{file}:{item}" for item in functions_in(file) if item.startswith(name)]
     else:
         texts = [item for item in NAMES.get(setting, ()) if item.startswith(last)]

@@ -1,6 +1,6 @@
 """The text of New run: the form, help on a setting, the pages beside the form, and its lists."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from grpo_engine.config.custom import FORMS
@@ -11,7 +11,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
 from grpo_engine.presets import names, preset
-from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
+from grpo_tui.app.text.numbers import seconds, short, signed, tokens
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
@@ -31,7 +31,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     cost,
 )
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
-from grpo_tui.experiments.values import CheckpointView
 
 GIGA = 1e9
 LABEL = 12
@@ -169,9 +168,7 @@ def header_line(view: View, width: int) -> Line:
 def _status(view: View) -> tuple[str, str, str]:
     """Whether the run can be launched, and why not; only what was tried is ready."""
     if view.error_count:
-        errors = [f"YAML: {view.yaml_error}"] if view.yaml_error else []
-        errors += [f"✗ {error}" for error in view.errors.values()]
-        return f"✗ {view.error_count} to fix", errors[0], "bad"
+        return f"✗ {view.error_count} to fix", f"✗ {next(iter(view.errors.values()))}", "bad"
     if not view.ready:
         return "… checking", "", "label"
     for name, state in (
@@ -662,138 +659,19 @@ def score_lines(view: View, width: int) -> list[Line]:
     return lines
 
 
-# -- the page of the probe ------------------------------------------------------------------
-
-GROUP = 6  # the group size
-CELL = 17  # a share with its interval, and the seconds of a step
-
-
-def probe_key(config: RunConfig) -> object:
-    """The settings that a probe depends on, without what it recommends."""
-    limit = config.rollout.max_new_tokens
-    return config.seed, config.model, config.task, config.rewards, limit
-
-
-def probe_is_current(view: View) -> bool:
-    """Whether the probe is of these settings."""
-    config = view.form.config
-    return config is not None and view.probe.get("key") == probe_key(config)
-
-
-def probe_enter(view: View) -> str:
-    """What ⏎ does on the page of the probe."""
-    if not view.probe:
-        return "start the probe"
-    if not view.probe["ended"]:
-        return "stop"
-    is_useful = view.probe.get("best") and probe_is_current(view)
-    return "use it" if is_useful else "probe again"
-
-
-def probe_lines(view: View, width: int) -> list[Line]:
-    """What a probe found: advice, prompts with a signal by group size, pass rates."""
-    probe = view.probe
-    if not probe:
-        text = ("The model answers 32 prompts at three temperatures, as in a run without training: "
-                "how many it gets right, and which group size gives a signal. ⏎ starts it; it "
-                "takes about as long as a few steps.")  # fmt: skip
-        return paragraph(text, width, 8, "text")
-    if error := probe.get("problem"):
-        return problem_lines(error, width)
-    tables = probe.get("tables", ())
-    if not tables:
-        text = "Stopped." if probe["ended"] else "Loading the model…"
-        return paragraph(text, width, 2, "label")
-    return [
-        *_advice(view, width), [],
-        *_signal_table(probe, width), [], *_pass_rates(tables[0], width),
-    ]  # fmt: skip
-
-
-def _advice(view: View, width: int) -> list[Line]:
-    probe, colour = view.probe, "text"
-    stopped = probe.get("stopped")
-    if best := probe["best"]:
-        text = (f"Use group size {best['group_size']} at temperature {best['temperature']:g}: the "
-                "smallest at which 80% of the prompts have a signal.")  # fmt: skip
-        colour = "good"
-    elif probe["ended"] and not stopped:
-        text = ("No group size tried gives 80% of the prompts a signal: use easier or harder "
-                "prompts, or other settings.")  # fmt: skip
-        colour = "warn"
-    else:
-        text = f"{'Stopped at' if stopped else 'Sampled'} {probe['answers']:,} of "
-        text += f"{probe['of']:,} answers. A prompt has a signal if its answers differ in score."
-    if view.form.config is not None and not probe_is_current(view):
-        text = f"Of other settings than these. {text}"
-    return paragraph(text, width, 3, colour)
-
-
-def _signal_table(probe: Mapping[str, Any], width: int) -> list[Line]:
-    """The share of prompts with a signal, its interval, and the seconds of a step."""
-    tables = probe["tables"]
-    wide = width >= GROUP + CELL * len(tables)
-    column = CELL if wide else max(10, (width - GROUP) // len(tables))
-    text = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
-    letter = "temperature" if wide else "T"
-    heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
-    lines = paragraph(text, width, 2, "label")
-    lines.append([("group ", "label"), *((head, "label") for head in heads)])
-    rows = {
-        (row["group_size"], table["temperature"]): row
-        for table in tables
-        for row in table["group_sizes"]
-    }
-    for group_size in sorted({group_size for group_size, _ in rows}):
-        line = [(f"{group_size:>4}  ", "text")]
-        for temperature in (table["temperature"] for table in tables):
-            row = rows.get((group_size, temperature))
-            chosen = probe["best"] == {"group_size": group_size, "temperature": temperature}
-            line += _signal_cell(row, chosen, probe, column) if row else [(" " * column, "label")]
-        lines.append(line)
-    return lines
-
-
-def _signal_cell(
-    row: Mapping[str, Any], chosen: bool, probe: Mapping[str, Any], column: int
-) -> Line:
-    colour = "good" if row["share"] >= probe["enough"] else "text"
-    ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
-    text = f"{'–'.join(ends):<7}" if column >= CELL else ""
-    text += seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
-    return [
-        (f"{'▸' if chosen else ' '}{share(row['share']):>4} ", "bold " * chosen + colour),
-        (pad(text, column - 6), "label"),
-    ]
-
-
-def _pass_rates(table: Mapping[str, Any], width: int) -> list[Line]:
-    """A bar for each range of pass rates."""
-    rows = table["histogram"]
-    if rows is None:
-        text = "No reward function says which answers are right, so there are no pass rates."
-        return paragraph(text, width, 2, "label")
-    text = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
-    lines = paragraph(f"{text}by their share of right answers", width, 2, "label")
-    highest, longest = max(count for _, count in rows), max(4, width - 18)
-    for name, count in rows:
-        bar = "▆" * round(longest * count / highest)
-        lines.append([(f"{name:>10}  ", "label"), (bar, "accent"),
-                      (f" {count}" if count else "", "label")])  # fmt: skip
-    return lines
-
-
-# -- the pages of YAML, differences and play ------------------------------------------------
+# -- the page of YAML -----------------------------------------------------------------------
 
 
 def yaml_lines(view: View, width: int) -> list[Line]:
-    """Errors in the text, otherwise a description of it."""
-    if view.yaml_error:
-        return problem_lines(view.yaml_error, width, 3)
-    text = "Only what differs from the defaults; what you delete goes back to its default."
+    """What differs from the defaults; below it, the command of a sweep."""
+    if view.form.config is None:
+        return paragraph("The YAML is shown once all errors are fixed.", width, 3, "label")
+    lines = [line for text in view.form.to_yaml().splitlines()
+             for line in paragraph(text, width, 20, "text")]  # fmt: skip
     if view.form.count > 1:
         text = f"The first run of the sweep; all of them: {sweep_command(view, 'FILE')}"
-    return paragraph(text, width, 3, "label")
+        lines += [[], *paragraph(text, width, 3, "label")]
+    return lines
 
 
 def sweep_command(view: View, file: str) -> str:
@@ -801,46 +679,6 @@ def sweep_command(view: View, file: str) -> str:
     sets = [f"--set {path}={','.join(values)}" for path, values in view.form.axes.items()]
     seeds = [f"--seeds {view.form.seeds}"] if view.form.seeds > 1 else []
     return " ".join(["grpo-tui sweep", file, *sets, *seeds])
-
-
-def diff_lines(view: View, width: int) -> list[Line]:
-    """The settings that differ from the recipe's, then those that differ from the origin."""
-    form, origin = view.form, view.form.origin
-    from_recipe = {path: as_text(value) or "none" for path, value in form.overrides.items()}
-    from_origin = {path: start_text(view, form.fields[path]) for path in form.changed}
-    lines = []
-    for name, rows in (
-        (f"recipe {form.recipe.name}" if form.recipe is not None else "the recipe", from_recipe),
-        (f"{'parent run' if origin.run else 'preset'} {origin.name}", from_origin),
-    ):
-        count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
-        lines += [[], heading(f"{count} from {name}")]
-        for path, start in rows.items():
-            label = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
-            value = clip(form.fields[path].text or "by the recipe", width // 2)
-            lines.append(
-                [
-                    (pad(label, NAME_CELLS) + " ", "text"),
-                    (value, "bold headline"),
-                    (f" ← {start}", "label"),
-                ]
-            )
-    return lines[1:]
-
-
-def play_lines(view: View, width: int) -> list[Line]:
-    """The dialogue so far."""
-    colours = {"answer": "headline", "hint": "label", "error": "bad"}
-    marks = {"answer": "▸ ", "error": "✗ "}
-    hint = (
-        "You answer in the model's place and see what the environment replies: the quickest "
-        "way to find out that it is wrong. `grpo-tui tasks test` does the same."
-    )
-    lines = []
-    for role, text in view.episode.lines or (("hint", hint),):
-        colour = colours.get(role, "text")
-        lines += paragraph(text, width, 40, colour, (marks.get(role, "  "), colour))
-    return lines
 
 
 # -- the strip of pages ---------------------------------------------------------------------
@@ -875,25 +713,7 @@ PAGE: Final[Mapping[str, Page]] = {
         "setting:rewards.functions",
         "edit the answer",
     ),
-    "probe": Page(
-        "probe",
-        "Try the model on prompts: pass rates, and which group size has a signal",
-        probe_lines,
-        "setting:rollout.group_size",
-    ),
-    "yaml": Page(
-        "YAML", "The same settings as YAML; edits there are applied", yaml_lines, enter="edit"
-    ),
-    "diff": Page(
-        "diff", "What differs from the recipe, and from the preset or the parent run", diff_lines
-    ),
-    "play": Page(
-        "play",
-        "Play an episode of the task's environment in the model's place",
-        play_lines,
-        "setting:task.environment",
-        "edit the reply",
-    ),
+    "yaml": Page("YAML", "What differs from the defaults, as w writes it to a file", yaml_lines),
 }
 
 
@@ -982,20 +802,6 @@ def start_picker(view: View) -> Picker:
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
     return Picker("start from", items, hint="u undoes it: what is changed now comes back.",
                   cursor=current, details=details)  # fmt: skip
-
-
-def checkpoint_picker(saved: Sequence[CheckpointView]) -> Picker:
-    """The checkpoints that a run can begin with, the newest first."""
-    items = [Item("none", ("the model as it was", "untrained, or as the parent began"))]
-    for checkpoint in reversed([checkpoint for checkpoint in saved if checkpoint.exists]):
-        label = f"step {checkpoint.step}{' · best' if checkpoint.best else ''}"
-        for value, text in (
-            ("weights", "with a new optimiser"),
-            ("both", "with its optimiser's state"),
-        ):
-            items.append(Item(f"{value}:{checkpoint.path}", (label, text)))
-    hint = "The run keeps its own copy; its KL penalty is towards these weights."
-    return Picker("begin with", items, hint=hint)
 
 
 def launch_dialog(view: View, training: str) -> Choice[str]:

@@ -14,7 +14,6 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from grpo_engine.config.custom import FORMS
@@ -25,21 +24,17 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.dialogs.export import free_path
 from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.new_run.completion import ENDINGS, NAMES, Completer
+from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
-    checkpoint_picker,
     form_lines,
     header_line,
     help_lines,
     launch_dialog,
-    probe_enter,
-    probe_key,
     prompt_end,
     start_picker,
     sweep_command,
@@ -51,7 +46,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     MAIN,
     PRESET,
     RECIPE,
-    Episode,
     FormField,
     RunForm,
     View,
@@ -70,13 +64,6 @@ from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
 ANSWER_LINES = 5
-YAML_LINES = 3  # below the text
-ENTRIES = {"try": "#answer", "yaml": "#text", "play": "#reply"}  # the fields of the pages
-EPISODE_HINTS = {
-    "nobody": "⏎ begins an episode",
-    "person": "your answer; \\n is a line break",
-    "environment": "the environment replies…",
-}
 
 
 # -- panels ---------------------------------------------------------------------------------
@@ -119,39 +106,24 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
 
     def compose(self) -> ComposeResult:
         yield TextField(placeholder="an answer, as the model might give it", id="answer")
-        yield TextField(soft_wrap=False, tab_behavior="focus", id="text")
-        yield Field(id="reply")
+
+    @property
+    def field(self) -> TextField:
+        """The field of the page on which an answer is tried."""
+        return self.query_one(TextField)
 
     def titles(self) -> Mapping[str, str]:
-        return {name: PAGE[name].title for name in self.view.pages}
+        return {name: page.title for name, page in PAGE.items()}
 
     @property
     def page(self) -> str:
         return self.view.page
 
-    @property
-    def entry(self) -> Widget | None:
-        """The field of the page, if it has one."""
-        page = ENTRIES.get(self.view.page)
-        return self.query_one(page, Widget) if page else None
-
-    @property
-    def area(self) -> TextArea:
-        """The field of the YAML."""
-        return self.query_one("#text", TextArea)
-
     def watch_view(self, old: View, view: View) -> None:
-        """Show the field of the page, with its text."""
+        """Show the field on its page, and another page from its top."""
         if old.page != view.page:
             self._top = 0
-        for page, selector in ENTRIES.items():
-            self.query_one(selector).display = page == view.page
-        if view.page == "play":
-            self.query_one("#reply", Field).placeholder = EPISODE_HINTS[view.episode.turn]
-            self._top = 10**6  # the end of the dialogue
-        is_free = view.page == "yaml" and not (self.area.has_focus or view.yaml_error)
-        if is_free and view.form.config is not None and view.form.to_yaml() != self.area.text:
-            self.area.load_text(view.form.to_yaml())
+        self.field.display = view.page == "try"
 
     def topic(self) -> str:
         return PAGE[self.view.page].topic
@@ -160,7 +132,7 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         """The text of the page, or the chosen prompt, escaped for the terminal."""
         view = self.view
         if view.page == "yaml":
-            return self.area.text
+            return view.form.to_yaml() if view.form.config is not None else ""
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
             return safe(str(examples[view.example]["text"]), "\n")
@@ -178,11 +150,8 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         head = [self.strip_line(width), []]
         if view.page == "try":
             head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
-        elif view.page == "yaml":
-            head += [[]] * (height - YAML_LINES - len(head))
-        below = int(view.page == "play")
         lines = PAGE[view.page].lines(view, width)
-        return head + self.scrolled(lines, height - len(head) - below)
+        return head + self.scrolled(lines, height - len(head))
 
 
 class ValueField(Field):
@@ -267,7 +236,7 @@ class SettingsPanel(ViewPanel):
         entry = self.input
         entry.placeholder = "  ".join(filter(None, value_text(view, field)))
         with entry.prevent(Input.Changed):
-            entry.suggester = Completer(field.path) if field.path in {*NAMES, *ENDINGS} else None
+            entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
         self.place_field()
         entry.focus()
@@ -296,7 +265,7 @@ class NewRunScreen(WorkbenchScreen):
         bind("L,f5", "launch", "launch…", "new.launch",
              "Review the launch, then start here, detached or in the queue"),
         bind("right_square_bracket", "turn(1)", "page", "new.page",
-             "The next page: costs, recipe, prompts, rewards, probe, YAML, differences", "[ ]"),
+             "The next page: costs, recipe, prompts, rewards, YAML", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
                "The previous page"),
         hidden("space", "next_value", "switch", "new.toggle",
@@ -314,19 +283,16 @@ class NewRunScreen(WorkbenchScreen):
         hidden("D", "fetch", "download", "new.fetch",
                "Download the model and the data of the task"),
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
-        unbound("begin", "begin with…", "new.begin",
-                "Begin with a checkpoint of the cloned run, or with its model untrained"),
+
         unbound("all_settings", "all settings", "new.all", "List all settings by section"),
         unbound("reset_all", "reset all", "new.reset_all", "Reset all settings"),
         *(unbound(f"page('{name}')", page.title, f"new.{name}", page.help)
           for name, page in PAGE.items()),
-        unbound("probe", "stop or repeat probe", "new.stop_probe",
-                "Stop the probe, or probe the settings again"),
+
     ]  # fmt: skip
 
     REHEARSE_S: ClassVar[float] = 0.5
     SCORE_S: ClassVar[float] = 0.4
-    YAML_S: ClassVar[float] = 0.3
 
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
 
@@ -334,7 +300,7 @@ class NewRunScreen(WorkbenchScreen):
         super().__init__()
         self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # with the cursor
         self.trial = TrialProcess()  # its process starts with the first request
-        self.player = TrialProcess()  # an environment takes its time; other requests do not wait
+
         self._tried: dict[str, object] = {}
         self._delays: dict[Callable[[], object], Timer] = {}
 
@@ -359,9 +325,8 @@ class NewRunScreen(WorkbenchScreen):
         self.try_settings()
 
     def on_unmount(self) -> None:
-        """Stop the trial processes."""
+        """Stop the trial process."""
         self.trial.close()
-        self.player.close()
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -442,21 +407,17 @@ class NewRunScreen(WorkbenchScreen):
 
     def action_turn(self, by: int) -> None:
         """Turn the page; on a narrow screen, show it first."""
-        pages, page = self.view.pages, self.view.page
+        pages = list(PAGE)
         if self.has_class("-narrow") and not self.has_class("-paged"):
             by = 0
-        index = pages.index(page) if page in pages else 0
-        self.action_page(pages[(index + by) % len(pages)])
+        self.action_page(pages[(pages.index(self.view.page) + by) % len(pages)])
 
     def action_page(self, page: str) -> None:
         """Show and focus a page."""
-        if page not in self.view.pages:
-            self.notify("This task has no environment.")
-            return
+
         self.end_typing()
         self.add_class("-paged")
         self.update(page=page)
-        self.arrangement.show("page")
         self.call_after_refresh(self.query_one(PagePanel).focus)
 
     def on_descendant_focus(self) -> None:
@@ -466,7 +427,7 @@ class NewRunScreen(WorkbenchScreen):
     def _update_keys(self) -> None:
         panel, bar, page = self._focused_panel(), self.key_bar, self.view.page
         on_page = isinstance(panel, PagePanel)
-        enter = probe_enter(self.view) if page == "probe" else PAGE[page].enter
+        enter = PAGE[page].enter
         bar.leads = "settings" if on_page else ""
         bar.renamed = {"open": enter} if on_page and enter else {}
         unused = on_page and not (enter and self.focused is panel)
@@ -481,7 +442,7 @@ class NewRunScreen(WorkbenchScreen):
         panel = self._focused_panel()
         if self.view.editing:
             self.end_typing()
-        elif isinstance(panel, PagePanel) and self.focused is panel.entry:
+        elif isinstance(panel, PagePanel) and panel.field.has_focus:
             panel.focus()
         elif isinstance(self.focused, Input):
             super().action_escape()
@@ -505,11 +466,6 @@ class NewRunScreen(WorkbenchScreen):
         bar.query_one(Input).value = ""
         bar.display = False
         self.update(search="", all_settings=False)
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The settings as YAML."""
-        form = self.view.form
-        return {"yaml": form.to_yaml} if form.config is not None else {}
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -540,14 +496,10 @@ class NewRunScreen(WorkbenchScreen):
             self._edit(self.view.row)
 
     def _open_page(self, panel: PagePanel) -> None:
-        if panel.entry is not None:
-            panel.entry.focus()
+        if self.view.page == "try":
+            panel.field.focus()
         elif self.view.page == "recipe":
             self._choose(self.view.form.fields[RECIPE])
-        elif self.view.page == "probe" and probe_enter(self.view) == "use it":
-            self._use_probe()
-        elif self.view.page == "probe":
-            self.action_probe()
 
     def _edit(self, field: FormField) -> None:
         choices = choices_of(field)
@@ -663,7 +615,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_reset_all(self) -> None:
         """Reset all settings."""
         form = self.view.form
-        if not form.changed and not self.view.yaml_error:
+        if not form.changed:
             self.notify("Nothing is changed.")
             return
         self.change(RunForm(form.base, form.origin))
@@ -695,25 +647,6 @@ class NewRunScreen(WorkbenchScreen):
             self.start_from(preset_view(name).form)
         elif kind == "clone":
             self.clone(name)
-
-    @work(exclusive=True, group="dialog")
-    async def action_begin(self) -> None:
-        """List the checkpoints of the cloned run to begin with."""
-        run = self.view.form.origin.run
-        if not run:
-            self.notify("Clone a run first: ⏎ on preset. A run can begin with its checkpoints.")
-            return
-        with reporting(self):
-            saved = await self.ask(
-                lambda reader: reader.checkpoints(reader.resolve(run).key), "checkpoints"
-            )
-            if picked := await self.answer(checkpoint_picker(saved)):
-                kind, _, path = picked.value.partition(":")
-                form = self.view.form.reset("optimizer.start")
-                full = form.fields["model.tuning"].text == "full"
-                setting = "model.path" if full else "model.adapter"
-                form = form.type(setting, path) if path else form.reset(setting)
-                self.change(form.type("optimizer.start", path if kind == "both" else ""))
 
     # -- trying the settings, shortly after the last change ---------------------------------
 
@@ -781,49 +714,13 @@ class NewRunScreen(WorkbenchScreen):
         self.update(example=(self.view.example + by) % max(1, count))
         self.score()
 
-    # -- the probe --------------------------------------------------------------------------
-
-    def action_probe(self) -> None:
-        """Stop the probe that is under way, or start it."""
-        config = self.view.form.config
-        if self.view.probe and not self.view.probe["ended"]:
-            self.stop_probe()
-        elif config is not None:
-            self._probe(config)
-
-    def stop_probe(self) -> None:
-        """Keep the results of a probe so far, and free its model."""
-        probe = self.view.probe
-        if probe and not probe["ended"]:
-            self.workers.cancel_group(self, "probe")
-            self.update(probe={**probe, "ended": True, "stopped": True})
-            self.run_worker(self._request("stop", RunConfig()), group="free")
-
-    @work(exclusive=True, group="probe")
-    async def _probe(self, config: RunConfig) -> None:
-        probe: Mapping[str, Any] = {"ended": False, "answers": 0, "of": 0, "best": None}
-        key, begin = probe_key(config), True
-        while not probe["ended"]:
-            self.update(probe={**probe, "key": key})
-            probe = {"ended": True, **await self._request("probe", config, begin=begin)}
-            begin = False
-        self.update(probe={**probe, "key": key})
-
-    def _use_probe(self) -> None:
-        group_size, temperature = map("{:g}".format, self.view.probe["best"].values())
-        form = self.view.form.type("rollout.group_size", group_size)
-        self.change(form.type("rollout.temperature", temperature))
-        self.notify(f"Group size {group_size} at temperature {temperature}; u undoes that.")
-
-    # -- rewards, the environment, YAML -----------------------------------------------------
-
     @on(TextArea.Changed, "#answer")
     def score(self) -> None:
         self._after(self.SCORE_S, self._score)
 
     @work(exclusive=True, group="score")
     async def _score(self) -> None:
-        config, answer = self.view.form.config, self.query_one("#answer", TextArea).text
+        config, answer = self.view.form.config, self.query_one(PagePanel).field.text
         scores: Mapping[str, Any] = {}
         if answer and config is None:
             scores = {"problem": "Fix the errors first; see the settings marked ✗."}
@@ -832,46 +729,6 @@ class NewRunScreen(WorkbenchScreen):
                 "score", config, example=self.view.example, completion=answer
             )
         self.update(scores=scores)
-
-    @on(Input.Submitted, "#reply")
-    def answer_environment(self, event: Input.Submitted) -> None:
-        """Begin an episode, or give an answer to the one that is being played."""
-        config, episode = self.view.form.config, self.view.episode
-        text = event.value.replace("\\n", "\n")
-        event.input.clear()
-        if config is None:
-            self._show_errors()
-        elif episode.turn != "environment":
-            begins = episode.turn == "nobody"
-            lines = () if begins else (*episode.lines, ("answer", text))
-            self.update(episode=Episode(lines, "environment"))
-            self._advance(config, None if begins else text)
-
-    @work(exclusive=True, group="play")
-    async def _advance(self, config: RunConfig, answer: str | None) -> None:
-        update = await self.player.request("play", config, answer=answer)
-        lines = update.get("lines", [("error", update.get("problem", ""))])
-        lines = (*self.view.episode.lines, *((role, text) for role, text in lines))
-        over = update.get("over", True)
-        self.update(episode=Episode(lines, "nobody" if over else "person"))
-
-    @on(TextArea.Changed, "#text")
-    def yaml_changed(self) -> None:
-        self._after(self.YAML_S, self._apply_yaml)
-
-    def _apply_yaml(self) -> None:
-        """Apply the YAML; the form's own text changes nothing."""
-        form, text = self.view.form, self.query_one(PagePanel).area.text
-        if not self.view.yaml_error and form.config is not None and text == form.to_yaml():
-            return
-        try:
-            form = form.from_yaml(text)
-        except ConfigError as error:
-            problem = str(error).removeprefix("this YAML: ")
-            self.update(yaml_error=problem)
-            return
-        if form.edits != self.view.form.edits or self.view.yaml_error:
-            self.change(form)
 
     # -- launching --------------------------------------------------------------------------
 
@@ -887,13 +744,10 @@ class NewRunScreen(WorkbenchScreen):
     def _show_errors(self) -> None:
         self.end_search()
         view = self.view
-        if view.errors:
-            path, error = next(iter((view.form.errors or view.errors).items()))
-            self.view = replace(view, cursor=path)
-            count = f" and {view.error_count - 1} more" if view.error_count > 1 else ""
-            text = error if path in error else f"{path}: {error}"
-        else:
-            count, text = "", f"the YAML is not applied: {view.yaml_error}"
+        path, error = next(iter((view.form.errors or view.errors).items()))
+        self.view = replace(view, cursor=path)
+        count = f" and {view.error_count - 1} more" if view.error_count > 1 else ""
+        text = error if path in error else f"{path}: {error}"
         self.warn(f"{text}{count}", "errors to fix first")
 
     def action_launch(self) -> None:
@@ -917,7 +771,6 @@ class NewRunScreen(WorkbenchScreen):
         config, form = self.view.config, self.view.form
         if config is None or not way:
             return
-        self.stop_probe()
         parent = form.origin.run
         if form.count > 1:
             name, start = self.view.name, way == "worker"
@@ -932,7 +785,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        dialog = Ask("save as", hint, free_path(Path.cwd(), stem, "yaml").name)
+        dialog = Ask("save as", hint, f"{stem}.yaml")
         self.app.push_screen(dialog, partial(self._save, config))
 
     def _save(self, config: RunConfig, name: str | None) -> None:

@@ -10,8 +10,6 @@ from math import isfinite, prod
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import yaml
-
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
     OWNER,
@@ -26,9 +24,8 @@ from grpo_engine.config.parse import (
 )
 from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.config.removed import without_removed
-from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError, quoted
+from grpo_engine.errors import ConfigError
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.recipe_text import ASKS
@@ -278,27 +275,6 @@ class RunForm:
         """The differences from the defaults, as YAML."""
         return write_yaml(self.build())
 
-    def from_yaml(self, text: str) -> "RunForm":
-        """Replace the settings by a YAML text, sweeps aside; what it omits gets the default."""
-        try:
-            tree = parse_yaml(text) or {}
-        except yaml.YAMLError as error:
-            message = str(error)
-            if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
-                message = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-            raise ConfigError(f"this is not YAML: {message}") from error
-        if not isinstance(tree, dict):
-            raise ConfigError(f"a config has sections like `rollout:`, got {quoted(text)}")
-        config = build(tree, source="this YAML")
-        values = {path: as_text(value) for path, value in flatten(config).items()}
-        values |= {p: self.edits[p] for p in self.axes if values[p] == self._single[p]}
-        form = replace(self, edits={p: t for p, t in self.edits.items() if p in FORM_ONLY})
-        for path in OWNERS:
-            form = form.type(path, values[path])
-        start = form.start
-        edits = {path: text for path, text in values.items() if text != as_text(start[path])}
-        return replace(form, edits={**form.edits, **edits})
-
 
 def _pairs(edits: Mapping[str, str]) -> list[str]:
     return [f"{path}={text}" for path, text in edits.items() if path not in FORM_ONLY]
@@ -393,14 +369,6 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
 # -- the screen's state ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """An episode that the user plays: the dialogue so far, and who speaks next."""
-
-    lines: tuple[tuple[str, str], ...] = ()
-    turn: Literal["nobody", "person", "environment"] = "nobody"
-
-
 @dataclass(frozen=True, kw_only=True)
 class View:
     """The screen's state; every change returns a new one."""
@@ -412,13 +380,12 @@ class View:
     editing: bool = False
     page: str = "cost"
     runs: tuple[RunSummary, ...] = ()
-    yaml_error: str = ""
+
     examples: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
     ready: Mapping[str, Any] = field(default_factory=dict)  # empty until the settings are tried
-    probe: Mapping[str, Any] = field(default_factory=dict)
-    episode: Episode = Episode()
+
     example: int = 0
     activity: str = ""
 
@@ -447,7 +414,7 @@ class View:
     @property
     def config(self) -> RunConfig | None:
         """The run's settings with its name; None while there are errors."""
-        if self.form.config is None or self.yaml_error:
+        if self.form.config is None:
             return None
         return self.form.config.model_copy(update={"name": self.name})
 
@@ -470,12 +437,7 @@ class View:
     @property
     def error_count(self) -> int:
         """The number of problems that prevent launching."""
-        return len(self.errors) + bool(self.yaml_error)
-
-    @property
-    def pages(self) -> tuple[str, ...]:
-        """The pages beside the form; a task without an environment has nothing to play."""
-        return PAGES if self.examples.get("environment") else PAGES[:-1]
+        return len(self.errors)
 
     @property
     def total_cost(self) -> tuple[float | None, float]:
@@ -490,7 +452,7 @@ class View:
     def with_form(self, form: RunForm) -> "View":
         """Use a form; another one is not tried yet."""
         ready = self.ready if form is self.form else {}
-        return replace(self, form=form, yaml_error="", ready=ready)
+        return replace(self, form=form, ready=ready)
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
@@ -515,7 +477,6 @@ class View:
         return bool(replace(self.form, edits=edits).type(path, text).errors)
 
 
-PAGES = ("cost", "recipe", "prompts", "try", "probe", "yaml", "diff", "play")
 CHANGED = "changed"
 SECTION_NAMES = ("run", *(n for n in RunConfig.model_fields if n not in ("name", "seed", "steps")))
 

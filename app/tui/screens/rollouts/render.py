@@ -3,10 +3,9 @@
 import math
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Span
@@ -37,7 +36,6 @@ from grpo_tui.app.inspector.measures import (
     HEAT_MODES,
     HEAT_NAMES,
     MEASURES,
-    SURPRISE,
     Values,
     newest,
 )
@@ -50,8 +48,6 @@ from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, Vie
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
 from grpo_tui.app.tui.widgets.panel import Span as Part
-from grpo_tui.experiments.export.csv import csv_string, header_of
-from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
 ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
@@ -76,10 +72,8 @@ def origin_name(origin: str) -> str:
 
 def group_lines(view: View, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
-    heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
+    heading = ORDER_HEADINGS.get(view.order, "std")
     lines = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
-    if all(group.demonstrated for group in view.groups):
-        lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
@@ -87,16 +81,13 @@ def group_lines(view: View, width: int) -> list[Line]:
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
             (
-                pad(last_question(group.prompt_text), max(1, width - 3 - scored)),
+                pad(last_question(group.prompt_text), max(1, width - 15)),
                 "headline" if selected else "text",
             ),
+            (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
+            (pad(narrow(second, 4), 5, ">"), "label"),
+            (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
         ]
-        if scored:
-            line += [
-                (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
-                (pad(narrow(second, 4), 5, ">"), "label"),
-                (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
-            ]
         lines.append(list_row(line, width, selected=selected))
     return lines
 
@@ -552,8 +543,6 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
-    if view.mode == "push" and view.group is not None and view.group.demonstrated:
-        shade = SURPRISE
     none = "" if view.shades(view.answer_at) else "no "
     here = " here" if none else ""
     texts = (
@@ -632,61 +621,3 @@ def verdict_lines(labels: Sequence[Verdict]) -> list[Line]:
         for label in labels
         for mark, colour in (marks[label.good],)
     ]
-
-
-# -- files --------------------------------------------------------------------------------------
-
-GROUP_COLUMNS = ("step", "origin", "prompt", "target", "answer", "completion")
-ROLLOUT_COLUMNS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
-
-
-def as_csv(view: View) -> str:
-    """One row per answer of the step, with a column for each reward."""
-    groups = view.step.groups if view.step else ()
-    rows = [_row(group, rollout) for group in groups for rollout in group.rollouts]
-    columns = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
-    rewards = [name for name in header_of(rows) if name not in columns]
-    return csv_string([*GROUP_COLUMNS, *rewards, *ROLLOUT_COLUMNS], rows)
-
-
-def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "step": group.step, "origin": group.origin, "prompt": group.prompt_text,
-        "target": group.target, "answer": letter(rollout.index), "completion": rollout.text,
-        **{name: getattr(rollout, name) for name in ROLLOUT_COLUMNS},
-    }  # fmt: skip
-    for item in rollout.rewards:
-        row[f"reward/{item.name}" if item.name in row else item.name] = item.value
-    return row
-
-
-def as_json(view: View) -> str:
-    """The step's groups as stored, without their tokens, which are not loaded with them."""
-    trees = [asdict(group) for group in (view.step.groups if view.step else ())]
-    for tree in trees:
-        del tree["prompt_ids"]
-        for rollout in tree["rollouts"]:
-            for name in ("ids", "ends", "sampler_logprobs"):
-                del rollout[name]
-    return json_text(trees, indent=2) + "\n"
-
-
-def as_markdown(view: View) -> str:
-    """The selected group: prompt, answers with rewards and advantages."""
-    group = view.group
-    if group is None:
-        return ""
-    lines = [f"# Step {group.step}, prompt {group.index + 1}", "", safe(group.prompt_text, "\n")]
-    lines += ["", f"Target: {safe(group.target)}", ""]
-    for rollout in group.rollouts:
-        rewards = ", ".join(f"{safe(reward.name)} {reward.value}" for reward in rollout.rewards)
-        lines += [
-            f"## Answer {letter(rollout.index)}",
-            "",
-            f"reward {rollout.reward} ({rewards}), advantage {rollout.advantage}, "
-            f"{rollout.tokens} tokens, {rollout.finish}",
-            "",
-            safe(rollout.text, "\n"),
-            "",
-        ]
-    return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -29,8 +29,8 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, bind, hidden, unbound
-from grpo_tui.app.tui.messages import HighlightRequested, RolloutOpened
+from grpo_tui.app.tui.keys import LAST, bind, hidden
+from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
@@ -49,9 +49,6 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
-HINTS: Final[dict[Measure, str]] = {
-    "clipped": "clipped", "ratio": "ratio", "kl": "KL", "probability": "prob.", "loss": "share",
-}  # fmt: skip
 ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push, at the least likely token", "probability"),
@@ -145,6 +142,10 @@ class AnswerPanel(ViewPanel):
         self._drawn: list[render.TextRow] = []  # of each line from there on
 
     about = "panel:tokens"
+
+    def action_move_page(self, by: int) -> None:
+        """Go to another turn."""
+        self.call_later(self.run_action, f"screen.turn({by})")
 
     def copy_text(self) -> str:
         """The answer as the model wrote it, escaped for the terminal."""
@@ -259,10 +260,9 @@ class RolloutsScreen(WorkbenchScreen):
         hidden("p", "prompt(-1)", "previous prompt", "rollouts.group_before",
                "Go to the previous prompt of the step, or the previous hit of a search"),
         bind("f", "highlight(1)", "next clipped", "rollouts.moment",
-             "Go to the next clipped token of the run, or what the palette chose: "
-                        "highest ratio, highest KL, lowest probability, largest share of the loss"),
+             "Go to the next clipped token of the run"),
         hidden("F", "highlight(-1)", "previous clipped", "rollouts.moment_before",
-               "Go to the previous clipped token of the run, or what the palette chose"),
+               "Go to the previous clipped token of the run"),
         bind("v", "lab", "what if", "rollouts.lab",
              "The lab: what other settings would have done to the steps or a group"),
         bind("s", "sort", "sort", "rollouts.sort",
@@ -291,11 +291,6 @@ class RolloutsScreen(WorkbenchScreen):
                "Unfold every turn of a dialogue and long thinking, or only what is at the cursor"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
                "Follow this prompt through the rest of the run"),
-        *(
-            unbound(f"measure('{measure}')", name, f"rollouts.find_{measure}",
-                    f"Go to the {name} of the step; f and F then go to the next and the previous")
-            for measure, name in MEASURES.items()
-        ),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -307,7 +302,6 @@ class RolloutsScreen(WorkbenchScreen):
         self._following = True
         self._seen_step = -1
         self._loading: int | None = None  # the step that is being read
-        self._measure: Measure = "clipped"  # what f and F go through
         self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
     def body(self) -> ComposeResult:
@@ -367,16 +361,6 @@ class RolloutsScreen(WorkbenchScreen):
             self._following = False
             origin: Origin = next((o for o in ORIGINS if o == message.origin), "train")
             self._load(message.run or None, message.step, origin, (message.group, message.answer))
-        elif isinstance(message, HighlightRequested):
-            self.opening = self._find_in_newest(self.run_on_watch, message.measure)
-
-    @work(exclusive=True, group="step")
-    async def _find_in_newest(self, run: int, measure: Measure) -> None:
-        with reporting(self):
-            step = await self.ask(partial(load_step, run=run, step=None), "step")
-            self._watched = self._requested = run
-            self.view = View(mode=self.view.mode).with_step(step)
-            self.action_measure(measure)
 
     def _load(
         self, run: int | None, step: int | None, origin: Origin = "train",
@@ -404,7 +388,6 @@ class RolloutsScreen(WorkbenchScreen):
             view = self.view
             if source is not current:
                 view = view.cleared()
-                self._measure, self.key_bar.renamed = "clipped", {}
             view = view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 
@@ -443,13 +426,15 @@ class RolloutsScreen(WorkbenchScreen):
 
     @on(Panel.Moved, "#answer")
     def move_in_answer(self, event: Panel.Moved) -> None:
-        """Move by tokens; by answers; by turns, with the keys for pages."""
+        """Move by tokens, or by answers."""
         if event.columns or abs(event.rows) == LAST:
             self._move(self.view.move_token(event.columns or event.rows))
-        elif abs(event.rows) == PAGE:
-            self._move(self.view.move_turn(event.rows // PAGE))
         else:
             self._move(self.view.move_answer(event.rows))
+
+    def action_turn(self, by: int) -> None:
+        """Go to another turn of a dialogue, or from long thinking to the answer."""
+        self._move(self.view.move_turn(by))
 
     def action_token(self, token: int) -> None:
         """Go to a token."""
@@ -528,29 +513,20 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify(f"The nearest step with this prompt is {step}.")
         self._visit(*visit)
 
-    # -- clipped tokens and other highlights ------------------------------------------------
-
-    def action_measure(self, measure: Measure) -> None:
-        """Choose what f goes to, and go to the first one of the step."""
-        if self.view.step is not None:
-            self._measure = measure
-            self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
-            self._go_to_first(self.view.step, measure)
+    # -- clipped tokens, and the furthest by a sort ----------------------------------------
 
     def _go_to_first(self, step: StepGroups, measure: Measure) -> None:
         self._move(replace(self.view, measure=measure, highlights=None))
         self._go_to_highlight(step, 1, START)
 
     def action_highlight(self, by: int) -> None:
-        """Go to the next highlight of the step, or to the first one of the next step with any."""
+        """Go to the next clipped token of the step, or to the first of the next step with any."""
         view = self.view
         if view.step is not None:
-            if view.measure != self._measure:  # those of a sort
-                view = replace(view, measure=self._measure, highlights=None)
+            if view.measure != "clipped":  # those of a sort
+                view = replace(view, measure="clipped", highlights=None)
             self._move(view)
-            # a step begins with its furthest
-            goes_on = view.measure == "clipped" or view.highlight
-            self._go_to_highlight(view.step, by, view.cursor if goes_on else START)
+            self._go_to_highlight(view.step, by, view.cursor)
 
     @work(exclusive=True, group="highlight")
     async def _go_to_highlight(self, step: StepGroups, by: int, cursor: Cursor) -> None:
@@ -630,13 +606,6 @@ class RolloutsScreen(WorkbenchScreen):
                 self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
             else:
                 self.notify("The lab needs training prompts, and this run has recorded none.")
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The step's answers as CSV, JSON or Markdown."""
-        if self.view.step is None:
-            return {}
-        formats = {"csv": render.as_csv, "json": render.as_json, "md": render.as_markdown}
-        return {name: partial(export, self.view) for name, export in formats.items()}
 
     # -- search -----------------------------------------------------------------------------
 

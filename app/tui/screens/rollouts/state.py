@@ -137,8 +137,7 @@ class GroupDetail:
 @lru_cache(maxsize=4)
 def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
     """The shade of each token of a group's answers; no shades where no token has one."""
-    measure = "surprise" if mode == "push" and detail.group.demonstrated else mode
-    values = [values_of(measure, a.row, a.last) if a.row else () for a in detail.answers]
+    values = [values_of(mode, a.row, a.last) if a.row else () for a in detail.answers]
     return tuple(
         () if all(shade is None for shade in answer) else answer for answer in shades(mode, values)
     )
@@ -273,7 +272,7 @@ def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> Gro
     return GroupDetail(
         group=group,
         answers=tuple(map(answer, group.rollouts)),
-        history=reader.groups_with(step.run.key, rollouts=True, prompt_hash=group.prompt_hash),
+        history=reader.groups(step.run.key, prompt_hash=group.prompt_hash),
         missing=missing,
         recorded=tokens is not None,
     )

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
@@ -12,7 +11,6 @@ from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.screens.runs.state import (
-    METRICS,
     SPARK_WIDTH,
     Preview,
     Row,
@@ -29,9 +27,6 @@ from grpo_tui.app.tui.widgets.charts.plot import (
 from grpo_tui.app.tui.widgets.panel import Line, aligned, card, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
-from grpo_tui.experiments.export.csv import csv_string, header_of
-from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.markdown import table
 from grpo_tui.experiments.values import (
     MetricSeries,
     MetricSummary,
@@ -382,44 +377,3 @@ def _evaluations(preview: Preview, width: int) -> list[Line]:
             name = pad(f"held-out, {mode}", _name_width(width))
             lines.append([(f"{name} ", "label"), (text, "text")])
     return lines
-
-
-# -- exports ------------------------------------------------------------------------------------
-
-MAIN = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
-
-
-def _record(run: RunSummary) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "id": run.id, "name": run.name, "status": run.status, "model": run.model,
-        "task": run.task, "recipe": run.recipe, "seed": run.seed, "step": run.step,
-        "total_steps": run.total_steps, "tokens": run.tokens, "elapsed": run.elapsed,
-        "created_at": run.created_at, "tags": " ".join(run.tags), "note": run.note,
-    }  # fmt: skip
-    for key in (key for key in METRICS if key != "eval/greedy/accuracy"):
-        metric = metric_of(run, key)
-        record[f"best {key}"] = metric.best if metric else None
-        record[f"best {key} step"] = metric.best_step if metric else None
-        record[f"last {key}"] = metric.last if metric else None
-    return {**record, **run.columns}
-
-
-def records(view: View) -> list[dict[str, Any]]:
-    """The listed runs in display order."""
-    return [_record(row.run) for row in view.rows if row.run is not None]
-
-
-def as_json(view: View) -> str:
-    """One object per run."""
-    return json_text(records(view), indent=2) + "\n"
-
-
-def as_csv(view: View) -> str:
-    """One row per run; text is escaped against formulas in spreadsheets."""
-    rows = records(view)
-    return csv_string(header_of(rows), rows)
-
-
-def as_markdown(view: View) -> str:
-    """A table of the most important columns."""
-    return "\n".join(table(MAIN, records(view))) + "\n"

@@ -29,9 +29,6 @@ from grpo_tui.app.tui.screens.run_keys import (
 )
 from grpo_tui.app.tui.screens.runs.render import (
     COLUMNS,
-    as_csv,
-    as_json,
-    as_markdown,
     card_lines,
     column_at,
     fitting,
@@ -323,8 +320,10 @@ class RunsScreen(ControlScreen):
 
     def action_mark(self) -> None:
         """Mark the run or the whole group."""
+        first = not self.view.marked
         self.view = self.view.mark()
-        self._rest()
+        if first and self.view.marked:
+            self.notify("Marked with *. d compares the marked runs, x removes them, esc unmarks.")
 
     def action_mark_sweep(self) -> None:
         """Mark the run's sweep in place of what was marked, or unmark it."""
@@ -586,8 +585,3 @@ class RunsScreen(ControlScreen):
     def action_sort_by(self, key: str = "") -> None:
         """Sort by a column, or the other way round if that is what the order is by."""
         self._relist(sort=self.view.sorted_by(key or self.view.sort.lstrip("-")).sort)
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The listed runs as CSV, JSON or Markdown."""
-        formats = {"csv": as_csv, "json": as_json, "md": as_markdown}
-        return {name: partial(write, self.view) for name, write in formats.items()}

@@ -152,14 +152,14 @@ class View:
         return replace(self, cursor=max(0, min(last, self.cursor + by)))
 
     def mark(self) -> "View":
-        """Mark or unmark the run under the cursor, or a whole group, then move down."""
+        """Mark or unmark the run under the cursor, or a whole group."""
         row = self.row
         if row is None:
             return self
         runs = [row.run] if row.run else self._groups(self.runs).get(row.key, [])
         keys = frozenset(run.key for run in runs)
         marked = self.marked - keys if keys <= self.marked else self.marked | keys
-        return replace(self, marked=marked).moved(1)
+        return replace(self, marked=marked)
 
     def mark_sweep(self) -> "View":
         """Mark the runs of the selected run's sweep and no others, or unmark them."""

@@ -8,9 +8,10 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
-from grpo_tui.app.tui.keys import bind
+from grpo_tui.app.tui.keys import LAST, bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
@@ -25,7 +26,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     counted,
     group_at,
     guides_of,
-    is_demonstrated,
     last_step,
     log_entries,
     no_push_reason,
@@ -42,10 +42,6 @@ AXIS_FROM = 16  # lines with which there is an axis of steps
 TELLING = 4  # charts at the start of the list that get most of the spare lines
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
-DEMONSTRATED = (
-    "This answer is the data's own. Nothing was sampled, and no reward scores it: every token is "
-    "made likelier."
-)
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
@@ -63,14 +59,33 @@ class Curves(ChartStack, SnapshotList):
         bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
     ]  # fmt: skip
 
+    added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
+
     def count(self) -> int:
-        return len(charts_of(self.snapshot))
+        return len(self.charts)
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """The charts in their order."""
+        return charts_of(self.snapshot, self.added)
 
     @property
     def chosen(self) -> Chart | None:
         """The chart under the cursor."""
-        charts = charts_of(self.snapshot)
+        charts = self.charts
         return charts[self.selected] if charts else None
+
+    @property
+    def alone(self) -> bool:
+        """Whether only the chosen chart is drawn."""
+        return self.screen.maximized is self
+
+    def go_to(self, metric: str) -> None:
+        """Choose the chart of a metric, which is added if there is none."""
+        if not any(metric in chart.keys for chart in self.charts):
+            self.added = (*self.added, metric)
+        indices = (i for i, chart in enumerate(self.charts) if metric in chart.keys)
+        self.cursor = next(indices, self.cursor)
 
     def topic(self) -> str:
         """Return the topic of the selected chart's first metric."""
@@ -78,7 +93,7 @@ class Curves(ChartStack, SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The charts that fit, row by row, in one column or two."""
-        snapshot, charts = self.snapshot, charts_of(self.snapshot)
+        snapshot, charts = self.snapshot, self.charts
         if not charts:
             text = "Curves begin after step 1."
             if snapshot.status == "empty":
@@ -87,14 +102,17 @@ class Curves(ChartStack, SnapshotList):
                 text = "The run is being read."
             return paragraph(text, width, 2, "label")
         axis = 1 if height >= AXIS_FROM else 0
-        columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
-        rows = self.fitting(
-            rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
-            height - axis, self.selected, -(-TELLING // columns),
-        )  # fmt: skip
+        count = 1 if self.alone else len(charts)
+        columns, cells = self.columns(count), self.chart_width(count)
+        rows = [(range(self.selected, self.selected + 1), height - axis)]
+        if not self.alone:
+            rows = self.fitting(
+                rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
+                height - axis, self.selected, -(-TELLING // columns),
+            )  # fmt: skip
         lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
-        more = f" · {hidden} more ↓" if hidden > 0 else ""
+        more = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
@@ -104,19 +122,26 @@ class Curves(ChartStack, SnapshotList):
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, chart = self.snapshot, charts_of(self.snapshot)[index]
+        snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
         series = tuple(snapshot.series.get(key) for key in chart.keys)
-        key = (chart, series, width, height, chosen, snapshot.step,
+        key = (chart, series, width, height, chosen, self.alone, snapshot.step,
                snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
         return self.unchanged(
             chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
+            lambda: render.chart_lines(chart, snapshot, width, height, chosen, self.alone),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
-        super().action_move(rows * self.columns(self.count()) + columns, 0)
+        if self.alone or not rows or abs(rows) == LAST or not self.charts:
+            super().action_move(rows + columns, 0)
+            return
+        columns = self.columns(self.count())
+        layout = [members for members, _ in rows_of(self.charts, self.snapshot, columns, TIGHT)]
+        at = next(i for i, members in enumerate(layout) if self.selected in members)
+        target = layout[clamped(at + rows, len(layout))]
+        self.cursor = target[clamped(self.selected - layout[at].start, len(target))]
 
     def action_open(self) -> None:
         """Explain the selected metric."""
@@ -168,8 +193,7 @@ class Answers(SnapshotList):
             text = render.no_answers(self.snapshot)
             return hint(text, width)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
-        subject = "the data's answer" if is_demonstrated(group) else "answers"
-        self.title = (f"{subject} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
+        self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
@@ -197,8 +221,6 @@ class Answers(SnapshotList):
             block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
             lines += render.with_edge(block, self.has_focus and index == selected)
             self._items += [index] * rows
-        if is_demonstrated(group) and len(lines) + 4 < height:
-            lines += [[], *hint(DEMONSTRATED, width)]
         return lines
 
     def action_open(self) -> None:
@@ -248,13 +270,12 @@ class Groups(SnapshotList):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
-        compared = not all(map(is_demonstrated, groups))  # else the answers are the data's own
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
         head = [render.group_header(number, cell, answers, table)]
-        head = head if compared and height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width) if compared and height > FOOT_FROM else []
+        head = head if height > HEAD_FROM else []
+        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
         explain = sum(1 + bool(no_push_reason(group)) for group in groups) <= space
@@ -262,17 +283,15 @@ class Groups(SnapshotList):
         for index, group in enumerate(groups):
             focused = self.linked and index == selected
             reason = no_push_reason(group) if explain else ""
-            line = render.prompt_row(group, width, number, focused)
-            if compared:
-                marked = self.selected if index == selected and self.has_focus else None
-                line = render.group_line(group, table, number, cell, focused=focused,
-                                         marked=marked, explained=bool(reason))  # fmt: skip
-                line += render.prompt_of(group, width - table, focused)
+            marked = self.selected if index == selected and self.has_focus else None
+            line = render.group_line(group, table, number, cell, focused=focused,
+                                     marked=marked, explained=bool(reason))  # fmt: skip
+            line += render.prompt_of(group, width - table, focused)
             blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
         indices = visible([len(block) for block in blocks], space, selected, top=0)
         lines = [*head, *(line for index in indices for line in blocks[index])]
         self._items = [None] * len(head) + [index for index in indices for _ in blocks[index]]
-        names = {"train": "groups" if compared else "prompts", "eval": "held-out"}
+        names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
         step, hidden = snapshot.groups_step, len(groups) - len(indices)
         more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")

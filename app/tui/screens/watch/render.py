@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from itertools import chain
 from math import isnan
 
 from grpo_engine.events import CUT, Group
@@ -29,7 +28,6 @@ from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.watch.state import (
     Chart,
     guides_of,
-    is_demonstrated,
     largest_push,
     last_step,
     no_push_reason,
@@ -58,9 +56,9 @@ def curve_colour(chart: Chart, index: int) -> str:
 
 
 def chart_lines(
-    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool
+    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool, alone: bool = False
 ) -> list[Line]:
-    """A chart with its title line."""
+    """A chart with its title line; one that is alone also has its extremes."""
     curves = {i: snapshot.series[key] for i, key in enumerate(chart.keys) if key in snapshot.series}
     wide, tall = width - LABELS, height - 1
     listed = chart.names[:1] == ("",) and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
@@ -81,10 +79,22 @@ def chart_lines(
         if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
             hints = []  # it is in the plot
     hints += ["◂ moved it most"] if listed and snapshot.mover else []
+    hints = [*extremes(curves[0], spec(chart.keys[0]).unit), *hints] if alone else hints
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
     names = [name for name in (chart.title, chart.short) if name]
     title = title_line(names, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
+
+
+def extremes(series: Series, unit: str) -> list[str]:
+    """The lowest, highest and last value of a curve, with their steps."""
+    pairs = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+             if math.isfinite(value)]  # fmt: skip
+    if not pairs:
+        return []
+    highest = max(pairs, key=lambda pair: pair[0])  # the first of those that are equal
+    ends = (("min", min(pairs)), ("max", highest), ("last", pairs[-1]))
+    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
 def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> list[Readout]:
@@ -113,40 +123,22 @@ def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
     return points + old, delta + old, old, f" @{series.last_step}"
 
 
-def function_lines(snapshot: Snapshot, width: int, *, curves: bool = False) -> list[Line]:
+def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
     """Each reward function with its weight and its ends; the one that moved most is marked."""
     chart, weights, functions = reward_chart(snapshot), snapshot.weights, snapshot.reward_curves
-    mover, word = snapshot.mover, " ◂ moved the reward most" if curves else " ◂"
-    times = [f" ×{short(weights[name])}" if name in weights else "" for name in functions]
-    ends = [f"  {short(one.start)} → {short(one.value)}{' smoothed' if curves else ''}"
-            for one in functions.values()]  # fmt: skip
+    ends = [f"  {short(one.start)} → {short(one.value)}" for one in functions.values()]
     right = max(map(cell_len, ends), default=0)
-    left = max(map(cell_len, map(str.__add__, functions, times)), default=0)
-    scale = [*filter(math.isfinite, chain(*(one.average for one in functions.values())))]
-    low, high = min(scale, default=None), max(scale, default=None)  # one scale for all curves
     lines = []
-    for i, (name, series) in enumerate(functions.items()):
-        colour = curve_colour(chart, i + 1)
-        mark = (word if name == mover else " " * len(word)) if len(functions) > 1 else ""
+    for i, name in enumerate(functions):
+        times = f" ×{short(weights[name])}" if name in weights else ""
+        mark = (" ◂" if name == snapshot.mover else "  ") if len(functions) > 1 else ""
         room = width - 3 - right - cell_len(mark)
-        # all curves begin below each other
-        curve = sparkline(list(series.average), room - left - 2, low, high) if curves else ""
-        named = [
-            (clip_middle(name, room - cell_len(times[i])), "text"),
-            (times[i], "label"),
-        ]
-        gap = " " * (room - cells(named) - len(curve))
-        value_style = "headline" if name == mover else "text"
-        lines.append(
-            [
-                (" ━ ", colour),
-                *named,
-                (gap, ""),
-                (curve, colour),
-                (ends[i].rjust(right), value_style),
-                (mark, "accent"),
-            ]
-        )
+        named = [(clip_middle(name, room - cell_len(times)), "text"), (times, "label")]
+        lines.append([
+            (" ━ ", curve_colour(chart, i + 1)), *named, (" " * (room - cells(named)), ""),
+            (ends[i].rjust(right), "headline" if name == snapshot.mover else "text"),
+            (mark, "accent"),
+        ])  # fmt: skip
     return lines
 
 
@@ -211,9 +203,7 @@ def lane_lines(
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
     lead = [(f"{letter(rollout.index):>2} ", "text")]
-    if is_demonstrated(group):
-        lead, lead_cells = [(" ", "")], 1
-    elif isinstance(rollout, BoardRollout):
+    if isinstance(rollout, BoardRollout):
         lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), "label"))
     else:
         colour = push_colour(rollout.advantage, largest_push(group))
@@ -317,7 +307,10 @@ def group_line(
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = "bold headline" if focused else "text"
-    spans = numbered(group, number, focused)
+    spans = [
+        (f"{group.index + 1:>{number - 2}}", bright),
+        ("▸ " if focused else "  ", "accent"),
+    ]
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
         spans += _marked(f"= {reason}".ljust(size), cell, marked, "label")
@@ -383,22 +376,6 @@ def signal_line(snapshot: Snapshot, width: int) -> Line:
     ]
 
 
-def prompt_row(group: StepGroup, width: int, number: int, focused: bool) -> Line:
-    """A prompt with its number."""
-    bright = "bold headline" if focused else "text"
-    prompt = clip(asked(group.prompt_text), width - number)
-    return [*numbered(group, number, focused), (prompt, bright)]
-
-
-def numbered(group: StepGroup, number: int, focused: bool) -> Line:
-    """The begin of a row: the number of a prompt, and the mark of the one in focus."""
-    bright = "bold headline" if focused else "text"
-    return [
-        (f"{group.index + 1:>{number - 2}}", bright),
-        ("▸ " if focused else "  ", "accent"),
-    ]
-
-
 def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
     """The prompt of a group, where there is space beside its mean."""
     if width < SHORTEST_PROMPT:
@@ -438,7 +415,11 @@ def entry_lines(
     elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
         tail[:1] = [(text.lstrip(), style) for text, style in tail[:1]]
-    head = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
+    # what holds now comes before the newest line of the log, whenever it was raised
+    time_text = clock(entry.at)
+    if isinstance(entry, AlertView) and active:
+        time_text = f"{'muted' if entry.muted else 'open':>8}"
+    head = [(f"{time_text} ", "label"), (f"{sign} ", f"bold {colour}")]
     indent = [(" " * (ENTRY_LEAD - 1), "")]
     lines = [[*(indent if i else head), (row, style)] for i, row in enumerate(rows)]
     lines[-1] += tail

@@ -1,7 +1,7 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final
 
@@ -16,7 +16,7 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.dialogs.export import Writer
+from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
@@ -27,7 +27,6 @@ from grpo_tui.app.tui.screens.run_keys import (
     ControlledRun,
     ControlScreen,
 )
-from grpo_tui.app.tui.screens.watch import texts
 from grpo_tui.app.tui.screens.watch.panels import (
     AlertsLog,
     Answers,
@@ -51,7 +50,8 @@ class WatchScreen(ControlScreen):
     CSS_PATH = "watch.tcss"
     BINDINGS: ClassVar = [
         *CONTROL_BINDINGS,
-        bind("m", "metrics", "metrics", "curves.metrics", "Choose any metrics to draw"),
+        bind("m", "metrics", "metrics", "curves.metrics",
+             "Choose a metric of all that the run records"),
         bind("n", "prompt(1)", "next prompt", "watch.next",
              "Show the next prompt of the step", "n p"),
         hidden("p", "prompt(-1)", "previous prompt", "watch.previous",
@@ -127,18 +127,6 @@ class WatchScreen(ControlScreen):
         if action in ("checkpoint", "stop"):
             return self.replay is None
         return super().check_action(action, parameters)
-
-    def exports(self) -> Mapping[str, Writer]:
-        """The curves as CSV, everything as JSON or Markdown."""
-        snapshot, session = self.query_one(Curves).snapshot, self.workbench.session
-        if snapshot.status == "empty" or session is None:
-            return {}
-        run, ask = session.run, self.ask
-        return {
-            "csv": lambda: ask(lambda reader: texts.as_csv(reader, run, snapshot)),
-            "json": lambda: ask(lambda reader: texts.as_json(reader, run, snapshot)),
-            "md": lambda: texts.as_markdown(snapshot),
-        }
 
     @property
     def state(self) -> WatchState:
@@ -280,28 +268,27 @@ class WatchScreen(ControlScreen):
             self.replay.play_at(self.replay.speed * factor)
             self.workbench.frame_now()
 
-    def action_zoom(self) -> None:
-        """Show one chart alone, or zoom another panel."""
-        curves = self.query_one(Curves)
-        if self.maximized is None and self.focused is curves and curves.chosen is not None:
-            self.explore(curves.chosen.keys[0])
-        else:
-            super().action_zoom()
-
-    def explore(self, key: str, *, pick: bool = False) -> None:
-        """Show a metric alone, with crosshair, zoom, smoothing and a choice of metrics."""
-        session = self.workbench.session
-        if session is None or not self.snapshot.head.id:
-            self.warn("No run is open.")
-        elif self.is_current:
-            from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
-
-            self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
-
     def action_metrics(self) -> None:
-        """Ask for a choice among all metrics."""
+        """Choose among all metrics that the run records, and show the chosen one alone."""
+        if not self.snapshot.series:
+            self.notify("The metrics of a run begin after step 1.")
+            return
         chosen = self.query_one(Curves).chosen
-        self.explore(chosen.keys[0] if chosen else "reward", pick=True)
+        picker = Picker("metrics", metric_items(self.snapshot.series), verb="draw",
+                        cursor=chosen.keys[0] if chosen else "")  # fmt: skip
+        self.app.push_screen(picker, self._draw_metric)
+
+    def _draw_metric(self, picked: Picked | None) -> None:
+        if picked is not None:
+            self.show_alone(picked.value)
+
+    def show_alone(self, metric: str) -> None:
+        """Show a metric alone."""
+        curves = self.query_one(Curves)
+        curves.go_to(metric)
+        curves.focus()
+        if self.maximized is not curves:
+            self.maximize(curves, container=False)
 
     def going_to(self, mode: str) -> Message | None:
         """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
@@ -320,7 +307,8 @@ class WatchScreen(ControlScreen):
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""
         if isinstance(message, MetricRequested):
-            self.explore(message.key)
+            self.workbench.frame_now()
+            self.show_alone(message.key)
 
     def action_choose(self, prompt: int) -> None:
         """Show the prompt that a panel chose."""

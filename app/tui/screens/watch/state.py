@@ -71,11 +71,6 @@ def waits_since(rollout: StepRollout) -> float | None:
     return rollout.waits_since if isinstance(rollout, BoardRollout) else None
 
 
-def is_demonstrated(group: StepGroup) -> bool:
-    """Whether the group has the data's own answer."""
-    return isinstance(group, Group) and group.demonstrated
-
-
 def no_push_reason(group: StepGroup) -> str:
     """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
     return group.no_signal if isinstance(group, Group) else ""
@@ -152,7 +147,6 @@ FIXED = (
     Chart("entropy", ("entropy",), family=("entropy",)),
     Chart("answer length", ("completions/mean_length",), family=("length",)),
     Chart("loss", ("loss",), family=("loss",)),
-    Chart("perplexity", ("perplexity",), family=("reward",)),
     Chart("gradient norm", ("grad_norm",), family=("gradient",)),
     Chart("learning rate", ("learning_rate",), family=("rate",)),
     Chart("step time", ("step_time",), family=("time",)),
@@ -164,15 +158,16 @@ FIXED = (
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
-def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts that a run has data for; those that never change come last."""
-    charts = (reward_chart(snapshot), *FIXED)
+def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:
+    """The charts that a run has data for, and of added metrics; constant ones come last.
+
+    Without rewards the loss is what is watched.
+    """
+    charts = (reward_chart(snapshot), *FIXED, *(Chart(spec(key).label, (key,)) for key in added))
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
-    of_data = ("loss", "perplexity") if "perplexity" in snapshot.series else ()
+    first = "reward" if "reward" in snapshot.series else "loss"
     return tuple(
-        sorted(
-            recorded, key=lambda chart: (is_constant(chart, snapshot), chart.title not in of_data)
-        )
+        sorted(recorded, key=lambda chart: (is_constant(chart, snapshot), chart.title != first))
     )
 
 

@@ -31,6 +31,11 @@ class ChartStack(Panel):
         """The number of columns for so many charts."""
         return 2 if self.inner.width >= self.two_columns and count > 1 else 1
 
+    @property
+    def page_rows(self) -> int:
+        """The visible rows of charts."""
+        return max(1, len({corner.y for _, corner, _ in self._boxes}))
+
     def chart_width(self, count: int) -> int:
         """The cells of each of so many charts."""
         columns = self.columns(count)

@@ -178,7 +178,7 @@ async def test_marked_runs_come_from_the_runs_screen(store: Path) -> None:
         runs = app.screen
         assert isinstance(runs, RunsScreen)
         await pilot.pause()
-        await pilot.press("space", "space", "d")
+        await pilot.press("space", "down", "space", "d")
         await pilot.pause()
         screen = app.screen
         assert isinstance(screen, CompareScreen)

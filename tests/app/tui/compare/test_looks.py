@@ -1,8 +1,5 @@
 """The appearance of Compare: frames, hostile text, exports, keys and mouse."""
 
-import csv
-import io
-import json
 import re
 from pathlib import Path
 
@@ -14,15 +11,11 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
-from grpo_tui.app.tui.screens.compare.render import as_csv, as_json, as_markdown, curves_csv
 from grpo_tui.app.tui.screens.compare.state import MARKS
-from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
     choose,
-    cli,
     opened,
-    refs_of,
     settled,
     sweep_of_settings,
     two_runs,
@@ -74,51 +67,6 @@ async def test_hostile_names_and_answers_are_harmless(tmp_path: Path) -> None:
                 frames.check(app)
                 await pilot.press(*["down"] * 4)
             assert safe("\x1b[31m") in frames.text(app)
-            assert "\x00" not in as_csv(screen.view)
-            assert "\x1b" not in as_json(screen.view) + as_markdown(screen.view)
-            assert "\u202e" not in as_markdown(screen.view)
-            assert "'=cmd()" in as_csv(screen.view)
-
-
-async def test_exports_are_what_the_command_gives(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refs = refs_of(store)
-    args = (*refs, "--baseline", refs[0], "--at", "step=6", "--db", str(store))
-    monkeypatch.chdir(tmp_path)
-    told = json.loads(cli(capsys, *args, "--json"))
-    last = json.loads(cli(capsys, *refs, "--baseline", refs[0], "--db", str(store), "--json"))
-    printed = cli(capsys, *args, "--csv")
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        assert screen.view.comparison
-        own = json.loads(as_json(screen.view))
-        # the verdict takes the last evaluations, since not both runs have one up to step 6
-        assert not told["tests"]
-        told |= {key: last[key] for key in ("tests", "rankings", "notes")}
-        assert {key: own[key] for key in told} == told
-        assert own["shown"]["crosshair"] == 6
-        assert list(csv.reader(io.StringIO(printed, newline=""))) == list(
-            csv.reader(io.StringIO(as_csv(screen.view), newline=""))
-        )
-        await pilot.press("e", "c")
-        await pilot.pause()
-        written = next(tmp_path.glob("*.csv")).read_bytes().decode()
-        assert written == as_csv(screen.view)
-        assert "# calm-otter · brave-fox" in as_markdown(screen.view)
-        curves = list(csv.DictReader(io.StringIO(curves_csv(screen.view), newline="")))
-        reader = StoreReader(store)
-        series = reader.metric_series(2, "reward")
-        reader.close()
-        assert (
-            tuple(
-                float(row["value"])
-                for row in curves
-                if row["metric"] == "reward" and row["run"] == refs[1]
-            )
-            == series.values
-        )
 
 
 async def test_the_mouse_does_what_keys_do(store: Path) -> None:

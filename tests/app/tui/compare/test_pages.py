@@ -187,7 +187,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
             group = answers.groups[ref]
             assert group is not None
             assert group.step == 6
-            stored = [g for g in reader.groups_with(run, example_key="17+25") if g.step == 6]
+            stored = [g for g in reader.groups(run, example_key="17+25") if g.step == 6]
             assert [r.text for r in group.rollouts] == [
                 r.text for r in reader.group(stored[-1].key).rollouts
             ]

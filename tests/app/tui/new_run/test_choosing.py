@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import OptionList
 
-from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
@@ -35,39 +34,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     record(path, run_events(steps=2))
     return path
-
-
-async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "runs.db"
-    folders = [tmp_path / "runs" / "x" / "checkpoints" / f"step-{step:06d}" for step in (1, 2)]
-    folders[1].mkdir(parents=True)  # that of step 1 was dropped since
-    saved = [
-        ev.CheckpointSaved(step=step, path=str(folder), best=step == 2, seconds=0.1)
-        for step, folder in enumerate(folders, 1)
-    ]
-    *events, end = run_events(steps=2)
-    record(path, iter([*events, *saved, end]), name="parent")
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, clone="parent")
-        await until(app, lambda: screen.view.form.origin.run)
-        screen.action_begin()
-        await until(app, lambda: isinstance(app.screen, Picker))
-        frames.check(app)
-        shown = frames.text(app)
-        assert "the model as it was" in shown
-        assert shown.count("step 2 · best") == 2
-        assert "step 1" not in shown
-        await pilot.press("down", "down", "enter")
-        fields = screen.view.form.fields
-        assert fields["model.adapter"].text == fields["optimizer.start"].text == str(folders[1])
-        screen.action_begin()
-        await until(app, lambda: isinstance(app.screen, Picker))
-        await pilot.press("down", "enter")
-        assert screen.view.form.fields["model.adapter"].text == str(folders[1])
-        assert screen.view.form.fields["optimizer.start"].text == ""
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -199,9 +165,8 @@ async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Pat
         frames.check(app)
         await pilot.press("end", "enter")
         await until(app, lambda: screen.view.editing)
-        await write(pilot, f"{file}:r")
-        await pilot.pause()
-        await pilot.press("right", "enter")
+        await write(pilot, f"{file}:ranks")
+        await pilot.press("enter")
         assert screen.view.form.fields["algorithm.signal"].text == f"{file}:ranks"
         assert not screen.view.form.errors
         frames.check(app)

@@ -13,8 +13,9 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.render import PAGE
 from grpo_tui.app.tui.screens.new_run.screen import PagePanel
-from grpo_tui.app.tui.screens.new_run.state import MAIN, PAGES
+from grpo_tui.app.tui.screens.new_run.state import MAIN
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import workbench
@@ -42,8 +43,8 @@ async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
         screen = await opened(app, pilot)
         frames.check(app)
         assert "model.path" in frames.text(app)
-        screen.view = replace(screen.view, examples={**EXAMPLES, "environment": True})
-        for page in PAGES:
+        screen.view = replace(screen.view, examples=EXAMPLES)
+        for page in PAGE:
             await turn_to(pilot, screen, page)
             frames.check(app)
             assert screen.query_one("#page").has_focus
@@ -230,39 +231,6 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         assert not screen.view.form.changed
 
 
-async def test_yaml_goes_both_ways_and_a_bad_one_keeps_the_run_back(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await turn_to(pilot, screen, "yaml")
-        await pilot.press("enter")
-        area = screen.query_one(PagePanel).area
-        assert area.has_focus
-        rate = f"learning_rate: {screen.view.form.base.optimizer.learning_rate}"
-        assert rate in area.text
-        area.load_text(area.text.replace(rate, "learning_rate: 0.02"))
-        await until(
-            app,
-            lambda: "optimizer.learning_rate" in screen.view.form.changed,
-        )
-        area.load_text("rollout:\n  swirl: 3\n")
-        await until(
-            app,
-            lambda: bool(screen.view.yaml_error),
-        )
-        text = frames.text(app)
-        assert "there is no setting 'rollout.swirl'" in text
-        await pilot.press("escape", "L")
-        await pilot.pause()
-        assert app.screen is screen
-        await pilot.press("escape")
-        screen.action_reset_all()
-        assert screen.view.error_count == 0
-        assert not screen.view.form.changed
-        await turn_to(pilot, screen, "yaml")
-        assert rate in area.text
-
-
 async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +297,6 @@ async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store:
         assert "\x1b" not in panel.copy_text()
         await pilot.press("p", "p")
         assert screen.view.example == 1
-        for page in PAGES[:-1]:
+        for page in PAGE:
             await turn_to(pilot, screen, page)
             assert panel.copy_text()

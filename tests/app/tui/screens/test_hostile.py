@@ -17,7 +17,6 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen
-from grpo_tui.app.tui.screens.runs.render import as_csv, as_json, as_markdown
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
@@ -54,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "x", "escape", "m", "escape", "i",
-        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "right_square_bracket",
+        "escape", "s", "b", "escape", "space", "down", "space", "d", "right_square_bracket",
         "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter",
         "tab", "tab", "tab",
         "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
@@ -75,9 +74,6 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
             await pilot.pause()
             frames.check(app)
             assert not any(sign in frames.text(app) for sign in OBEYED)
-        for text in (as_json(screen.view), as_markdown(screen.view)):
-            assert not any(sign in text for sign in OBEYED)
-        assert "\x00" not in as_csv(screen.view)  # only this is removed; other data is unchanged
 
 
 WORDS = {

@@ -1,7 +1,6 @@
 """The lab: what other settings would have done to a range of steps, a step or a group."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,7 +26,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.render import (
     token_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
-from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, read_step, spread
+from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
 from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.experiments.reader import StoreReader
@@ -171,7 +170,7 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
     app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
         await opened(app, pilot)
-        await pilot.press("right", "plus", "down", "right")
+        await pilot.press("right", "down", "right")
         for words in ("steps 1 to 6", "step 6", "group 1 of step 6"):
             await computed(app, pilot)
             frames.check(app)
@@ -218,44 +217,6 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         assert lab.view.recipe == view.base
 
 
-async def test_a_typed_range_is_looked_at_alone(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("at", "2", "minus", "4", "enter")
-        await computed(app, pilot)
-        assert lab.view.steps == (2, 3, 4)
-        assert "steps 2 to 4" in frames.text(app)
-        await pilot.press("at", "9", "enter")
-        await pilot.pause()
-        assert lab.view.steps == (2, 3, 4)
-        await pilot.press("at", "enter")
-        await computed(app, pilot)
-        assert list(lab.view.steps) == [1, 2, 3, 4, 5, 6]
-
-
-async def test_variants_stand_beside_each_other(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("right", "plus", "right", "plus", "down", "right", "plus", "plus")
-        await computed(app, pilot)
-        assert [name_of(one, lab.view.base) for one in lab.view.variants] == [
-            "beta 0.1", "beta 0.3", "clip_low 0.3, beta 0.3", "clip_low 0.3, beta 0.3",
-        ]  # fmt: skip
-        rows = [line for line in frames.text(app).splitlines() if "●" in line or "○" in line]
-        assert len(rows) == 5
-        assert "variant 4 of 4" in frames.text(app)
-        keys = " ".join(frames.frame(app)[-1].split())
-        assert "c clone x remove [ ] variant" in keys
-        await pilot.press("x", "[", "[")
-        assert (len(lab.view.variants), lab.view.variant) == (3, 0)
-        await pilot.press("x", "x", "x")
-        assert lab.view.variants == (lab.view.base,)
-        await pilot.pause()
-        assert not re.search(r"remove|\] variant|answer", frames.frame(app)[-1])
-
-
 async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_it(
     store: Path,
 ) -> None:
@@ -289,13 +250,14 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
     update = ev.UpdateTotals(rows=16, tokens=100)
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), 6)
-        whole = reader.tokens_of(1, [group.key for group in shown.groups])
+        whole = {group.key: reader.tokens(1, group.key) for group in shown.groups}
         assert {group for group, _ in read_step(reader, shown, 6)[1]} == {0, 1, 2, 3}
         for key, view in whole.items():
+            assert view is not None
             updates = () if key == shown.groups[1].key else (update,) * 2
             told = tuple(replace(row, updates=updates) for row in view.rows)
             whole[key] = replace(view, rows=told)
-        reader.tokens_of = lambda *_: whole  # type: ignore[method-assign]
+        reader.tokens = lambda run, group: whole[group]  # type: ignore[method-assign]  # noqa: ARG005
         numbers, rows = read_step(reader, shown, 6)
     assert {group for group, _ in rows} == {0, 2, 3}
     assert (len(numbers.groups), len(numbers.recorded)) == (16, 12)
@@ -304,7 +266,7 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
 def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
-    view = LabView(step=shown, group=None, answer=0, variants=(BETA,), steps=(1, 2))
+    view = LabView(step=shown, group=None, answer=0, recipe=BETA, steps=(1, 2))
     one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
     assert view.pending == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
     view = replace(view, effects={(view.base, 1): one, (view.base, 2): other, (BETA, 1): one})

@@ -117,7 +117,7 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
         def tokens(self, *_: object) -> object:
             return bare
 
-        def groups_with(self, *_: object, **__: object) -> tuple[GroupView, ...]:
+        def groups(self, *_: object, **__: object) -> tuple[GroupView, ...]:
             return ()
 
         def run(self, *_: object) -> object:
@@ -178,7 +178,7 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
 def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> None:
     with_reader = StoreReader(store)
     prompt = with_reader.groups(1, STEPS, "eval")[0].prompt_hash
-    history = with_reader.groups_with(1, rollouts=True, prompt_hash=prompt)
+    history = with_reader.groups(1, prompt_hash=prompt)
     with_reader.close()
     strips = [said([history_line(history, shown, 100, live=True)]) for shown in history[-2:]]
     assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")

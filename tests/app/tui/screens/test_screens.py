@@ -22,8 +22,6 @@ from grpo_tui.app.tui.dialogs.jump import JumpScreen
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
-from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
@@ -88,11 +86,6 @@ class Walk:
         for panel in [p for p in screen.panels() if p.region]:
             panel.focus()
             await self.press("z")
-            if isinstance(panel, Curves):  # one of its charts is shown alone
-                await self.see("by step")
-                assert isinstance(self.app.screen, ExploreScreen)
-                await self.press("z")
-                continue
             assert screen.maximized is panel
             assert panel.region.width == self.app.size.width
             frames.check(self.app)
@@ -173,7 +166,6 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         await walk.see("reward")
         await walk.over("question_mark", words=("reward",))
         await walk.over("ctrl+p", words=("Find an action",))
-        await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
         await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
         await walk.press("ctrl+o")
         assert isinstance(app.screen, JumpScreen)
@@ -242,9 +234,9 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
 @pytest.mark.parametrize(
     ("mode", "keys"),
     [
-        ("runs", "i m x e q exclamation_mark question_mark Q"),
+        ("runs", "i m x q exclamation_mark question_mark Q"),
         ("new_run", "enter w L question_mark"),
-        ("watch", "e exclamation_mark question_mark"),
+        ("watch", "exclamation_mark question_mark"),
         ("compare", "plus m T"),
     ],
 )

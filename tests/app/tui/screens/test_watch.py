@@ -26,6 +26,7 @@ from grpo_tui.app.tui.screens.watch.render import (
     signal_line,
 )
 from grpo_tui.app.tui.screens.watch.state import counted
+from grpo_tui.app.tui.screens.watch.state import rows_of as rows_of_charts
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app import frames
@@ -266,6 +267,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         log = rows_of(app, "#alerts")[1:-1]
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
         assert words.startswith("61% of the answers were cut. 61% of")
+        assert "open ▲" in log[0]  # in place of a time, for newer lines of the log are below
         assert words.endswith("or reward shorter answers. at step 24 ⏎")
         assert "alert at step 8, closed: 5 of 8 prompts" in log[3]
         panel = app.screen.query_one("#alerts")
@@ -305,6 +307,35 @@ def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
     board = BoardView(phase="update", done=3, total=4, phase_started=100.0)
     line = phase_line(Snapshot(status="running", board=board), 102.5, 80)
     assert "update ━━━━━━━━━─── 2.5s " in "".join(text for text, _ in line)
+
+
+@pytest.mark.parametrize("added", [(), ("completions/max_length",)])
+async def test_down_reaches_every_row_of_a_grid_of_charts(
+    added: tuple[str, ...], tmp_path: Path
+) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot, app)
+        curves = app.screen.query_one(Curves)
+        curves.focus()
+        curves.added = added
+        await settle(pilot, app)
+        assert curves.columns(curves.count()) == 2
+        seen: list[int] = []
+        while curves.selected not in seen:
+            seen.append(curves.selected)
+            await pilot.press("down")
+        charts = rows_of_charts(curves.charts, curves.snapshot, 2, 4)
+        assert seen == [members.start for members, _ in charts]
+
+
+async def test_before_its_first_step_a_run_says_what_it_waits_for(tmp_path: Path) -> None:
+    app = workbench([started()], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        top = frames.frame(app)[0]
+        assert top.rstrip().endswith("loading the model")
+        assert "0/" not in top
 
 
 async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:
@@ -484,7 +515,7 @@ async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
         await until(app, lambda: app.screen.snapshot.step == 2)  # type: ignore[attr-defined]
         app.screen.query_one(Groups).focus()
         await pilot.press("m")
-        await until(app, lambda: "metrics to draw" in frames.text(app))
+        await until(app, lambda: "─ metrics ─" in frames.text(app))
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:

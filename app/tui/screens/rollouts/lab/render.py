@@ -1,4 +1,4 @@
-"""The lab as lines: settings, measures of each variant, and before and after in its scope."""
+"""The lab as lines: settings, measures of both recipes, and before and after in its scope."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
-MAX_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
+MAX_NAME = 48  # cells of a recipe's name or a prompt, so that the numbers are near it
 TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
 NO_TOKENS = (
     "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
@@ -49,29 +49,30 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
 
 
 def table_lines(view: LabView, width: int) -> list[Line]:
-    """The four measures under the run's recipe and under each variant."""
+    """The four measures under the run's recipe and under the other one."""
     column = 13 if width >= 80 else 11 if width >= 64 else 8
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
     lines = [[(heading, "label")]]
     before = _measures(view, view.base)
-    for index, variant in enumerate((view.base, *view.variants)):
-        name = name_of(variant, view.base) if index else "the run"
+    for index, (recipe, name) in enumerate((
+        (view.base, "the run"), (view.recipe, name_of(view.recipe, view.base)),
+    )):  # fmt: skip
         line = [
             ("● " if index else "○ ", colour_of(index)),
             (pad(name, name_width - 2), "text"),
         ]
-        for value, old in zip(_measures(view, variant), before, strict=True):
+        for value, old in zip(_measures(view, recipe), before, strict=True):
             differs = value not in (old, "…")
             style = "bold accent" if differs else "text"
             line.append((pad(value, column, ">"), style))
-        lines.append(list_row(line, width, selected=index == view.variant + 1))
+        lines.append(line)
     return lines
 
 
 def colour_of(index: int) -> str:
-    """The colour of the run's recipe (0) or of a variant."""
+    """The colour of the run's recipe (0) or of the other one (1)."""
     return f"cycle.{index - 1}" if index else "label"
 
 
@@ -112,13 +113,12 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     first, last = view.steps[0], view.steps[-1]
     wide, tall = width - LABELS, height - 2
     curves: list[Curve] = []
-    for index, recipe in enumerate((view.base, *view.variants)):
+    for index, recipe in enumerate((view.base, view.recipe)):
         values = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
         series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
-        front = index == view.variant + 1
-        curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index)))
+        curves.append(Curve(trace, colour_of(index)))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
     ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)

@@ -1,6 +1,5 @@
 """The lab's screen: change or type a setting and see what the stored updates would have been."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,14 +18,13 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
-from grpo_tui.app.tui.keys import bind, hidden
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
     MAX_STEPS,
     MAX_TOKENS,
-    MAX_VARIANTS,
     SCOPES,
     LabView,
     Study,
@@ -71,8 +69,6 @@ class SettingsPanel(LabPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """One line per setting, and what the selected one does."""
         base, recipe = self.view.base, self.view.recipe
-        count = len(self.view.variants)
-        self.note = f"variant {self.view.variant + 1} of {count}" if count > 1 else ""
         lines = render.setting_lines(base, recipe, self.selected, width)
         space = height - len(lines)
         text = self._help(base, recipe)
@@ -99,7 +95,7 @@ class EffectPanel(LabPanel):
     about = "panel:lab"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The variants as a table, the scope, and what the numbers can say."""
+        """Both recipes as a table, the scope, and what the numbers can say."""
         view = self.view
         self.title, self.note = view.title, ""
         if view.scope == "steps":
@@ -123,15 +119,8 @@ class LabScreen(Dialog[None]):
         bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
         bind("enter", "type", "edit", "lab.type",
              "Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
-        bind("t", "scope", "scope", "lab.scope", "Show a range of steps, the step or the group"),
-        bind("at", "range", "step range", "lab.range", "Type the range of steps"),
-        bind("plus", "add", "add variant", "lab.add", "Put another variant beside this one"),
-        bind("c", "clone", "clone", "lab.clone", "A new run with the settings of this variant"),
-        bind("x", "remove", "remove", "lab.remove", "Remove this variant"),
-        bind("right_square_bracket", "variant(1)", "variant", "lab.variant",
-             "Go to the next variant", "[ ]"),
-        hidden("left_square_bracket", "variant(-1)", "previous variant", "lab.variant_before",
-               "Go to the previous variant"),
+        bind("t", "scope", "scope", "lab.scope", "Show all steps, the step or the group"),
+        bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
         bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
         bind("question_mark,f1", "explain", "explain", "lab.explain",
              "Explain the setting, the numbers and the keys"),
@@ -146,8 +135,9 @@ class LabScreen(Dialog[None]):
         self._snapshot = snapshot
         self._study = Study(step)
         tokens = sum(r.tokens for group in step.groups for r in group.rollouts)
-        self._max_steps = max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens)))
-        view = LabView(step=step, group=group, answer=answer, variants=(step.run.recipe,), steps=())
+        steps = spread(step.steps, max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens))))
+        view = LabView(step=step, group=group, answer=answer, recipe=step.run.recipe, steps=steps,
+                       left_out=len(step.steps) - len(steps))  # fmt: skip
         self.set_reactive(LabScreen.view, view)
 
     def compose(self) -> ComposeResult:
@@ -158,16 +148,12 @@ class LabScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Begin with the run's recipe over all steps."""
-        self._show_steps(self.view, self.view.step.steps)
+        self._compute()
 
     @property
     def setting(self) -> str:
         """The selected setting."""
         return self.query_one(SettingsPanel).setting
-
-    def _show_steps(self, view: LabView, steps: tuple[int, ...]) -> None:
-        read = spread(steps, self._max_steps)
-        self._show(replace(view, steps=read, left_out=len(steps) - len(read)))
 
     def _show(self, view: LabView) -> None:
         """Show a view, and compute what is missing in it."""
@@ -178,10 +164,8 @@ class LabScreen(Dialog[None]):
         """Pass the view to the panels."""
         for panel in self.query(LabPanel):
             panel.view = new
-        hidden = {"remove", "variant(1)"} if len(new.variants) == 1 else set()
-        hidden |= {"reset"} if new.recipe == new.base else set()
         for bar in self.query(KeyBar):
-            bar.hidden = frozenset(hidden)
+            bar.hidden = frozenset({"reset"} if new.recipe == new.base else ())
 
     @work(exclusive=True, group="lab")
     async def _compute(self) -> None:
@@ -202,7 +186,7 @@ class LabScreen(Dialog[None]):
 
     def _change(self, change: Callable[[Recipe], Recipe]) -> None:
         try:
-            self._show(self.view.with_recipe(change(self.view.recipe)))
+            self._show(replace(self.view, recipe=change(self.view.recipe)))
         except EngineError as error:
             self.warn(error)
 
@@ -245,27 +229,6 @@ class LabScreen(Dialog[None]):
         title = "recipe" if name == "name" else name
         self.app.push_screen(Ask(title, hint, typed, select=False), take)
 
-    def action_add(self) -> None:
-        """Add a copy of the selected variant, to be changed."""
-        view = self.view
-        if len(view.variants) == MAX_VARIANTS:
-            self.notify(f"There are {MAX_VARIANTS} variants already: x removes one.")
-            return
-        variants = (*view.variants, view.recipe)
-        self._show(replace(view, variants=variants, variant=len(variants) - 1))
-
-    def action_remove(self) -> None:
-        """Remove the selected variant; the last one becomes the run's recipe."""
-        view = self.view
-        variants = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
-        variants = variants or (view.base,)
-        self._show(replace(view, variants=variants, variant=min(view.variant, len(variants) - 1)))
-
-    def action_variant(self, by: int) -> None:
-        """Select another variant."""
-        view = self.view
-        self._show(replace(view, variant=(view.variant + by) % len(view.variants)))
-
     # -- scope ------------------------------------------------------------------------------
 
     def action_scope(self) -> None:
@@ -275,26 +238,8 @@ class LabScreen(Dialog[None]):
         scope = scopes[(scopes.index(view.scope) + 1) % len(scopes)]
         self._show(replace(view, scope=scope))
 
-    def action_range(self) -> None:
-        """Ask for the range of steps."""
-        steps = self.view.step.steps
-
-        def take(text: str | None) -> None:
-            if text is None:
-                return
-            ends = [int(number) for number in re.findall(r"\d+", text)] or [steps[0], steps[-1]]
-            selected = tuple(step for step in steps if ends[0] <= step <= ends[-1])
-            if selected:
-                self._show_steps(replace(self.view, scope="steps"), selected)
-            else:
-                self.notify(f"No step of {text} has answers: there are {steps[0]} to {steps[-1]}.",
-                            severity="warning", markup=False)  # fmt: skip
-
-        hint = f"For example {steps[0]}-{steps[-1]}. Empty: all steps."
-        self.app.push_screen(Ask("range of steps", hint), take)
-
     def action_clone(self) -> None:
-        """Open New run with the settings of the selected variant."""
+        """Open New run with the settings of this recipe."""
         request = NewRunRequested(clone=self.view.step.run.id, changes=self.view.changes())
         self.dismiss(None)
         self.app.post_message(request)

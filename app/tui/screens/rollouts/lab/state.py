@@ -1,4 +1,4 @@
-"""What the lab shows: variants of the run's recipe, over a range of steps, a step or a group.
+"""What the lab shows: another recipe beside the run's, over its steps, in a step or a group.
 
 Only the reader thread calls the functions with a reader.
 """
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 100
 MAX_TOKENS = 8_000_000  # some 300 MB of numbers
-MAX_VARIANTS = 4
 
 Scope = Literal["steps", "step", "group"]
 SCOPES: tuple[Scope, ...] = ("steps", "step", "group")
@@ -48,7 +47,7 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     run = base.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
     groups_of_step = replace(base, step=step, groups=groups)
-    recorded = reader.tokens_of(run.key, [group.key for group in groups if group.has_tokens])
+    recorded = {group.key: view for group in groups if (view := reader.tokens(run.key, group.key))}
     # a group without a signal may have numbers, but no update with denominators for it
     with_updates = any(row.updates for tokens in recorded.values() for row in tokens.rows)
     rows: dict[tuple[int, int], TokenRow] = {}
@@ -106,10 +105,9 @@ class LabView:
     step: StepGroups
     group: GroupView | None
     answer: int  # its position among those with token numbers
-    variants: tuple[Recipe, ...]
-    steps: tuple[int, ...]  # of the range
-    left_out: int = 0  # steps of the range that are not read
-    variant: int = 0
+    recipe: Recipe  # that is tried
+    steps: tuple[int, ...]  # that are read
+    left_out: int = 0  # steps of the run that are not read
     scope: Scope = "steps"
     effects: Effects = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
@@ -121,14 +119,9 @@ class LabView:
         return self.step.run.recipe
 
     @property
-    def recipe(self) -> Recipe:
-        """The selected variant."""
-        return self.variants[self.variant]
-
-    @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """The run's recipe and the variants, without duplicates."""
-        return tuple(dict.fromkeys((self.base, *self.variants)))
+        """The run's recipe and the one that is tried, if they differ."""
+        return tuple(dict.fromkeys((self.base, self.recipe)))
 
     @property
     def pending(self) -> list[tuple[Recipe, int]]:
@@ -201,22 +194,17 @@ class LabView:
         position = clamped(groups.index(self.group) + by, len(groups))
         return replace(self, group=groups[position], answer=0)
 
-    def with_recipe(self, changed: Recipe) -> "LabView":
-        """Change the selected variant."""
-        before, after = self.variants[: self.variant], self.variants[self.variant + 1 :]
-        return replace(self, variants=(*before, changed, *after))
-
     def changes(self) -> tuple[tuple[str, Any], ...]:
-        """The settings of a new run with the selected variant, by path, where they differ."""
+        """The settings of a new run with this recipe, by path, where they differ."""
         start = start_of(self.recipe, self.base)
         changes = [(name, getattr(self.recipe, name)) for name in differences(self.recipe, start)]
         named = [("recipe", start.name)] if start is not self.base else []
         return tuple((f"algorithm.{name}", value) for name, value in [*named, *changes])
 
 
-def start_of(variant: Recipe, base: Recipe) -> Recipe:
-    """What a variant is described from: the run's recipe, or another one as it is declared."""
-    return base if variant.name == base.name else recipes.recipe(variant.name)
+def start_of(other: Recipe, base: Recipe) -> Recipe:
+    """What a recipe is described from: the run's recipe, or another one as it is declared."""
+    return base if other.name == base.name else recipes.recipe(other.name)
 
 
 def value_text(value: Any) -> str:
@@ -230,12 +218,12 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def name_of(variant: Recipe, base: Recipe) -> str:
-    """A variant by what is different in it."""
-    start = start_of(variant, base)
-    changed = differences(variant, start)
-    if "beta" in changed and (not variant.beta or not start.beta):
+def name_of(other: Recipe, base: Recipe) -> str:
+    """A recipe by what is different in it."""
+    start = start_of(other, base)
+    changed = differences(other, start)
+    if "beta" in changed and (not other.beta or not start.beta):
         changed = tuple(name for name in changed if name != "anchor")
-    names = [variant.name] if start is not base else []
-    names += [f"{name} {value_text(getattr(variant, name))}" for name in changed]
+    names = [other.name] if start is not base else []
+    names += [f"{name} {value_text(getattr(other, name))}" for name in changed]
     return ", ".join(names) or "unchanged"

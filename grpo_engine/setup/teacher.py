@@ -3,13 +3,13 @@
 It takes the policy's number format, and is computed by MLX's graph.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.errors import ConfigError, ModelError, quoted
+from grpo_engine.evaluation.target import find_target
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import fingerprint
@@ -43,26 +43,13 @@ def load_teacher(config: RunConfig, policy: Policy) -> Policy:
 
 def settings_of(config: RunConfig) -> ModelConfig:
     """The teacher as a model; an adapter folder is on the model that it names."""
-    path = config.teacher.path
-    changes: dict[str, Any] = {"path": path, "adapter": None}
-    file = Path(path).expanduser() / "adapter_config.json"
-    if file.is_file() and not file.with_name("config.json").is_file():
-        try:
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            changes = {
-                "path": saved["model"],
-                "adapter": str(file.parent),
-                "tuning": saved.get("fine_tune_type", "lora"),
-            }
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(
-                f"teacher.path {path}: {file.name} does not name the adapter's model ({error!r}); "
-                "give a folder that grpo-tui wrote, or a model folder",
-                "teacher.path",
-            ) from error
     compute = "rows" if config.model.compute == "rows" else "graph"
-    tree = config.model.model_dump() | {"compute": compute, "grad_checkpoint": "off"} | changes
-    return ModelConfig.model_validate(tree)
+    over = {"model": {"compute": compute, "grad_checkpoint": "off"}}
+    return named(
+        lambda: find_target(
+            config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
+        )
+    ).config.model
 
 
 def named(load: Callable[[], T]) -> T:
@@ -70,33 +57,26 @@ def named(load: Callable[[], T]) -> T:
     try:
         return load()
     except ModelError as error:
-        text = str(error).replace("model.path", "teacher.path")
-        text = text if "teacher.path" in text else f"teacher.path: {text}"
+        text = f"teacher.path: {error}".replace("model.path", "the model")
         raise type(error)(text, "teacher.path") from error
 
 
 def check_vocabulary(config: RunConfig, policy: Policy, teacher: Policy) -> None:
     """Refuse a teacher whose tokens are others, or that has no logit for some of the policy's."""
-    texts, others = _by_id(policy.tokenizer), _by_id(teacher.tokenizer)
-    differs = next((i for i in sorted({*texts, *others}) if texts.get(i) != others.get(i)), None)
+    ours, theirs = (
+        {number: text for text, number in model.tokenizer.get_vocab().items()}
+        for model in (policy, teacher)
+    )
+    differs = next((i for i in sorted({*ours, *theirs}) if ours.get(i) != theirs.get(i)), None)
     if differs is None and policy.vocabulary <= teacher.vocabulary:
         return
     detail = f"it has {teacher.vocabulary:,} logits and the policy {policy.vocabulary:,}"
     if differs is not None:
-        ours, theirs = (
-            quoted(side[differs]) if differs in side else "none" for side in (texts, others)
-        )
-        detail = (
-            f"it has {len(others):,} tokens and the policy {len(texts):,}, and the first that "
-            f"differs is number {differs}: {theirs} there, {ours} in {config.model.path}"
-        )
+        texts = [quoted(side.get(differs, "nothing")) for side in (theirs, ours)]
+        detail = f"token {differs} is {' there and '.join(texts)} in {config.model.path}"
     raise ModelError(
         f"teacher.path {config.teacher.path} has another vocabulary: {detail}; choose a teacher of "
         "the same family as the model",
         "teacher.path",
         "model.path",
     )
-
-
-def _by_id(tokenizer: Any) -> Mapping[int, str]:
-    return {number: text for text, number in tokenizer.get_vocab().items()}

@@ -1,0 +1,134 @@
+"""Watch's charts alone, and any metric as one of them."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.text.numbers import short, with_unit
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.picker import Picker
+from grpo_tui.app.tui.messages import MetricRequested
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.experiments.reader import StoreReader
+from tests.app import frames
+from tests.app.frames import LOOKS
+from tests.app.rest import until
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("charts") / "runs.db"
+    record(path, run_events(steps=STEPS), name="otter")
+    return path
+
+
+async def opened(app: Workbench, pilot: Pilot[int], *keys: str) -> Curves:
+    """The curves of Watch, after some keys."""
+    await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+    assert isinstance(app.screen, WatchScreen)
+    curves = app.screen.query_one(Curves)
+    curves.focus()
+    await pilot.press(*keys)
+    await pilot.pause()
+    return curves
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode="watch", preferences=preferences)
+
+
+def values_of(store: Path, key: str) -> dict[int, float]:
+    reader = StoreReader(store)
+    series = reader.metric_series(1, key)
+    reader.close()
+    return dict(zip(series.steps, series.values, strict=True))
+
+
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+async def test_a_chart_alone_has_its_extremes_and_the_others_are_an_arrow_away(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        curves = await opened(app, pilot, "z", "down")
+        frames.check(app)
+        assert app.screen.maximized is curves
+        assert curves.chosen is not None
+        assert curves.chosen.keys == ("kl",)
+        kl = values_of(store, "kl")
+        text = frames.text(app)
+        assert f"max {with_unit(max(kl.values()), '')} @{max(kl, key=lambda s: kl[s])}" in text
+        assert "answer length" not in text
+        await pilot.press("z")
+        assert app.screen.maximized is None
+        await until(app, lambda: "groups" in frames.text(app))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_the_reward_alone_keeps_its_functions(size: tuple[int, int], store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        await opened(app, pilot, "z")
+        frames.check(app)
+        lines = frames.frame(app)
+        for name, weight in (("accuracy", 1.0), ("format", 0.1)):
+            first = short(values_of(store, f"rewards/{name}/mean")[1])
+            line = next(line for line in lines if f"━ {name} ×{short(weight)}" in line)
+            assert f"{first} → " in line
+
+
+async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        curves = await opened(app, pilot, "m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        picker = app.screen
+        assert isinstance(picker, Picker)
+        reader = StoreReader(store)
+        trained = {key for key in reader.metric_keys(1) if not key.startswith("eval/")}
+        assert trained <= {item.value for item in picker.items}
+        reader.close()
+        await pilot.press(*"diversity")  # an everyday word
+        await until(app, lambda: "entropy" in {item.value for item in picker.items})
+        assert "reward" not in {item.value for item in picker.items}
+        await pilot.press(*["backspace"] * 9, *"max_len", "enter")
+        await until(app, lambda: app.screen.maximized is curves)
+        assert curves.chosen is not None
+        assert curves.chosen.keys == ("completions/max_length",)
+        await pilot.press("z")
+        assert curves.chosen.keys == ("completions/max_length",)
+        frames.check(app)
+
+
+async def test_a_metric_that_the_palette_found_is_shown_alone(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        curves = await opened(app, pilot, "1")
+        app.post_message(MetricRequested("entropy"))
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        await until(app, lambda: app.screen.maximized is curves)
+        assert curves.chosen is not None
+        assert curves.chosen.keys == ("entropy",)
+
+
+async def test_a_choice_of_metrics_that_is_left_changes_nothing(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        curves = await opened(app, pilot, "m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        await pilot.press("escape")
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        assert app.screen.maximized is None
+        assert curves.added == ()
