@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from grpo_engine.platform import kernels
+from grpo_engine.platform import kernels, private
 from grpo_tui.app.tui.garbage_collection import NEVER
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -30,9 +30,15 @@ settings.load_profile("tests")
 def pytest_configure(config: pytest.Config) -> None:
     """Give parallel tests separate temporary folders, and hide the terminal's size."""
     if hasattr(config, "workerinput"):
+        shared = private.temporary_folder()
         folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
         folder.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        own = private.temporary_folder()
+        if shared and own:  # what MLX compiled once serves every test process
+            cache = shared / kernels.CACHE
+            cache.mkdir(exist_ok=True)
+            (own / kernels.CACHE).symlink_to(cache)
         kernels.prepare()  # again, for MLX would follow TMPDIR
         for name in ("COLUMNS", "LINES"):  # set by readline, which pytest loads
             os.environ.pop(name, None)
@@ -44,6 +50,26 @@ def _kernels_stay_in_their_folder() -> Iterator[None]:
     yield
     if kernels.folder() is not None:
         kernels.prepare()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, problems and rewards, for the tests of a file."""
+    from tests.engine.runs import write_world
+
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels_are_shared_between_modules() -> Iterator[None]:
+    """Exchange what MLX compiled with the other test processes."""
+    yield
+    folder = kernels.folder()
+    if folder is not None and kernels.is_shared(folder):
+        cache = folder.parent / kernels.CACHE
+        kernels._save(folder, cache)
+        if len(list(cache.rglob("*.so"))) > len(list(folder.rglob("*.so"))):
+            kernels._restore(cache, folder)
 
 
 @pytest.fixture(scope="module", autouse=True)

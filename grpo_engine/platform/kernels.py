@@ -88,17 +88,22 @@ def _restore(cache: Path, folder: Path) -> None:
 
 
 def _finish(folder: Path, process: int) -> None:
-    """Cache the kernels that this process has loaded, which are complete; remove its folder."""
+    """Cache the kernels of this process, which are complete since it loaded them, and remove its
+    folder."""
     if process != os.getpid():
         return
     with suppress(OSError):
-        cache = _shared(folder) / CACHE
-        for path in _loaded():
-            target = cache / os.path.relpath(path, folder)
-            if path.startswith(f"{folder}/") and not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                private.write(target, Path(path).read_bytes())
+        _save(folder, _shared(folder) / CACHE)
     remove(folder.parent, folder.name, ignore_errors=True)
+
+
+def _save(folder: Path, cache: Path) -> None:
+    """Cache the kernels that this process has loaded from a folder."""
+    for path in _loaded():
+        target = cache / os.path.relpath(path, folder)
+        if path.startswith(f"{folder}/") and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            private.write(target, Path(path).read_bytes())
 
 
 def _shared(folder: Path) -> Path:

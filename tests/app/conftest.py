@@ -1,6 +1,11 @@
 """Every test of the app waits until its screen is idle, however busy the machine is."""
 
+from functools import cache
+from typing import Any
+
 import pytest
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 from tests.app import rest
 
@@ -8,9 +13,23 @@ from tests.app import rest
 @pytest.fixture(autouse=True)
 def _screens_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     rest.install(monkeypatch)
+    monkeypatch.setattr(Stylesheet, "_parse_rules", _parsed_once)
 
 
-@pytest.fixture
-def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep New run from starting a trial process."""
+parse_rules = Stylesheet._parse_rules
+
+
+def _parsed_once(sheet: Stylesheet, css: str, **words: Any) -> list[RuleSet]:
+    """Parse each piece of CSS once for all workbenches of a process, which have the same."""
+    return _parsed(css, tuple(sheet._variables.items()), tuple(words.items()))
+
+
+@cache
+def _parsed(css: str, variables: Any, words: Any) -> list[RuleSet]:
+    return parse_rules(Stylesheet(variables=dict(variables)), css, **dict(words))
+
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep New run from starting a trial process, but where a test sets how long it waits."""
     monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)

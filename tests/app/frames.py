@@ -28,7 +28,7 @@ from grpo_tui.app.tui.widgets.panel import Panel
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.
-LOOKS = [*((size, DARK) for size in SIZES), ((120, 40), "light")]
+LOOKS = list(zip(SIZES, (DARK, "light", DARK), strict=True))
 
 
 def frame(app: App[Any]) -> list[str]:
@@ -179,7 +179,7 @@ def unprintable(app: App[Any]) -> list[str]:
     """Characters that a terminal could interpret as control characters."""
     found = []
     for y, line in enumerate(frame(app)):
-        for char in line:
+        for char in sorted(set(line)):
             if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co"):
                 found.append(f"line {y} holds U+{ord(char):04X}")
     return found

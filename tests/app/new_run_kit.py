@@ -1,7 +1,6 @@
 """Helpers that use the New run screen as a person would."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from textual.keys import _character_to_key
@@ -10,7 +9,6 @@ from textual.widgets import Input, TextArea
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import NewRunRequested
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 
@@ -54,9 +52,3 @@ async def turn_to(pilot: Pilot[int], screen: NewRunScreen, page: str) -> None:
     while screen.view.page != page:
         await pilot.press("right_square_bracket")
     await pilot.pause()
-
-
-def workbench(store: Path, theme: str = "dark") -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    return Workbench(store, preferences=preferences)

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,9 +86,12 @@ def _triggers(conn: sqlite3.Connection, table: str) -> list[str]:
 
 
 def plantable(
-    store: Path, folder: Path, accepted: Callable[[Path], bool]
+    store: Path, folder: Path, accepted: Callable[[Path], bool], checked: Collection[str]
 ) -> tuple[list[Place], list[Place]]:
-    """The places that a store may have planted and still be accepted, and the others."""
+    """The places that a store may have planted and still be accepted, and the others.
+
+    Those in columns that are known to be checked are sorted out apart, which takes fewer trials.
+    """
     good: list[Place] = []
     bad: list[Place] = []
 
@@ -102,7 +105,9 @@ def plantable(
             sort_out(some[:middle])
             sort_out(some[middle:])
 
-    sort_out(list(places(store)))
+    every = list(places(store))
+    sort_out([place for place in every if place.column not in checked])
+    sort_out([place for place in every if place.column in checked])
     return good, bad
 
 

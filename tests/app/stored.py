@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def pinned_groups(rng: random.Random, step: int) -> Iterator[ev.Group]:
 
 def run_events(steps: int = STEPS, seed: int = 3, prompts: int = 4) -> Iterator[ev.Event]:
     """The scripted run with pinned prompts at every second step and all token numbers."""
+    return iter(_run_events(steps, seed, prompts))
+
+
+@cache
+def _run_events(steps: int, seed: int, prompts: int) -> tuple[ev.Event, ...]:
+    return tuple(_made(steps, seed, prompts))
+
+
+def _made(steps: int, seed: int, prompts: int) -> Iterator[ev.Event]:
     rng = random.Random(seed)
     script = Script(
         steps=steps, total_steps=steps, prompts=prompts, group=4, seed=seed, progress=False,

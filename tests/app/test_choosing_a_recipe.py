@@ -83,16 +83,6 @@ def test_the_form_takes_a_recipe_as_defined_and_keeps_what_was_typed(
         same(form.build, expected(name, changes))
 
 
-def test_over_starter_every_recipe_makes_its_own_number_of_passes() -> None:
-    passes = {
-        name: assemble(None, "starter", [f"{RECIPE}={name}"]).algorithm.resolved().passes
-        for name in ("how-much", "ppo", "dapo", "gspo", "cispo", "reinforce")
-    }
-    assert passes == {
-        "how-much": 8, "ppo": 4, "dapo": 1, "gspo": 1, "cispo": 1, "reinforce": 1,
-    }  # fmt: skip
-
-
 def test_a_preset_keeps_its_own_changes_to_its_own_recipe() -> None:
     # starter makes two passes with grpo, whose own number is one
     assert assemble(None, "starter", ["seed=3"]).algorithm.resolved() == recipe("grpo", passes=2)

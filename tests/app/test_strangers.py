@@ -46,7 +46,7 @@ LEFT_OUT = {"1": "Aq", "2": "LDq", "3": "q", "4": "oq", "5": "q"}
 
 def more_events() -> Iterator[ev.Event]:
     """The scripted run with one event of each kind that it lacks."""
-    for event in run_events():
+    for event in run_events(steps=2):
         if isinstance(event, ev.StepFinished) and event.step == 2:
             yield ev.AlertRaised(step=2, rule="kl", severity="warning", value=1.0, limit=0.5,
                                  explanation="KL is high.", remedy="Lower it.")  # fmt: skip
@@ -91,7 +91,7 @@ def sorted_places(
             except ImportRefusedError:
                 return False
 
-    return plantable(theirs, folder, accepted)
+    return plantable(theirs, folder, accepted, KNOWN)
 
 
 @pytest.fixture(scope="module")

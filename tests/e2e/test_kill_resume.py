@@ -17,7 +17,7 @@ from tests.e2e.training import (
     grpo_tui,
     write_config,
 )
-from tests.engine.runs import mixture, write_world
+from tests.engine.runs import mixture
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
@@ -49,11 +49,6 @@ RunRecorder.put = noted
 sys.exit(main(sys.argv[4:]))
 """
 PHASES = ("checkpoint", "generate", "update", "score")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:

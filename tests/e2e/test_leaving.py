@@ -11,15 +11,9 @@ import pytest
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 from tests.e2e.terminal import DEAF, LAUNCH, Terminal
-from tests.engine.runs import write_world
 from tests.patience import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def training(store: Path, world: Path, steps: int, *, deaf: bool = False) -> Terminal:

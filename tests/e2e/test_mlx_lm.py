@@ -10,16 +10,11 @@ import pytest
 from grpo_engine.events import EvaluationFinished, Event, Group, GroupScored, RunFinished
 from grpo_engine.run import checkpoint
 from tests.e2e.training import environment
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 from tests.engine.tiny import SPECIAL, write_model
 from tests.smollm2 import model_folder
 
 RULE = "=" * 10  # mlx_lm.generate prints the answer between two of these
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def mlx_lm(home: Path, *words: str | Path, prompt: str = "") -> str:

@@ -24,7 +24,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 from tests.e2e.terminal import ROOT, Terminal
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 
 T = TypeVar("T")
 RIGHT, DOWN, ENTER = "\x1b[C", "\x1b[B", "\r"
@@ -99,11 +99,6 @@ class Visit:
         match = re.search(pattern, self.terminal.text())
         assert match is not None
         return match
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def tiny_starter(world: Path) -> RunConfig:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.terminal import Terminal
 from tests.e2e.training import ROOT, environment, grpo_tui
-from tests.engine.runs import write_world
 from tests.patience import until
 
 START = """
@@ -44,11 +43,6 @@ print(json.dumps({
     "texts": [row["completion"] for row in run.rollouts(step=1).rows()],
 }))
 """
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def script(home: Path, world: Path, code: str) -> "subprocess.Popen[str]":

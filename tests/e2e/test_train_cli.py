@@ -15,13 +15,7 @@ from grpo_engine.platform.private import is_intact
 from grpo_engine.run import checkpoint
 from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import Gate, events_in, grpo_tui, start, wait_for, write_config
-from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(

@@ -64,7 +64,7 @@ def call(cli: Cli, path: Path, ids: dict[str, str], words: tuple[str, ...]) -> t
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if number % 4 else name
+        pytest.param(name, marks=pytest.mark.slow) if number % 8 else name
         for number, name in enumerate(EDITED)
     ],
 )
@@ -78,7 +78,13 @@ def test_a_store_edited_by_hand_ends_no_verb(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if number % 3 else name
+        for number, name in enumerate(DAMAGED)
+    ],
+)
 def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
     stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, name: str
 ) -> None:

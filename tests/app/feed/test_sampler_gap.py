@@ -13,15 +13,10 @@ from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, Ste
 from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 RATIO = "sampling/importance_sampling_ratio"
 ON = {"algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_mask"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def stored(config: RunConfig, folder: Path) -> tuple[list[Event], StoreReader, int]:

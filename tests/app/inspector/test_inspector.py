@@ -31,34 +31,6 @@ def term(**changes: object) -> TokenLoss:
     return TokenLoss(**(gradients | all_of))  # type: ignore[arg-type]  # fields are checked by use
 
 
-def test_a_clipped_token_is_written_out_as_arithmetic() -> None:
-    # 1.2 x 1.21 / 24 / 8 = 1.452 / 192 = .00756
-    text = arithmetic(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, **SIZES)
-    assert text == "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"
-
-
-def test_the_anchor_is_in_the_arithmetic_where_it_is_in_the_loss() -> None:
-    # (1.452 - .04 x .5) / 192 = .00746
-    one = term(anchor=0.5, contribution=(1.452 - 0.02) / 192)
-    text = arithmetic(one, recipe("grpo"), TOTALS, **SIZES)
-    assert text == "(1.2 × +1.21 − .04 × .5000) ÷ 24 tokens ÷ 8 answers = +.0075"
-
-
-@pytest.mark.parametrize(
-    ("name", "divisors"),
-    [
-        ("dapo", "÷ 200 tokens of the minibatch"),
-        ("cispo", "÷ 200 tokens of the step"),
-        ("grpo", "÷ 24 tokens ÷ 8 answers"),
-        ("bnpo", "÷ 50 tokens of its micro-batch ÷ 4 micro-batches"),
-        ("dr-grpo", "÷ 64 tokens at most ÷ 8 answers"),
-        ("off-policy", "÷ 8 answers"),
-    ],
-)
-def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
-    assert f" {divisors} = " in arithmetic(term(), recipe(name), TOTALS, **SIZES)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -95,16 +67,6 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
 def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) -> None:
     said = explanation(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
     assert said == f"better answer: pushed up by a smooth function of {of}"
-
-
-def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
-    # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
-    how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")
-    one = term(importance=0.9, contribution=1.2 * 1.21 * 0.9 / 192)
-    text = arithmetic(one, how, TOTALS, **SIZES)
-    assert text == "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068"
-    left_out = term(importance=0.0, on_policy=False, updated=False, contribution=0.0)
-    assert arithmetic(left_out, how, TOTALS, **SIZES).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
 
 
 def row(index: int, old: float, new: float, advantage: float) -> TokenRow:

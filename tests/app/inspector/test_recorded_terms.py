@@ -1,5 +1,6 @@
 """The terms that Rollouts shows of a run that was really trained add up to its recorded loss."""
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -25,7 +26,6 @@ from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, loa
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import settings as run_settings
-from tests.engine.runs import write_world
 from tests.engine.tiny import write_model
 
 SWITCHES: dict[str, list[Any]] = {
@@ -65,11 +65,6 @@ THE_FOUR = (
     {"importance_cap": 1.05, "importance_mode": "token_mask"},
     {"teacher_weight": 0.2},
 )
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def legal(name: str, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -233,14 +228,16 @@ QUICK = settings(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), zip(RECIPES, itertools.cycle(("float32", "bfloat16")), strict=False)
+)
 @QUICK
 @given(**CASES)
 def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
     world: Path, tmp_path_factory: pytest.TempPathFactory, dtype: str, name: str,
     wanted: dict[str, Any], rollout: dict[str, Any], micro_rows: int,
 ) -> None:  # fmt: skip
+    """Each recipe in one number format; the many more switches below are tried in both."""
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 

@@ -69,6 +69,12 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
             GRPO,
             "0 ÷ 24 tokens ÷ 8 answers = 0",
         ),
+        # left out by the sampler's weight
+        (
+            {"importance": 0.0, "on_policy": False, "updated": False, "contribution": 0.0},
+            GRPO,
+            "0 ÷ 24 tokens ÷ 8 answers = 0",
+        ),
         # (1.452 - .3 x .25) / 192 = .0071719
         (
             {"anchor": 0.25, "contribution": 0.0071719},

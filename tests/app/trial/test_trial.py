@@ -10,14 +10,9 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.trial import TrialProcess
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 from tests.engine.sandbox.processes import kill
 from tests.patience import until
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 async def asked(trial: TrialProcess, what: str, config: RunConfig, **more: Any) -> dict[str, Any]:

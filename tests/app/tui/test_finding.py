@@ -24,8 +24,6 @@ from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:

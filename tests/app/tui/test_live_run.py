@@ -21,12 +21,7 @@ from tests import patience
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
-from tests.engine.runs import settings, write_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+from tests.engine.runs import settings
 
 
 def shown(app: Workbench) -> Snapshot:

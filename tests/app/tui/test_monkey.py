@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app.monkey import Monkey, kept_at_home, play
 from tests.app.stored import record
-from tests.engine.runs import settings, write_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+from tests.engine.runs import settings
 
 
 async def romp(
@@ -46,7 +42,7 @@ async def romp(
 async def test_a_short_romp_breaks_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkey = await romp(world, tmp_path, monkeypatch, 120, 2)
+    monkey = await romp(world, tmp_path, monkeypatch, 60, 2)
     assert len({screen for screen, _ in monkey.done}) >= 4
 
 
@@ -56,6 +52,7 @@ async def test_ten_thousand_deeds_fire_every_action_often(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int.from_bytes(os.urandom(3))
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.5)
     monkey = await romp(world, tmp_path, monkeypatch, 10_000, seed, most=20_000)
     fired = {name: monkey.done[name] for name in monkey.bound}
     print(

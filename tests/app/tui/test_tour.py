@@ -13,8 +13,6 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:

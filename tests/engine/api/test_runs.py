@@ -19,13 +19,8 @@ from grpo_engine.config import recipes
 from grpo_engine.config.parse import merge
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError, RewardError
 from tests.e2e.training import facts_by_step
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 from tests.patience import until
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def made_here() -> Callable[..., list[float]]:

@@ -59,13 +59,18 @@ def counting(folder: Path) -> tuple[dict[str, str], Path]:
     return {"PATH": f"{compiler.parent}:{os.environ['PATH']}"}, log
 
 
-@pytest.fixture
-def predictable(tmp_path: Path) -> Path:
-    """The library that MLX by itself compiles, in the temporary folder `tmp_path/temporary`."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+@pytest.fixture(scope="module")
+def by_mlx_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder in which MLX by itself has compiled."""
+    temporary = tmp_path_factory.mktemp("temporary")
     assert python(MLX_ALONE + COMPUTE, temporary).stdout.strip() == RESULT
-    (path,) = libraries(temporary / "mlx")
+    return temporary
+
+
+@pytest.fixture
+def predictable(by_mlx_alone: Path, tmp_path: Path) -> Path:
+    """The library that MLX by itself compiles, in the temporary folder `tmp_path/temporary`."""
+    (path,) = libraries(shutil.copytree(by_mlx_alone, tmp_path / "temporary") / "mlx")
     return path
 
 

@@ -21,18 +21,13 @@ from grpo_engine.setup import self_check
 from grpo_engine.training.sampling import StepGroups
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import largest, made_up_rows, move_weights
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 from tests.engine.tiny import write_model
 
 ROWS = made_up_rows([(9, (6, 4))])
 GAP = "sampling/sampling_logp_difference/max"
 # sums in another order differ by float32 rounding; the same sums do not
 EQUAL = {"float32": 1e-4, "bfloat16": 1e-6, "float16": 1e-6}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def scores(policy: Policy) -> mx.array:

@@ -108,7 +108,7 @@ LIMITS = st.dictionaries(
         Sampling(max_new_tokens=40, stop=STOPS, max_rows=2, repetition_penalty=1.2),
     ]),
 )  # fmt: skip
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
     policy: Policy, made: Any, limited: Any, end: int | None, max_turns: int, max_context: int,
     sampling: Sampling,

@@ -18,12 +18,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.run.checkpoint import FOLDER, steps
 from tests.disks import fill, small_disk
-from tests.engine.runs import events_of, settings, write_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+from tests.engine.runs import events_of, settings
 
 
 @pytest.fixture

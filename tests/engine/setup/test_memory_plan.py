@@ -35,14 +35,9 @@ from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
 from grpo_engine.trainer import run
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 LENGTHS = Lengths(8, 12)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def auto(world: Path, **changes: Any) -> RunConfig:

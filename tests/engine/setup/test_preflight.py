@@ -32,15 +32,10 @@ from grpo_engine.rollouts.types import PromptRows, Sampling
 from grpo_engine.setup import preflight
 from grpo_engine.tasks.base import Example, load_task
 from tests.engine.policy.helpers import drain, made_up_rows
-from tests.engine.runs import settings, write_world
+from tests.engine.runs import settings
 from tests.engine.tiny import write_model
 
 PLAN = MemoryPlan(4, False, 64, 8)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +177,10 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"grad_checkpoint": "on"}, {"dtype": "bfloat16"},
+        {}, {"grad_checkpoint": "on"},
         *(pytest.param(changes, marks=pytest.mark.slow) for changes in (
-            {"compute": "rows"}, {"tuning": "full"}, {"tuning": "dora"}, {"lora_layers": 3},
-            {"dtype": "bfloat16", "grad_checkpoint": "on"},
+            {"dtype": "bfloat16"}, {"compute": "rows"}, {"tuning": "full"}, {"tuning": "dora"},
+            {"lora_layers": 3}, {"dtype": "bfloat16", "grad_checkpoint": "on"},
         )),
     ],
     ids=str,

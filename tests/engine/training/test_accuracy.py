@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 
 from grpo_engine.events import EvaluationFinished, Event, GroupScored, RunFailed, total_reward
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 ONCE = {"before_and_after": True, "problems": 6, "pinned": 1, "samples": 2}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def evaluated(config: Any, folder: Path) -> tuple[list[Event], list[EvaluationFinished]]:

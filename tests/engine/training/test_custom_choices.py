@@ -26,14 +26,9 @@ from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import load_tasks
 from tests.engine.maths.custom_choices import RECIPES, written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 ALGORITHM = {"grpo": {"passes": 2}, "dr-grpo": {}, "gspo": {"minibatches": 2}, "cispo": {}}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def config_of(world: Path, algorithm: dict[str, Any], **changes: Any) -> RunConfig:

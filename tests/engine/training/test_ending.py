@@ -17,13 +17,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.run import checkpoint
 from grpo_engine.trainer import run
-from tests.engine.runs import events_of, settings, write_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
-
+from tests.engine.runs import events_of, settings
 
 EVERY = {"every": 1, "before_and_after": True, "greedy": False, "samples": 2}
 

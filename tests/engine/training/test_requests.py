@@ -10,7 +10,7 @@ from grpo_engine.control import Control, Verb
 from grpo_engine.events import CheckpointSaved, Event, RunFinished, RunPaused, RunStarted
 from grpo_engine.rollouts import decode
 from grpo_engine.training import update
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 from tests.engine.training.test_resume import facts
 
 
@@ -57,11 +57,6 @@ class Asker:
             self.events.append(event)
             if isinstance(event, RunPaused):
                 self.control.ask("continue")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.mark.parametrize("verb", ["pause", "stop_now", "checkpoint"])

@@ -28,7 +28,7 @@ from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
@@ -49,11 +49,6 @@ QUICK = ("grpo", "dapo", "ppo", "bfloat16 lora")
 def some_slow(names: Iterable[str]) -> list[Any]:
     """Leave some cases to the slow tests."""
     return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def config_of(world: Path, name: str, compute: str = "auto") -> RunConfig:

@@ -13,7 +13,7 @@ from grpo_engine.events import (
     StepFinished,
 )
 from grpo_engine.rewards.client import PATIENCE
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 
 FAULT = """
 import os
@@ -38,11 +38,6 @@ FAULTS = {
     "value": "scores[5] = float('nan')",
     "": "print('x' * 5_000_000)",
 }
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def faulty_run(

@@ -40,7 +40,7 @@ from grpo_engine.tasks.files import build as build_task
 from grpo_engine.training.advantages import step_advantages
 from grpo_engine.training.loss import LossInputs, gradient
 from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 from tests.smollm2 import model_folder
 
 SFT = recipe("sft")
@@ -297,11 +297,6 @@ def test_the_advantage_is_1_whatever_the_reward() -> None:
 def test_what_only_sampled_answers_need_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         recipe("sft", **changes)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 LEARN: dict[str, Any] = {

@@ -37,15 +37,10 @@ from grpo_engine.training import update
 from grpo_engine.training.loss import step_targets
 from grpo_engine.training.samples import Experience, Samples
 from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, settings
 from tests.engine.tiny import write_model
 
 Kind = TypeVar("Kind")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def of(kind: type[Kind], events: list[Event]) -> list[Kind]:

@@ -220,7 +220,10 @@ def differences(number: int, ours: Ours) -> Iterator[str]:
 RTOL, ATOL = 5e-4, 5e-5  # after several updates in float32; loss and gradient alone agree to 1e-5
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=pytest.mark.slow) if n % 2 else n for n in range(len(CASES))],
+)
 def test_a_run_has_the_advantages_and_reward_metrics_of_trl(
     number: int, world: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workben
 from tests.app.rest import until
 from tests.patience import PATIENCE
 
-SIZES = [(80, 24), (200, 60)]
 RATES = {f"rates-{number}" for number in range(1, 7)}
 
 
@@ -64,10 +63,9 @@ def listed(app: Workbench) -> list[str]:
 # -- the open run -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_compare_begins_with_the_open_run(store: Path, size: tuple[int, int]) -> None:
+async def test_compare_begins_with_the_open_run(store: Path) -> None:
     app = workbench(store)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await watch(app, pilot, "rates-2")
         screen = await on_compare(app, pilot)
         assert names(screen) == ["rates-2"]
@@ -180,8 +178,7 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
 # -- a whole sweep ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("keys", [("5", "G"), ("1", "G", "d")])  # fmt: skip
+@pytest.mark.parametrize(("keys", "size"), [(("5", "G"), (80, 24)), (("1", "G", "d"), (200, 60))])
 async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
     store: Path, keys: tuple[str, ...], size: tuple[int, int]
 ) -> None:
@@ -221,8 +218,6 @@ async def test_keys_wait_until_the_run_that_was_opened_is_known(
     async with app.run_test(size=(120, 40)) as pilot:
         await watch(app, pilot, "rates-2")
         pressing = asyncio.ensure_future(pilot.press(*keys))
-        while not app._early:
-            await asyncio.sleep(0.01)
         while not app._early:
             await asyncio.sleep(0.01)
         found.set()

@@ -14,11 +14,10 @@ from grpo_tui.app.tui.screens.new_run.render import meaning_of
 from grpo_tui.app.tui.screens.new_run.screen import SettingsPanel
 from grpo_tui.app.tui.screens.new_run.state import INFO, choices_of, next_number, preset_view
 from tests.app import frames
-from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.compared import workbench
+from tests.app.new_run_kit import go_to, opened, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
-
-pytestmark = pytest.mark.usefixtures("no_trials")
 
 REWARDS = """
 import nothing_that_is_installed

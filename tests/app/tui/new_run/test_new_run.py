@@ -18,14 +18,13 @@ from grpo_tui.app.tui.screens.new_run.screen import PagePanel
 from grpo_tui.app.tui.screens.new_run.state import MAIN
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
+from tests.app.compared import workbench
 from tests.app.frames import LOOKS
-from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, workbench, write
+from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,9 @@ from grpo_tui.app.tui.screens.new_run.state import (
 )
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
-from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.compared import workbench
+from tests.app.new_run_kit import go_to, opened, write
 from tests.app.rest import until
-
-pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 def form(**edits: str) -> RunForm:

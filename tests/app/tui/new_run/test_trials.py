@@ -17,14 +17,13 @@ from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
-from tests.app.new_run_kit import opened, turn_to, workbench, write
+from tests.app.compared import workbench
+from tests.app.new_run_kit import opened, turn_to, write
 from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @pytest.fixture(scope="module")

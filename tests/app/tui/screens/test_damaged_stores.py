@@ -45,7 +45,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("texts", marks=pytest.mark.slow), "bytes",
+             pytest.param("numbers", marks=pytest.mark.slow), "damaged"],
+)  # fmt: skip
 async def test_a_store_edited_by_hand_ends_no_screen(
     store: Path, tmp_path: Path, name: str
 ) -> None:

@@ -12,10 +12,11 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
 from tests.app import dialogues, frames
+from tests.app.compared import workbench
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import FIRST_WALL_TIME
 from tests.app.stored import record
-from tests.app.tui.screens.test_rollouts import opened, workbench
+from tests.app.tui.screens.test_rollouts import opened
 from tests.app.tui.screens.test_watch import settle
 from tests.app.tui.screens.test_watch import workbench as watching
 

@@ -11,10 +11,11 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, Answer
 from tests.app import frames
+from tests.app.compared import workbench
 from tests.app.frames import SIZES
 from tests.app.inspector.test_groups import rollout
 from tests.app.stored import numbers, record, run_events
-from tests.app.tui.screens.test_rollouts import opened, workbench
+from tests.app.tui.screens.test_rollouts import opened
 
 TOKENS = 8192
 END = ("</think>", "\n\n", "The ", "answer ", "is ", "42", ".")

@@ -219,27 +219,27 @@ def says_what_another_beta_would_have_changed(_reader: StoreReader, _run: int, t
 TYPED = "type "  # a text that is typed counts as one key
 Way = tuple[str, ...]
 
-QUESTIONS: tuple[tuple[str, Way, Answer], ...] = (
-    ("which group gave no signal, and why", (), says_why_groups_gave_no_signal),
-    ("which reward moved", (), shows_each_reward_with_its_start_and_end),
-    ("which reward moved, by search", ("/", "type reward"), says_how_each_reward_moved),
-    ("is the format being hacked", (), says_that_the_format_is_hacked),
-    ("which token was clipped, on which side", ("4", "f"), says_which_token_was_clipped),
+QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
+    ("which group gave no signal and why, which reward moved, is the format being hacked, why is "
+     "the loss near 0, are answers truncated, what is slow in a step", (),
+     (says_why_groups_gave_no_signal, shows_each_reward_with_its_start_and_end,
+      says_that_the_format_is_hacked, says_that_the_loss_is_no_measure,
+      says_how_many_were_cut_in_the_last_steps, marks_the_slowest_phase)),
+    ("which reward moved, by search", ("/", "type reward"), (says_how_each_reward_moved,)),
+    ("which token was clipped, on which side", ("4", "f"), (says_which_token_was_clipped,)),
     ("how far from the reference, and where", ("4", "s", "k"),
-     says_where_it_is_furthest_from_the_reference),
+     (says_where_it_is_furthest_from_the_reference,)),
     ("this prompt 50 steps ago", ("4", "@", "type -50", "enter"),
-     says_what_the_model_answered_before),
-    ("what differs between two runs", ("/", "type compare brave", "enter"), says_what_differs),
-    ("which is better, and how sure", ("/", "type sweep", "enter"), says_which_is_better),
-    ("why is the loss near 0", (), says_that_the_loss_is_no_measure),
+     (says_what_the_model_answered_before,)),
+    ("what differs between two runs", ("/", "type compare brave", "enter"), (says_what_differs,)),
+    ("which is better, and how sure", ("/", "type sweep", "enter"), (says_which_is_better,)),
     ("why is the loss near 0, by search", ("/", "type loss"),
-     says_why_the_loss_is_nearly_nothing),
-    ("are answers truncated", (), says_how_many_were_cut_in_the_last_steps),
-    ("are answers truncated, by search", ("/", "type truncated"), says_how_many_answers_were_cut),
-    ("what is slow in a step", (), marks_the_slowest_phase),
-    ("what is slow in a step, by search", ("/", "type slow"), says_what_is_slow),
+     (says_why_the_loss_is_nearly_nothing,)),
+    ("are answers truncated, by search", ("/", "type truncated"),
+     (says_how_many_answers_were_cut,)),
+    ("what is slow in a step, by search", ("/", "type slow"), (says_what_is_slow,)),
     ("what would beta .1 have changed", ("4", "v", "enter", "type .1", "enter"),
-     says_what_another_beta_would_have_changed),
+     (says_what_another_beta_would_have_changed,)),
 )  # fmt: skip
 
 
@@ -261,9 +261,11 @@ async def seen_on(app: Workbench, pilot: Pilot[int], run: str, keys: Way) -> str
 
 
 @pytest.mark.parametrize("run", [ENDED, pytest.param(LIVE, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("question", "keys", "answered"), QUESTIONS, ids=[q[0] for q in QUESTIONS])
+@pytest.mark.parametrize(
+    ("question", "keys", "answers"), QUESTIONS, ids=[question for question, _, _ in QUESTIONS]
+)
 async def test_a_question_is_answered_within_five_keys(
-    question: str, keys: Way, answered: Answer, run: str, store: Path
+    question: str, keys: Way, answers: tuple[Answer, ...], run: str, store: Path
 ) -> None:
     assert len(keys) <= MOST_KEYS
     app = Workbench(store, preferences=Preferences())
@@ -271,7 +273,8 @@ async def test_a_question_is_answered_within_five_keys(
         text = await seen_on(app, pilot, run, keys)
     reader = StoreReader(store)
     try:
-        answered(reader, reader.resolve(run).key, text)
+        for answered in answers:
+            answered(reader, reader.resolve(run).key, text)
     except AssertionError as error:
         error.add_note(f"{question}, on\n{text}")
         raise
@@ -279,12 +282,11 @@ async def test_a_question_is_answered_within_five_keys(
         reader.close()
 
 
-@pytest.mark.parametrize("run", [ENDED, LIVE])
 @pytest.mark.parametrize(
-    "keys",
+    ("run", "keys"),
     [
-        ("5", "plus", *"brave", "enter", "right_square_bracket"),  # a word counts as one
-        ("slash", *"compare brave", "enter", "right_square_bracket"),
+        (ENDED, ("5", "plus", *"brave", "enter", "right_square_bracket")),  # a word counts as one
+        (LIVE, ("slash", *"compare brave", "enter", "right_square_bracket")),
     ],
 )
 async def test_the_settings_that_differ_are_a_table_within_five_keys_on_a_small_screen(
@@ -298,8 +300,7 @@ async def test_the_settings_that_differ_are_a_table_within_five_keys_on_a_small_
         for key in keys:
             await pilot.press(key)
             await until(app, lambda: True, app.frame_now)
-        differs = "steps" if run == LIVE and "brave" not in "".join(keys) else "algorithm.beta"
-        row = rf"│{re.escape(differs)} +\S+ +\S+ *│"
+        row = r"│algorithm\.beta +\S+ +\S+ *│"
         await until(app, lambda: "▌settings▐" in frames.text(app)
                     and re.search(row, frames.text(app)) is not None, app.frame_now)  # fmt: skip
         assert " differ, " in frames.text(app)

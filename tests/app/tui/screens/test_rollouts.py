@@ -18,7 +18,6 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
@@ -36,6 +35,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 )
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
+from tests.app.compared import workbench
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import ScriptFeed, hostile_group, started
@@ -72,12 +72,6 @@ async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
     """Wait until everything the screen requested from the store is loaded."""
     await pilot.pause()
     assert screen.view.group is None or screen.view.loaded is not None
-
-
-def workbench(store: Path, theme: str = "dark") -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    return Workbench(store, preferences=preferences)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)

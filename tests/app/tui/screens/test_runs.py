@@ -212,37 +212,25 @@ async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "d"])
-async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back(
+async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back_under_the_cursor(
     tmp_path: Path, key: str
 ) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=1))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("x")
-        await pilot.press(key)
-        await until(app, lambda: screen.view.runs == ())
-        assert app.has_deleted is (key == "d")
-        assert ("u brings back what was deleted" in frames.text(app)) is (key == "d")
-        await pilot.press("u")
-        await until(app, lambda: len(screen.view.runs) == 1)
-        assert not app.has_deleted
-
-
-@pytest.mark.parametrize("key", ["a", "d"])
-async def test_the_cursor_is_on_a_run_that_has_come_back(tmp_path: Path, key: str) -> None:
     path = tmp_path / "runs.db"
     for name in ("old-fox", "new-fox"):
         record(path, run_events(steps=1), name=name)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
+        await pilot.press("x", "escape")  # nothing is removed before the question is answered
+        await ready(app, pilot)
+        assert len(screen.view.runs) == 2
         await pilot.press("x")
         await pilot.press(key)
         await until(app, lambda: [run.name for run in screen.view.runs] == ["old-fox"])
+        assert app.has_deleted is (key == "d")
         await pilot.press("u")
         await until(app, lambda: len(screen.view.runs) == 2)
+        assert not app.has_deleted
         assert screen.view.selected is not None
         assert screen.view.selected.name == "new-fox"
 
@@ -262,17 +250,6 @@ async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Pat
         await pilot.press("4")
         await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
         assert "answer a" not in frames.text(app)
-
-
-async def test_nothing_is_removed_before_the_question_is_answered(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=1))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("x", "escape")
-        await ready(app, pilot)
-        assert len(screen.view.runs) == 1
 
 
 async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_cleanly(

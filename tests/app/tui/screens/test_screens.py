@@ -36,8 +36,6 @@ from tests.patience import PATIENCE
 
 WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 
-pytestmark = pytest.mark.usefixtures("no_trials")
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
