@@ -154,21 +154,6 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
             assert picture.near("raw", x, y), (step, value)
 
 
-def test_a_long_run_on_watch_keeps_the_extremes_of_each_column() -> None:
-    points = [(step, math.sin(step / 40) + (step % 13) / 10) for step in range(1, 5001)]
-    snapshot = watched("reward", points, 5000)
-    (chart,) = charts_of(snapshot)
-    lines = chart_lines(chart, snapshot, LABELS + 50, 9, False)[1:]
-    picture = read(lines, LABELS)
-    columns: dict[int, list[float]] = {}
-    for step, value in points:
-        x = step * (picture.wide - 1) / 5000
-        columns.setdefault(math.floor(x + 0.5), []).append(value)
-    for x, values in columns.items():
-        for value in (min(values), max(values)):
-            assert picture.near("raw", x, picture.place(value))
-
-
 # -- Compare ------------------------------------------------------------------------------------
 
 
@@ -301,19 +286,6 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
             for x, value in drawn:
                 if len(picture.labels) > 1:
                     assert picture.near(colour, x, picture.place(value)), (x, value)
-
-
-def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -> None:
-    lines = [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]
-    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 60, 8)
-    assert min(picture.labels.values()) <= 0.34
-    assert max(picture.labels.values()) >= 0.86
-    picture = uncrossed(picture)
-    for run, points in zip(view.runs, lines, strict=True):
-        colour = view.marker(run.id).colour
-        for step, value in points:
-            x = step * (picture.wide - 1) / end
-            assert picture.near(colour, x, picture.place(value))
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
