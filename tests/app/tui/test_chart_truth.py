@@ -390,6 +390,7 @@ def printed(lines: Iterable[str]) -> Picture:
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(40, 90), st.sampled_from([0.0, 0.9]))
 @example(("reward", [[(1, 0.1), (2, 0.1), (3, 0.1)]]), 60, 0.9)
+@example(("completions/clipped_ratio", [[(0, 1.0), (1, 0.04987)]]), 40, 0.0)
 def test_in_the_shell_each_dot_is_where_its_value_belongs(
     runs: tuple[str, list[Points]], width: int, smooth: float
 ) -> None:
