@@ -19,14 +19,14 @@ def _screens_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 parse_rules = Stylesheet._parse_rules
 
 
-def _parsed_once(sheet: Stylesheet, css: str, **words: Any) -> list[RuleSet]:
+def _parsed_once(sheet: Stylesheet, *texts: Any, **words: Any) -> list[RuleSet]:
     """Parse each piece of CSS once for all workbenches of a process, which have the same."""
-    return _parsed(css, tuple(sheet._variables.items()), tuple(words.items()))
+    return _parsed(texts, tuple(sheet._variables.items()), tuple(words.items()))
 
 
 @cache
-def _parsed(css: str, variables: Any, words: Any) -> list[RuleSet]:
-    return parse_rules(Stylesheet(variables=dict(variables)), css, **dict(words))
+def _parsed(texts: Any, variables: Any, words: Any) -> list[RuleSet]:
+    return parse_rules(Stylesheet(variables=dict(variables)), *texts, **dict(words))
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ def test_no_key_is_stored_exported_logged_or_seen(tmp_path: Path) -> None:
     assert "Incorrect API key provided: [key]" in trained.stdout
     exported = [
         grpo_tui(home, "export", "@last", "--what", "rollouts", "--format", "jsonl"),
-        grpo_tui(home, "report", "@last", "--html", "--out", home / "report.html"),
+        grpo_tui(home, "report", "@last", "--out", home / "report.md"),
     ]
     assert [done.returncode for done in exported] == [0, 0], [d.stderr for d in exported]
     printed = [text for done in (trained, *exported) for text in (done.stdout, done.stderr)]

@@ -229,7 +229,7 @@ QUICK = settings(
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), zip(RECIPES, itertools.cycle(("float32", "bfloat16")), strict=False)
+    ("name", "dtype"), list(zip(RECIPES, itertools.cycle(("float32", "bfloat16")), strict=False))
 )
 @QUICK
 @given(**CASES)

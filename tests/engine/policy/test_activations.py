@@ -105,5 +105,5 @@ def test_the_entropies_of_chunks_are_computed_in_turn(tmp_path: Path) -> None:
         mx.eval(value, entropies, gradient)
         return mx.get_peak_memory() - before
 
-    # of 16 x 8,192 logits, 4 arrays with entropies and 3 without
-    assert peak(entropy=True) < 1.5 * peak(entropy=False)
+    # of 16 x 8,192 logits, 5 arrays with entropies and 3 without
+    assert peak(entropy=True) < 2 * peak(entropy=False)

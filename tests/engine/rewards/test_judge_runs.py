@@ -104,7 +104,7 @@ def test_a_run_goes_on_through_all_failures_and_names_each(tmp_path: Path) -> No
     failures = cycle(FAILURES)
     with serving(lambda _: next(failures).write) as script:
         name = write_rubric(
-            tmp_path / "r.yaml", script.url, time_limit=0.3, retries=0, key_variable="JUDGE_KEY"
+            tmp_path / "r.yaml", script.url, time_limit=1, retries=0, key_variable="JUDGE_KEY"
         )
         config = settings(
             world, steps=6, rewards={"functions": [name, f"{world}/rewards.py:letters"]},
