@@ -44,15 +44,15 @@ def scores(text: str, answer: str = "72") -> tuple[float | None, ...]:
         ("so it is 72", "72", 0, 0),
         # the format score needs a number
         ("<think>x</think><answer>seventy-two</answer>", "72", 0, 0),
-        # text is allowed after the answer and between the parts, not before `<think>`
+        # text is allowed after the answer, not before `<think>`
         (f"{GOOD}\nI hope that helps: 73!", "72", 1, 0.5),
         (f"Question: how many?\n{GOOD}", "72", 0, 0),
-        # words and signs around the number are skipped: a minus and a currency are not read
+        # words and signs around the number are skipped: a currency is not read
         ("<think></think><answer>$72 in all</answer>", "72", 1, 0.5),
         ("<think></think><answer>072</answer>", "72", 1, 0.5),
-        # one number only: a comma, a point or a sum makes two runs of digits
+        # one number only: a comma makes two runs of digits
         ("<think></think><answer>1,072</answer>", "1072", 0, 0),
-        # the first answer with one number counts, and tags in the parts do no harm
+        # the first answer with one number counts
         ("<think></think><answer>71</answer><answer>72</answer>", "72", 0, 0.5),
         ("<think></think><answer>none</answer><answer>72</answer>", "72", 1, 0.5),
     ],
