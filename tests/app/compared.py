@@ -51,20 +51,6 @@ def two_runs(folder: Path) -> Path:
     return path
 
 
-def grid_of_runs(folder: Path) -> Path:
-    """Two betas, two learning rates, two seeds."""
-    path = folder / "runs.db"
-    place = 0
-    for beta in (0.0, 0.1):
-        for rate in (1e-5, 1e-4):
-            for seed in (0, 1):
-                place += 1
-                record(path, run_events(steps=3, seed=place, prompts=2), name=f"sweep-{place}",
-                       seed=seed, algorithm=algorithm(beta=beta),
-                       optimizer={"learning_rate": rate})  # fmt: skip
-    return path
-
-
 @made_once
 def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 0.4),
                       seeds: int = 3, steps: int = 6) -> Path:  # fmt: skip

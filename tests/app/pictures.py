@@ -10,7 +10,7 @@ from grpo_tui.app.tui.widgets.panel import Line
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
 FAINT = "raw"  # drawn below every curve
-SLACK = 1e-4  # of a dot, for rounding
+SLACK = 0.01  # of a dot, for rounding; plotext is off by .005
 
 
 def value_of(label: str) -> float:

@@ -12,7 +12,6 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
@@ -110,14 +109,6 @@ def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
     assert (line.min, line.min_step, line.count, line.nonfinite) == (0.2, 4, 4, 1)
     assert line.mean == pytest.approx((0.5 + 0.9 + 0.2) / 3)
     assert repr(series.values) == "(0.5, 0.9, nan, 0.2)"
-
-
-def test_infinity_is_stored_as_infinity(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
-    handle.put(finished(1, kl=float("-inf")))
-    handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
-        assert metrics_at(reader, handle.key, 1)["kl"] == float("-inf")
 
 
 def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
@@ -324,22 +315,6 @@ def test_the_board_is_written_only_while_someone_looks(
         recorder.store.hold_lease(handle.key, PATIENCE)
         until(lambda: reader.board(handle.key) is not None)
         assert reader.board(handle.key) == handle.board.snapshot()
-
-
-def test_the_board_rebuilds_texts() -> None:
-    board = Board()
-    prompt = ev.PromptStarted(group=0, origin="train", prompt_text="p", target="2", rows=2)
-    board.apply(ev.PhaseStarted(step=1, phase="generate", total=2))
-    board.apply(ev.PromptsStarted(step=1, prompts=(prompt,)))
-    for text in ("ye", "s"):
-        delta = ev.RowDelta(group=0, index=0, text=text, tokens=1)
-        board.apply(
-            ev.RolloutsAdvanced(
-                step=1, rows=(delta,), tokens=2, finished=0, total=2, tokens_per_second=9.0
-            )
-        )
-    rollout = board.snapshot().groups[0].rollouts[0]
-    assert (rollout.text, rollout.tokens) == ("yes", 2)
 
 
 def test_requests_reach_the_control_and_say_that_they_are_taken(recorder: Recorder) -> None:

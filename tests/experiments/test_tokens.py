@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.events import UpdateTotals
 from grpo_tui.experiments.db.tokens import TokenFile, decode, encode, read_blobs
 from grpo_tui.experiments.values import TokenRow
 
@@ -37,26 +36,6 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
 @given(st.lists(token_rows(), max_size=4), st.lists(st.integers(0, 200_000), max_size=5))
 def test_a_group_comes_back_exactly(rows: list[TokenRow], prompt: list[int]) -> None:
     assert decode(encode(prompt, rows)) == (tuple(prompt), tuple(rows))
-
-
-def test_what_the_loss_read_comes_back_exactly() -> None:
-    old = tuple(float(np.float32(x)) for x in (-1.0, -2.0))
-    far = tuple(float(np.float32(x)) for x in (-1.7, -2.34567))
-    one = UpdateTotals(rows=8, tokens=40)
-    other = UpdateTotals(
-        rows=4, tokens=20, minibatch=1, micro_batches=3, batch_tokens=9, entropy_bonus=0.005,
-        entropy_floor=float(np.float32(1.3)), updated_tokens=7,
-    )  # fmt: skip
-    full = TokenRow(
-        index=0, ids=(1, 2), sampler=far, sampled=far, old=old, reference=far, passes=(old, far),
-        mask=(1, 0), updates=(one, other), entropies=(far, old), values=(old, far),
-        old_values=far, returns=old,
-    )  # fmt: skip
-    once = TokenRow(
-        index=1, ids=(3,), sampler=old[:1], old=old[:1], passes=(far[:1],), updates=(one,),
-        entropies=(far[:1],),
-    )  # fmt: skip
-    assert decode(encode((), [full, once]))[1] == (full, once)
 
 
 def row(**numbers: tuple[float, ...]) -> TokenRow:

@@ -59,12 +59,6 @@ def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
     assert lines[-1].split() == ["1", "2"]
 
 
-def test_smoothed_points_are_the_debiased_average() -> None:
-    ((steps, values),) = lines_of(series(1.0, 0.0, smooth=0.5), 80)
-    # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
-    assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
-
-
 def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
     gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
     assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
@@ -105,30 +99,6 @@ def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> N
         assert len(lines) == 2 + height
     assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
     assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
-
-
-@pytest.mark.parametrize(
-    ("width", "steps", "expected"),
-    [
-        # the chart is ten cells narrower, and a label of n figures takes n + 2
-        (40, (1, 9), [1, 3, 5, 7, 9]), (24, (1, 100), [1, 100]), (24, (50, 99), [50, 74, 99]),
-        (24, (10**6, 10**6 + 1), [10**6, 10**6 + 1]), (25, (1, 100), [1, 50, 100]),
-        (40, (7, 7), [7]),
-    ],
-)  # fmt: skip
-def test_labels_of_steps_are_at_both_ends_and_between_them_as_many_as_fit(
-    width: int, steps: tuple[int, int], expected: list[int]
-) -> None:
-    series = MetricSeries(run=1, key="reward", steps=steps[: 1 + (steps[0] < steps[1])],
-                          values=(0.0, 1.0)[: 1 + (steps[0] < steps[1])])  # fmt: skip
-    lines = metric_chart("reward", [("otter", series)], Canvas(width=width, unicode=False))
-    assert [int(text) for text in lines[-1].split()] == expected
-
-
-def test_a_chart_has_up_to_five_round_labels() -> None:
-    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)
-    labels = [line.split("+")[0].strip() for line in lines[3:-2] if "+" in line]
-    assert labels == ["1", ".8", ".5", ".2", "0"]
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:

@@ -45,14 +45,6 @@ def test_a_run_is_loading_until_its_model_is_there_and_then_running() -> None:
     assert state.snapshot().status == "running"
 
 
-def test_the_log_names_the_device_in_words() -> None:
-    for device, words in (("Device(cpu, 0)", "the CPU"), ("Device(gpu, 0)", "the GPU"),
-                          ("rank 0 of 2", "rank 0 of 2")):  # fmt: skip
-        state = RunState(Head(name="x"))
-        state.apply(replace(started(), device=device))
-        assert f" on {words}, recipe" in state.snapshot().log[-1].text
-
-
 def test_the_same_snapshot_is_given_until_something_happens() -> None:
     state = RunState()
     state.apply(started())

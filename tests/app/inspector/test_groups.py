@@ -39,15 +39,6 @@ def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> Group
     )  # fmt: skip
 
 
-def test_groups_sort_by_what_is_most_worth_a_look() -> None:
-    low = group(0, rollout(0, tokens=9, advantage=0.1), mean=0.1)
-    high = group(1, rollout(0, tokens=2, advantage=-3.0), mean=0.9)
-    assert [g.index for g in ordered([low, high], "reward")] == [1, 0]
-    assert [g.index for g in ordered([low, high], "surprise")] == [1, 0]
-    assert [g.index for g in ordered([low, high], "length")] == [0, 1]
-    assert [g.index for g in ordered([high, low], "prompt")] == [0, 1]
-
-
 def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
     none = RewardValue(name="math", value=None, weight=1.0, reason="")
     twin = rollout(2, text="x")
@@ -60,12 +51,6 @@ def test_balance_counts_pushes() -> None:
     pushed = group(0, rollout(0), rollout(1, advantage=-1.0), rollout(2, advantage=0.0))
     assert balance(pushed) == "1 pushed up, 1 pushed down"
     assert "no push" in balance(group(0, rollout(0, advantage=0.0)))
-
-
-def test_a_changed_word_is_gone_and_new() -> None:
-    kinds = [(c.tag, c.text) for c in word_diff("7+5=1, so 31", "7+5=12, so 42")]
-    assert ("removed", "31") in kinds
-    assert ("added", "42") in kinds
 
 
 @given(st.text(max_size=60), st.text(max_size=60))

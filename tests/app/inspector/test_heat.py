@@ -11,8 +11,6 @@ from grpo_engine.events import Span
 from grpo_tui.app.inspector.layout import lay_out, token_texts
 from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.app.inspector.measures import (
-    HEAT_MODES,
-    HEAT_NAMES,
     MIN_SHADE,
     HeatMode,
     Values,
@@ -58,11 +56,6 @@ def test_no_line_is_wider_than_its_room_and_every_token_has_a_place(
     for line in lines:
         assert sum(cell_len(piece.text) for piece in line) <= width
     assert {piece.token for line in lines for piece in line} == set(range(len(tokens)))
-
-
-def test_a_line_end_is_shown_and_breaks_the_line() -> None:
-    lines = lay_out(["a\n", "b"], 10)
-    assert ["".join(piece.text for piece in line) for line in lines] == ["a⏎", "b"]
 
 
 def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:
@@ -129,15 +122,6 @@ def test_a_change_is_to_the_newest_numbers() -> None:
     twice = replace(ROW, passes=((-9.0,) * 3, (-3.0, -1.0, -1.0)))
     assert values_of("change", twice, ()) == (-2.0, 0.0, 0.0)
     assert alone("change", replace(ROW, passes=()), ()) == (0.0,) * 3
-
-
-def test_the_kinds_of_heat_are_in_order_and_each_has_a_name() -> None:
-    assert HEAT_MODES == ("push", "change", "kl", "teacher", "entropy", "clip")
-    assert tuple(HEAT_NAMES) == HEAT_MODES
-    assert list(HEAT_NAMES.values()) == [
-        "push with KL", "change of log-probability", "KL to the reference",
-        "teacher against policy", "entropy", "clip state",
-    ]  # fmt: skip
 
 
 def pieces(tokens: list[str], width: int) -> list[list[tuple[int, str, int]]]:

@@ -134,18 +134,6 @@ def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> N
         assert (down[1].contribution == 0) == (not kept)
 
 
-def test_without_what_the_sampler_gave_there_is_no_weight() -> None:
-    how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, off_policy_mask=0.1)
-    rows = tuple(replace(one, sampler=()) for one in TOKENS.rows)
-    terms = token_losses(replace(TOKENS, rows=rows), how, at=1, max_length=8)
-    assert {one.importance for answer in terms for one in answer} == {1.0}
-
-
-def test_another_clip_range_changes_what_is_clipped() -> None:
-    up, _ = token_losses(TOKENS, recipe("grpo", clip_high=0.5), at=1, max_length=8)
-    assert up[0].side == "free"
-
-
 def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
     # A = +1.21 = 1.50 by rewards - .29 by the teacher; 1.2 x 1.21 / 192 = .00756
     both, plain = term(teacher_part=-0.29, high=1.5), recipe("grpo", beta=0.0, teacher_weight=0.1)

@@ -62,14 +62,6 @@ def test_without_terms_only_probabilities_are_known() -> None:
         assert bool(highlights_of(measure, 0, ROWS, ())) == (measure == "probability")
 
 
-def test_from_any_token_the_next_clipped_one_is_the_next_in_reading_order() -> None:
-    found = in_order(highlights_of("clipped", 0, ROWS, TERMS), [0])
-    assert next_highlight("clipped", found, [0], (0, 0, 1), 1) == 1
-    assert next_highlight("clipped", found, [0], (0, 0, 1), -1) == 0
-    assert next_highlight("clipped", found, [0], (0, 1, 1), 1) is None
-    assert next_highlight("clipped", found, [0], (0, 0, 0), -1) is None
-
-
 @given(
     st.lists(st.tuples(*[st.integers(0, 3)] * 3), unique=True, max_size=12),
     st.permutations(range(4)),

@@ -154,21 +154,6 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
             assert picture.near("raw", x, y), (step, value)
 
 
-def test_a_long_run_on_watch_keeps_the_extremes_of_each_column() -> None:
-    points = [(step, math.sin(step / 40) + (step % 13) / 10) for step in range(1, 5001)]
-    snapshot = watched("reward", points, 5000)
-    (chart,) = charts_of(snapshot)
-    lines = chart_lines(chart, snapshot, LABELS + 50, 9, False)[1:]
-    picture = read(lines, LABELS)
-    columns: dict[int, list[float]] = {}
-    for step, value in points:
-        x = step * (picture.wide - 1) / 5000
-        columns.setdefault(math.floor(x + 0.5), []).append(value)
-    for x, values in columns.items():
-        for value in (min(values), max(values)):
-            assert picture.near("raw", x, picture.place(value))
-
-
 # -- Compare ------------------------------------------------------------------------------------
 
 
@@ -303,19 +288,6 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
                     assert picture.near(colour, x, picture.place(value)), (x, value)
 
 
-def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -> None:
-    lines = [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]
-    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 60, 8)
-    assert min(picture.labels.values()) <= 0.34
-    assert max(picture.labels.values()) >= 0.86
-    picture = uncrossed(picture)
-    for run, points in zip(view.runs, lines, strict=True):
-        colour = view.marker(run.id).colour
-        for step, value in points:
-            x = step * (picture.wide - 1) / end
-            assert picture.near(colour, x, picture.place(value))
-
-
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(st.lists(st.lists(SHARES, min_size=2, max_size=12), min_size=2, max_size=3))
 @example([[0.0, 0.9], [0.5, 1.0]])
@@ -418,6 +390,7 @@ def printed(lines: Iterable[str]) -> Picture:
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(40, 90), st.sampled_from([0.0, 0.9]))
 @example(("reward", [[(1, 0.1), (2, 0.1), (3, 0.1)]]), 60, 0.9)
+@example(("completions/clipped_ratio", [[(0, 1.0), (1, 0.04987)]]), 40, 0.0)
 def test_in_the_shell_each_dot_is_where_its_value_belongs(
     runs: tuple[str, list[Points]], width: int, smooth: float
 ) -> None:

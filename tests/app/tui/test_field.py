@@ -8,8 +8,6 @@ from textual.widgets import Input
 
 from grpo_tui.app.tui.app import SCREENS
 from grpo_tui.app.tui.widgets.field import Field
-from tests.app import frames
-from tests.app.rest import until
 from tests.app.script import Script
 from tests.app.tui.screens.test_watch import workbench
 
@@ -35,20 +33,6 @@ async def test_a_paste_replaces_the_selection() -> None:
         app.copy_to_clipboard("a\tb")
         await pilot.press("end", "shift+home", "ctrl+v")
         assert app.query_one(Field).value == "a b"
-
-
-@pytest.mark.parametrize("opening", ["slash", "ctrl+p", "question_mark"])
-async def test_lines_pasted_where_one_searches_stay_on_one(opening: str, tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press(opening)
-        if opening == "question_mark":
-            await pilot.press("slash")
-        await until(app, lambda: isinstance(app.focused, Input))
-        app.copy_to_clipboard("name: otter\nseed: 5\n")
-        await pilot.press("ctrl+v")
-        await pilot.pause()
-        frames.check(app)
 
 
 @pytest.mark.parametrize("mode", list(SCREENS))

@@ -15,7 +15,6 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
 from grpo_tui.app.tui.screens.base import Entry
-from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.store import ExperimentStore
@@ -84,23 +83,18 @@ async def test_without_a_run_no_metric_is_said_to_be_missing_in_it(store: Path) 
         assert values == {""}
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
+async def test_the_first_hit_is_the_metric_that_was_meant(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)):
+        every = await everything(app)
+    for words, key in (
         ("truncated", "completions/clipped_ratio"), ("slow", "time/generate"),
         ("time", "time/generate"), ("length", "completions/mean_length"), ("distance", "kl"),
         ("reference", "kl"), ("how far", "kl_to_old"), ("reward", "reward"),
         ("lr", "learning_rate"), ("furthest", "kl"),
-    ],
-)  # fmt: skip
-async def test_the_first_hit_is_the_metric_that_was_meant(
-    store: Path, words: str, key: str
-) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)):
-        every = await everything(app)
-    first = best(every, words)[0][1].name
-    assert first in (f"Metric: {spec(key).label} ({key})", f"Metric: {key}")
+    ):  # fmt: skip
+        first = best(every, words)[0][1].name
+        assert first in (f"Metric: {spec(key).label} ({key})", f"Metric: {key}"), words
 
 
 def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
@@ -159,14 +153,6 @@ async def test_a_word_of_an_answer_leads_to_its_prompt_and_one_of_the_log_to_its
         assert "completed" in log.copy_text()
 
 
-async def test_another_run_and_a_sweep_are_compared(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await take(app, pilot, "compare quick", "Compare with: quick-otter")
-        await until(app, lambda: isinstance(app.screen, CompareScreen))
-        assert len(app.screen.view.refs) == 2  # type: ignore[attr-defined]
-
-
 async def test_a_run_is_opened(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -195,7 +181,6 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
     [
         ("cispo_clip_ratio", "Metric:", "stored as"),
         ("help: alert entropy", "Help: alert entropy_collapse", "entropy collapse"),
-        ("help: groups", "Help: groups", "A row for each prompt"),
     ],
 )
 async def test_help_is_found(store: Path, text: str, name: str, words: str) -> None:

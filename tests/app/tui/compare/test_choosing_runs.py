@@ -118,15 +118,6 @@ async def test_an_opened_run_leaves_a_comparison_as_it_is(store: Path) -> None:
         assert names(screen) == ["other-1", "other-2"]
 
 
-async def test_runs_that_are_asked_for_are_not_replaced_by_the_open_one(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "lone-wolf")
-        screen = await opened(app, pilot, refs_of(store)[:2])
-        await settled(pilot, screen)
-        assert names(screen) == ["other-1", "other-2"]
-
-
 async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:

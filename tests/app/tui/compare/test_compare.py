@@ -13,10 +13,8 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
-from grpo_tui.app.tui.screens.runs import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.app import frames
@@ -29,25 +27,6 @@ from tests.app.stored import record, run_events
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return two_runs(tmp_path_factory.mktemp("store"))
-
-
-async def test_exactly_the_settings_that_differ_are_shown(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = json.loads(cli(capsys, *refs_of(store), "--json", "--db", str(store)))
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        text = frames.text(app)
-        shown = [path for path, _, _ in screen.view.settings()]
-        assert shown == ["algorithm.beta", "seed"]
-        assert "2 differ" in text
-        assert "Changed settings: algorithm.beta (0.04, 0.1), seed (0, 1)." in text
-        assert list(whole["settings"]) == shown
-        screen.action_settings()
-        await pilot.pause()
-        assert "task.name" in [path for path, _, _ in screen.view.settings()]
-        assert "all settings" in frames.text(app)
 
 
 async def test_numbers_on_screen_equal_the_store_and_the_command(
@@ -155,38 +134,7 @@ async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
         await until(app, lambda: re.search(r"● calm-otter .* \+\.13 ", frames.text(app)))
 
 
-async def test_best_last_and_value_at_the_crosshair_take_turns(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        seen = []
-        choose(screen, "reward")
-        for _ in range(3):
-            seen.append(screen.view.stat)
-            await until(app, lambda: f"Δ {screen.view.stat}" in frames.text(app))
-            await pilot.press("t")
-            await settled(pilot, screen)
-        assert seen == ["last", "best", "at"]
-
-
 # -- runs of all kinds --------------------------------------------------------------------------
-
-
-async def test_marked_runs_come_from_the_runs_screen(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        runs = app.screen
-        assert isinstance(runs, RunsScreen)
-        await pilot.pause()
-        await pilot.press("space", "down", "space", "d")
-        await pilot.pause()
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await settled(pilot, screen)
-        assert {run.name for run in screen.view.runs} == {"calm-otter", "brave-fox"}
-        await pilot.press("q")
-        await pilot.pause()
-        assert app.screen is runs
 
 
 async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ async def test_searching_keeps_matching_settings_and_metrics(store: Path) -> Non
         assert "reward" in {row.key for row in screen.view.rows}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_only_the_verdict_marks_what_is_better(
     size: tuple[int, int], store: Path, tmp_path: Path
 ) -> None:

@@ -10,9 +10,7 @@ import pytest
 from textual.widgets import Input
 
 from grpo_engine import events as ev
-from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.text.comparison import ranking_rows
-from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare import CompareScreen
@@ -20,19 +18,16 @@ from grpo_tui.app.tui.screens.compare.panels import PagePanel
 from grpo_tui.app.tui.screens.compare.render import (
     WORK,
     answers_lines,
-    ranking_lines,
     verdict,
     visible_columns,
 )
-from grpo_tui.app.tui.screens.compare.state import load_comparison
+from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
-    choose,
     cli,
-    grid_of_runs,
     opened,
     refs_of,
     settled,
@@ -42,17 +37,12 @@ from tests.app.compared import (
 )
 from tests.app.rest import until
 from tests.app.script import algorithm, evaluation, started
-from tests.app.stored import record, run_events
+from tests.app.stored import record
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return two_runs(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return grid_of_runs(tmp_path_factory.mktemp("sweep"))
 
 
 async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
@@ -74,51 +64,6 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         await settled(pilot, screen)
         assert "▸gradient norm" in frames.text(app)
         assert "answer length" not in frames.text(app)
-
-
-async def test_four_runs_have_a_column_each(sweep: Path) -> None:
-    app = workbench(sweep)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, refs_of(sweep)[:4])
-        screen.action_page("metrics")
-        screen.action_bands()
-        await settled(pilot, screen)
-        heads = [re.findall("sweep-[0-9]", line) for line in frames.frame(app)[20:]]
-        assert [f"sweep-{number}" for number in (1, 2, 3, 4)] in heads
-
-
-async def test_seeds_are_pooled_with_mean_and_interval(sweep: Path) -> None:
-    app = workbench(sweep)
-    async with app.run_test(size=(200, 60)) as pilot:
-        screen = await opened(app, pilot)
-        choose(screen, "reward")
-        await settled(pilot, screen)
-        found = screen.view.comparison
-        assert found is not None
-        assert len(found.seeds) == len(screen.view.columns) == 4
-        assert all(len(group.runs) == 2 for group in found.seeds)
-        text = frames.text(app)
-        assert "seeds as bands" in text
-        assert screen.view.page == "ranking"
-        assert "raw reward, last of each run: mean and 95% interval over seeds" in text
-        first = next(item for item in found.seeds[0].last if item.key == "reward")
-        assert first.low is not None
-        assert first.high is not None
-        name = "beta 0, learning_rate 1e−05, 2 seeds"
-        row = next(line for line in text.splitlines() if f" {name} " in line and " to " in line)
-        assert f" {short(first.mean)} " in row
-        assert f" {short(first.low)} to {short(first.high)} " in row
-        assert screen.view.charts is not None
-        assert len(screen.view.charts.charts[0].bands) == 4
-        frames.check(app)
-        await pilot.press("right_square_bracket")
-        await settled(pilot, screen)
-        interval = f"{short(first.mean)} [{short(first.low)}, {short(first.high)}]"
-        assert interval in frames.text(app)
-        screen.action_bands()
-        await settled(pilot, screen)
-        assert len(screen.view.columns) == 8
-        assert interval not in frames.text(app)
 
 
 async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path) -> None:
@@ -221,20 +166,7 @@ async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
         await until(app, lambda: app.screen is screen)
 
 
-def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3") -> None:
-    """Two runs with these shares of 128 held-out problems right at the end."""
-    for number, share in enumerate((first, second)):
-        begun = started()
-        if number:
-            begun = replace(begun, dataset_fingerprint=fingerprint)
-        events: list[ev.Event] = [begun, evaluation(3, share, "after")]
-        record(path, iter(events), name=f"run-{number}", seed=number)
-
-
-ONE_SEED = " One seed each: the interval covers other problems, not other seeds."
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decide(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -255,15 +187,6 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
                          if f" {row['setting']} " in line and row["points"] in line)  # fmt: skip
             for column in ("right", "points", "95%", "best?"):
                 assert row[column] in shown
-        first, *others = found.rankings  # a long number in one table makes its column wide in both
-        late = tuple(replace(row, reached=replace(row.reached, step=12_345_678.0))
-                     for row in first.settings)  # fmt: skip
-        found = replace(found, rankings=(replace(first, settings=late), *others))
-        lines = ranking_lines(replace(screen.view, comparison=found), 190, 40)
-        written = ["".join(piece for piece, _ in line) for line in lines]
-        heads = [line for line in written if " best? " in line]
-        assert len(heads) == 2
-        assert len({head.index(" tokens ") for head in heads}) == 1
         # the title is shorter where there is less room, but names what counts as reached
         assert re.search("sampled answers to 60 held-out problems.*; reached: [0-9.]+% right", text)
         titles = [line for line in text.splitlines() if "answers to 60 held-out problems" in line]
@@ -282,31 +205,26 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert screen.view.reach == "reward=.3"
 
 
-WHERE = "on 128 held-out problems, greedy answers, step 3"
-
-
 @pytest.mark.parametrize(
-    ("share", "expected"),
+    ("fingerprint", "begin", "end"),
     [
-        (0.75, "run-1 is better than run-0: +25 points (95%: +17.4 to +32.7), 75 and 50%, "
-               f"{WHERE}; p < .001, McNemar's exact test.{ONE_SEED}"),
-        (0.51, "No significant difference: +1.6 points (95%: 0 to +3.4), 51.6 and 50%, "
-               f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test.{ONE_SEED} "
-               "To be sure: 700 more problems."),
-        (0.5, f"run-1 and run-0 get as many right, 50%, {WHERE}; p = 1.000, McNemar's exact "
-              f"test.{ONE_SEED}"),
+        ("a1b2c3", "No significant difference: +1.6 points ", "To be sure: 700 more problems."),
+        ("other", "Which is better cannot be tested: ", "their data sets differ"),
     ],
-)  # fmt: skip
-async def test_the_verdict_of_two_runs_says_how_sure_it_is(
-    share: float, expected: str, tmp_path: Path
+)
+def test_a_verdict_that_is_not_sure_says_what_is_missing(
+    fingerprint: str, begin: str, end: str, tmp_path: Path
 ) -> None:
-    judged(tmp_path / "runs.db", 0.5, share)
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        assert verdict(screen.view) == expected
-        shown = " ".join(line.strip(" ▸") for line in frames.frame(app)[1:5])
-        assert expected in shown
+    path = tmp_path / "runs.db"
+    for number, share in enumerate((0.5, 0.51)):
+        begun = replace(started(), dataset_fingerprint=fingerprint if number else "a1b2c3")
+        events: list[ev.Event] = [begun, evaluation(3, share, "after")]
+        record(path, iter(events), name=f"run-{number}", seed=number)
+    with closing(StoreReader(path)) as reader:
+        found = load_comparison(reader, ["run-0", "run-1"], "", "step", None).comparison
+    said = verdict(View().with_comparison(found))
+    assert said.startswith(begin)
+    assert end in said
 
 
 def two_betas(path: Path) -> None:
@@ -328,7 +246,7 @@ def two_betas(path: Path) -> None:
                    algorithm=algorithm(beta=beta))  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     size: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,33 +284,6 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     assert said in printed
     assert "beta 0.4, 2 seeds (0, 1): mean and 95% interval" in printed
     assert "eval/accuracy (sampled) ↑" in printed
-
-
-async def test_other_data_refuse_the_test_and_say_so(tmp_path: Path) -> None:
-    judged(tmp_path / "runs.db", 0.5, 0.75, "other")
-    app = workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        assert verdict(screen.view).startswith("Which is better cannot be tested: no paired test")
-        assert "their data sets differ" in frames.text(app)
-
-
-def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    for name, tree in (
-        ("own", {"recipe": "grpo"}),
-        ("other", {"recipe": "grpo", "beta": 0.1}),
-    ):
-        record(path, run_events(steps=2), name=name, algorithm=tree)
-    with closing(StoreReader(path)) as reader:
-        found = load_comparison(reader, ["own", "other"], "", "step", None).comparison
-        assert found is not None
-        values = {item.path: item.values for item in found.differing}
-        assert values == {"algorithm.beta": (RECIPES["grpo"].beta, 0.1)}
-        assert found.same["algorithm.clip_high"] == RECIPES["grpo"].clip_high
-        alone = load_comparison(reader, ["own"], "", "step", None).comparison
-        assert alone is not None
-        assert alone.same["algorithm.beta"] == RECIPES["grpo"].beta
 
 
 @pytest.mark.parametrize("width", [40, 58, 74, 96, 129])

@@ -31,7 +31,6 @@ from grpo_tui.app.tui.widgets.charts.plot import (
 )
 from grpo_tui.app.tui.widgets.charts.title import Readout
 from grpo_tui.app.tui.widgets.panel import Line
-from grpo_tui.experiments.compare.values import SettingDifference
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
@@ -226,10 +225,6 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert written(plain).startswith(" held-out accuracy, sampled ↑ ")
     cut = view_of(made, "completions/clipped_ratio", [rising(20)])
     assert " answers cut ↓ " in written(chart_title(chart_of(cut), cut, 80, chosen=False))
-    assert plain[1][1] != title[1][1]
-    front, other = (look for text, look in title if text in ("86%", "50%"))
-    assert front.startswith("bold ")
-    assert not other.startswith("bold ")
     # the second run ended at step 10: its value is grey
     before = replace(view, at=10.0)
     after = readouts(chart_of(view), view)[1].value_style
@@ -238,19 +233,6 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert there == view.marker("r1").colour
     mark = readouts(chart_of(view), view)[1].mark
     assert mark == ("■ ", f"bold {view.marker('r1').colour}")
-
-
-def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> None:
-    view = view_of(made, "kl", [[(0, 0.1), (20, 0.2)], [(0, 0.3), (20, 0.4)]], at=20.0)
-    chart = chart_of(view)
-    lacking = replace(chart, curves=chart.curves[:1], missing=("r1",))
-    assert view.charts is not None
-    view = replace(view, charts=replace(view.charts, charts=(lacking,)))
-    title = written(chart_title(lacking, view, 80, chosen=False))
-    assert title.endswith("● run-0 .2  ■ run-1 none")
-    narrow = written(chart_title(lacking, view, 39, chosen=False))
-    assert narrow.endswith("● .2  ■ none")
-    assert narrow.startswith(" KL to reference ")  # neither direction is better
 
 
 def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
@@ -266,27 +248,6 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     assert unknown == ["● –", "■ –"]
 
 
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (58, "● beta 0.125, 2 seeds 1  ✚ beta 0.375, 2 seeds 1"),
-        (57, "● beta 0.125 1  ✚ beta 0.375 1"), (40, "● beta 0.125 1  ✚ beta 0.375 1"),
-        (39, "● 1  ✚ 1"),
-    ],
-)  # fmt: skip
-def test_a_title_names_bands_by_what_their_seeds_share_if_that_fits_uncut(
-    made: Made, width: int, expected: str
-) -> None:
-    view = view_of(made, "reward", [rising(20)] * 4, bands=True, at=20.0, smooth=0)
-    ((_, trace),) = chart_of(view).bands
-    chart = replace(chart_of(view), bands=((("r0", "r1"), trace), (("r2", "r3"), trace)))
-    beta = SettingDifference(path="algorithm.beta", values=(0.125, 0.125, 0.375, 0.375))
-    assert view.comparison is not None
-    view = replace(view, comparison=replace(view.comparison, differing=(beta,)))
-    title = written(chart_title(chart, view, width, chosen=False))
-    assert title.split(maxsplit=2)[2] == expected
-
-
 def test_long_names_are_cut_so_that_every_value_is_in_the_title(made: Made) -> None:
     view = view_of(made, "reward", [rising(20)] * 2, at=20.0, smooth=0)
     assert view.comparison is not None
@@ -296,17 +257,6 @@ def test_long_names_are_cut_so_that_every_value_is_in_the_title(made: Made) -> N
         title = written(chart_title(chart_of(view), view, width, chosen=False))
         assert cell_len(title) == width
         assert title.count("… 1") == 2
-
-
-def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
-    view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
-    # 11 cells on the left, one between, 5 for each of four runs, or 4 where that is too much
-    whole, closer, cut = (
-        written(chart_title(chart_of(view), view, width, chosen=False)) for width in (28, 27, 24)
-    )
-    assert whole.endswith("● 1  ■ 1  ✚ 1  ○ 1")
-    assert closer.endswith("  ● 1 ■ 1 ✚ 1 ○ 1")
-    assert cut.rstrip().endswith("● 1 ■ 1 ✚ 1 …")
 
 
 @pytest.mark.parametrize(

@@ -117,18 +117,6 @@ async def test_a_files_functions_are_offered_while_typing_and_taken_with_an_arro
         assert screen.query_one(SettingsPanel).input.value == "mine.py:accuracy"
 
 
-async def test_a_setting_with_values_opens_a_list_with_a_line_on_each(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot)
-        await go_to(pilot, screen, "algorithm.trust")
-        await pilot.press("enter")
-        assert isinstance(app.screen, Picker)
-        frames.check(app)
-        line = next(row for row in frames.frame(app) if "cispo" in row)
-        assert "the push never stops, but no token has" in line
-
-
 async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:

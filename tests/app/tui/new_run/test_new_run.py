@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.parse import read_yaml
-from grpo_engine.config.recipes import RECIPES, recipe
-from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
@@ -171,38 +169,6 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         assert screen.view.form.changed == ("algorithm.recipe",)
         await pilot.press("u", "ctrl+z")
         assert not screen.view.form.changed
-
-
-async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot)
-        screen.view = replace(screen.view, cursor="algorithm.recipe")
-        await pilot.press("slash", *"algorithm.passes", "enter")
-        await pilot.pause()
-        assert re.search(r"passes +2 +grpo has 1", frames.text(app))
-        await pilot.press("escape")
-        recipes = list(RECIPES)
-        for _ in range(recipes.index("how-much") - recipes.index("grpo")):
-            screen.view = replace(screen.view, cursor="algorithm.recipe")
-            await pilot.press("right")
-        assert screen.view.form.changed == ("algorithm.recipe",)
-        assert screen.view.name == "starter-how-much"
-        await go_to(pilot, screen, "algorithm.passes")
-        assert re.search(r" {3}passes +8 +as how-much", frames.text(app))
-        await pilot.press("enter")
-        await write(pilot, "2")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert re.search(r" ● passes +2 +← how-much has 8", frames.text(app))
-        frames.check(app)
-        await pilot.press("L")
-        await pilot.pause()
-        assert "Differs from recipe how-much: passes 2." in " ".join(frames.text(app).split())
-        await pilot.press("q")
-    with closing(StoreReader(store)) as reader:
-        algorithm = reader.queue()[-1].config["algorithm"]
-    assert AlgorithmConfig(**algorithm).resolved() == recipe("how-much", passes=2)
 
 
 async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:

@@ -113,16 +113,15 @@ def test_a_sweep_names_the_command_that_does_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_a_sweep_is_typed_launched_and_queued(
-    size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Path] = []
     monkeypatch.setattr(launch, "start_queue_worker", started.append)
     monkeypatch.setattr(ready, "require_apart", lambda configs, later: ())  # noqa: ARG005
     path = tmp_path / "grpo.db"
     app = workbench(path)
-    async with app.run_test(size=size, notifications=True) as pilot:
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
         screen = await opened(app, pilot)
         for setting, text in (("algorithm.beta", "0.04,0.4"), ("seeds", "2")):
             await go_to(pilot, screen, setting)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from textual.message import Message
 
-from grpo_engine.config.parse import Problem, build, problems
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.parse import build
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
@@ -270,31 +269,3 @@ asyncio.run(main())
         cwd=Path(__file__).parents[4],
     )  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from grpo_tui.app.tui.screens.new_run.state import preset_view
-
-    view = preset_view("starter")
-    form = view.form
-    for number, path in enumerate(("rollout.prompts", "seed", "steps", "rollout.top_k")):
-        form = form.type(path, str(number + 2))
-    view = view.with_form(form)
-    checked: list[Mapping[str, Any]] = []
-
-    def noted(tree: Mapping[str, Any], **source: str) -> RunConfig:
-        checked.append(tree)
-        return build(tree, **source)
-
-    def looked(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
-        checked.append(tree)
-        return problems(tree)
-
-    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.state.build", noted)
-    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.state.problems", looked)
-    view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
-    assert view.rows
-    assert view.form.config is not None
-    assert len(checked) == 1 + 1  # all changes at once, and the result

@@ -76,10 +76,9 @@ async def test_a_chart_alone_has_its_extremes_and_the_others_are_an_arrow_away(
         await until(app, lambda: "groups" in frames.text(app))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_the_reward_alone_keeps_its_functions(size: tuple[int, int], store: Path) -> None:
+async def test_the_reward_alone_keeps_its_functions(store: Path) -> None:
     app = workbench(store)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await opened(app, pilot, "z")
         frames.check(app)
         lines = frames.frame(app)

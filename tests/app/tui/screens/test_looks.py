@@ -10,7 +10,7 @@ from textual.color import Color as TextualColor
 
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, axis_end, cut
-from grpo_tui.app.text.numbers import change, seconds, share, signed, sparkline
+from grpo_tui.app.text.numbers import change, seconds, share, signed
 from grpo_tui.app.tui.looks.colours import PALETTES, contrast, readable, rgb, style
 from grpo_tui.app.tui.looks.themes import ExactXterm
 from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
@@ -72,12 +72,6 @@ def test_a_change_is_shown_to_the_digits_of_its_value() -> None:
     assert change(0.5, math.nan) == ""
 
 
-def test_sparklines_keep_gaps_and_extremes() -> None:
-    assert sparkline([0.0, 1.0], 8) == "▁█"
-    assert sparkline([0.0, math.nan, 1.0], 8) == "▁ █"
-    assert len(sparkline(list(range(100)), 10)) == 10
-
-
 def cells_of(steps: Sequence[int], values: Sequence[float], end: float) -> set[tuple[int, int]]:
     """The cells of a curve's dots, in a plot of 40 by 6."""
     series = Series.of("reward", steps, values)
@@ -94,11 +88,6 @@ def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
     )
     assert axis_end(170, 10_000) == axis_end(190, 10_000)
     assert before < after
-
-
-def test_not_a_number_is_a_gap() -> None:
-    values = [math.nan if 20 <= step < 60 else 1.0 for step in range(80)]
-    assert {x for x, _ in cells_of(range(80), values, 79)} == {*range(10), *range(30, 40)}
 
 
 @pytest.mark.parametrize("name", list(PALETTES))

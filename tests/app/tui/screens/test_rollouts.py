@@ -16,7 +16,6 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import measure_of
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
@@ -27,7 +26,6 @@ from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     load_group,
-    load_highlights,
     load_step,
     run_info,
     search,
@@ -36,7 +34,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import workbench
-from tests.app.frames import LOOKS, SIZES
+from tests.app.frames import SIZES
 from tests.app.rest import until
 from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.script import scored as group_scored
@@ -74,24 +72,6 @@ async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
     assert screen.view.group is None or screen.view.loaded is not None
 
 
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_frames_are_whole_at_every_size_and_theme(
-    size: tuple[int, int], theme: str, store: Path
-) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot)
-        frames.check(app)
-        text = frames.text(app)
-        assert "step 4" in text
-        assert "token 1 of" in text
-        await pilot.press("d")
-        frames.check(app)
-        await pilot.press("D", "v")
-        await settled(pilot, screen)
-        frames.check(app)
-
-
 async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -108,34 +88,6 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"new {probability(row.passes[1][2])}" in text
         ratio = math.exp(row.passes[1][2] - row.old[2])
         assert f"in each pass: 1, {short(ratio, 3)}" in text
-
-
-async def test_a_clipped_token_says_on_which_side_and_why(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        places = [
-            (g, a, t)
-            for g in range(len(screen.view.groups))
-            for a in range(4)
-            for t, term in enumerate(await terms_at(screen, pilot, g, a))
-            if term == "high"
-        ]
-        group, answer, token = places[0]
-        screen.view = screen.view.at_answer(group, answer)
-        await settled(pilot, screen)
-        screen.view = screen.view.at_token(token)
-        await pilot.pause()
-        text = frames.text(app)
-        assert "CLIPPED high" in text
-        assert "already beyond 1.2" in text
-
-
-async def terms_at(screen: RolloutsScreen, pilot: Pilot[int], group: int, answer: int) -> list[str]:
-    screen.view = screen.view.at_answer(group, answer)
-    await settled(pilot, screen)
-    assert screen.view.answer is not None
-    return [term.side for term in screen.view.answer.last]
 
 
 async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None:
@@ -249,12 +201,9 @@ async def searched(pilot: Pilot[int], screen: RolloutsScreen, text: str) -> str:
     return frames.text(screen.app)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
-async def test_a_part_of_a_word_is_found_and_shown_where_it_is(
-    size: tuple[int, int], texts: Path
-) -> None:
+async def test_a_part_of_a_word_is_found_and_shown_where_it_is(texts: Path) -> None:
     app = workbench(texts)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot, step=60, group=0, answer=0)
         shown = await searched(pilot, screen, "zeb")
         (line,) = [line for line in shown.splitlines() if "30 1a " in line]
@@ -343,21 +292,6 @@ async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
                 frames.check(app)
                 await pilot.press("down", "D", "m")
                 await settled(pilot, screen)
-
-
-async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, iter([started()]))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await app.forward(
-            "rollouts", RolloutOpened(run=1, step=0, origin="train", group=0, answer=0)
-        )
-        await pilot.pause()
-        assert "No answers are recorded" in frames.text(app)
-        assert "heat 1/6" not in frames.text(app)
-        assert "sort prompt" not in frames.text(app)
-        assert "token" not in frames.frame(app)[-1]
 
 
 def asking(
@@ -470,32 +404,6 @@ async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(sto
         await pilot.press("n")
         await settled(pilot, screen)
         assert " answer a by token " in frames.text(app)
-
-
-async def test_a_typed_step_never_leads_the_other_way(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=1)
-
-        async def typed(text: str) -> tuple[str, str]:
-            await pilot.press("at")
-            await pilot.pause()
-            assert isinstance(app.screen, Ask)
-            hint = app.screen._hint
-            await pilot.press(*map(_character_to_key, text), "enter")
-            await settled(pilot, screen)
-            return hint, app.said[-1].text if app.said else ""
-
-        hint, told = await typed("-1")  # the first pinned step is 2
-        assert "The nearest one with this prompt opens" in hint
-        assert told == "This prompt was not sampled before step 1."
-        await opened(app, pilot, step=2, origin="pinned", group=0)
-        hint, told = await typed("1")
-        assert told == "This prompt was not sampled before step 2."
-        assert (await typed("2"))[1] == "This is step 2."
-        assert (await typed(""))[1] == "No step was typed: 150 is one, -50 is 50 steps back."
-        assert screen.view.group is not None
-        assert screen.view.group.step == 2
 
 
 async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_step(
@@ -617,21 +525,6 @@ def test_a_group_whose_answers_are_not_in_the_loss_says_so_and_one_without_score
     cut_off = "the step ended before its tokens were scored"
     pushed = tuple(replace(rollout, advantage=1.0) for rollout in group.rollouts)
     assert without_losses(step, replace(group, no_signal="", rollouts=pushed), tokens) == cut_off
-
-
-def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(
-    store: Path,
-) -> None:
-    reader = StoreReader(store)
-    step = load_step(reader, run_info(reader, 1), 2)
-    reader.close()
-    group = step.groups[0]
-    answers = tuple(replace(one, clip_fraction=0.0) for one in group.rollouts)
-    calm = replace(step, groups=(replace(group, rollouts=answers),))
-    closed = StoreReader.__new__(StoreReader)  # cannot read anything
-    assert load_highlights(closed, calm, "clipped") == ()
-    with pytest.raises(AttributeError):
-        load_highlights(closed, calm, "kl")
 
 
 async def test_steps_add_up_while_one_is_still_being_read(store: Path) -> None:

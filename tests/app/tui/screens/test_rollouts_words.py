@@ -206,7 +206,9 @@ def test_the_nearest_visit_is_on_the_side_that_was_typed_or_a_pinned_one(store: 
             at = load_step(reader, run_info(reader, 1), step, origin)
             return View(step=at, detail=load_group(reader, at, at.groups[0]))
 
-        pinned, last, once = view(4, "pinned"), view(6, "pinned"), view(3, "train")
+        first, pinned, last = (view(step, "pinned") for step in (2, 4, 6))
+        once = view(3, "train")
+    assert first.visit_near(1) == "This prompt was not sampled before step 2."
     assert pinned.visit_near(3) == (2, "pinned", 0)
     assert pinned.visit_near(60) == (6, "pinned", 0)
     assert pinned.visit_near(4) == "This is step 4."

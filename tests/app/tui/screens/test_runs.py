@@ -30,7 +30,6 @@ from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RunSummary
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
-from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import algorithm, started
 from tests.app.stored import record, run_events
@@ -60,22 +59,6 @@ async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
     assert screen.view.loaded
     assert selected is None or (preview and preview.detail.summary.key == selected.key)
     return screen
-
-
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_frames_are_whole_at_every_size_and_theme(
-    size: tuple[int, int], theme: str, store: Path
-) -> None:
-    app = workbench(store, theme)
-    async with app.run_test(size=size) as pilot:
-        await ready(app, pilot)
-        frames.check(app)
-        assert "otter-2" in frames.text(app)
-        await until(app, lambda: "pause run" not in frames.text(app), app.frame_now)  # all ended
-        await pilot.press("g")
-        await ready(app, pilot)
-        frames.check(app)
-        assert "recipe grpo  (3)" in frames.text(app)
 
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
@@ -386,25 +369,6 @@ async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
         await pilot.press("x")
         await pilot.pause()
         assert len(screen.view.runs) == 1
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_an_empty_store_shows_one_card_that_starts_a_run(
-    size: tuple[int, int], tmp_path: Path
-) -> None:
-    path = tmp_path / "runs.db"
-    ExperimentStore(path).close()
-    app = workbench(path)
-    async with app.run_test(size=size) as pilot:
-        await ready(app, pilot)
-        frames.check(app)
-        text = frames.text(app)
-        assert "two-minute starter run" in text
-        assert "play the recorded run" in text
-        assert "a run of your own" in text
-        await until(app, lambda: "⏎ starter run  " in frames.frame(app)[-1], app.frame_now)
-        assert "P recorded run" in frames.frame(app)[-1]
-        assert "space mark" not in frames.text(app)
 
 
 @pytest.mark.parametrize("width", range(30, 220, 7))

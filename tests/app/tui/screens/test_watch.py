@@ -14,7 +14,6 @@ from grpo_engine import events as ev
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
@@ -30,7 +29,7 @@ from grpo_tui.app.tui.screens.watch.state import rows_of as rows_of_charts
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app import frames
-from tests.app.frames import LOOKS, SIZES
+from tests.app.frames import SIZES
 from tests.app.rest import until
 from tests.app.script import (
     FIRST_WALL_TIME,
@@ -62,26 +61,6 @@ async def settle(pilot: Pilot[int], app: Workbench) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_frames_are_whole_at_every_size_and_theme(
-    size: tuple[int, int], theme: str, tmp_path: Path
-) -> None:
-    app = workbench(SHORT.sampling(), tmp_path, theme)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot, app)
-        frames.check(app)
-        text = frames.text(app)
-        assert "Sampling 64 answers to 8 prompts" in text
-        assert "s/step" in text
-        assert "…" not in frames.frame(app)[2]
-        assert "step 25/60" in text or "25/60" in text
-        assert "answers to prompt 1" in text
-        assert " smoothed · " in rows_of(app, "#curves")[0] or "lines smoothed," in text
-        if size[1] > 24:
-            assert "━ accuracy ×1 " in text
-            assert "No reward hacking seen: accuracy " in text
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_hostile_text_reaches_no_terminal(size: tuple[int, int], tmp_path: Path) -> None:
     app = workbench([started(), *SHORT.events(), hostile_group(25)], tmp_path)
@@ -106,35 +85,18 @@ def evaluated(step: int, first: int) -> Iterator[ev.Event]:
         yield ev.GroupScored(step=step, group=replace(group, origin="eval"))
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
-    size: tuple[int, int], tmp_path: Path
-) -> None:
+async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(tmp_path: Path) -> None:
     done = ev.RunFinished(step=24, reason="completed", summary={})
     app = workbench([*SHORT.events(), *evaluated(24, 512), done], tmp_path)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         frames.check(app)
         text = frames.text(app)
         assert "answers to prompt 1" in text
         assert "a–h" in text
         assert "completed" in text
-        # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase; if narrow, .1 and .2 join them
-        assert "completed after 50s  per step  generate" in text
-        short = r"update \.6s  other \.[345]s"
-        whole = r"score \.1s  logprobs \.2s  update \.6s  other \.[012]s"
-        wanted = short if size == (80, 24) else whole
-        assert re.search(rf"generate 1\.2s ◂ slowest  {wanted}", text)
-
-
-async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Path) -> None:
-    app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        lanes = app.screen.query_one(Answers)
-        assert lanes.group is not None
-        title = f"answers to prompt 1: {question(lanes.group.prompt_text)}"
-        assert f"╭─ {title} " in frames.text(app)
+        # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase
+        assert re.search(r"generate 1\.2s .*update \.6s  other \.[012]s", text)
 
 
 @given(
@@ -148,26 +110,6 @@ def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
     ((text, _),) = reason_line(f"{right}, all scored {score}", width)
     assert len(text) <= width
     assert "all scored" in text
-
-
-async def test_arrows_choose_the_prompt_that_the_answers_belong_to(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        await pilot.press("n", "n")
-        assert "answers to prompt 3" in frames.text(app)
-        await pilot.press("p")
-        assert "answers to prompt 2" in frames.text(app)
-
-
-async def test_pause_shows_at_once_and_goes_to_the_engine(tmp_path: Path) -> None:
-    app = workbench(SHORT.sampling(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        await pilot.press("full_stop")
-        assert "Pausing at" in frames.text(app)
-        assert app.session is not None
-        assert app.session.feed.asked == ["pause"]  # type: ignore[attr-defined]
 
 
 async def test_a_frozen_view_holds_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -338,21 +280,6 @@ async def test_before_its_first_step_a_run_says_what_it_waits_for(tmp_path: Path
         assert "0/" not in top
 
 
-async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        app.screen.query_one(Answers).focus()
-        await pilot.press("z")
-        frames.check(app)
-        assert app.screen.query_one(Answers).size.width >= 118
-        await until(app, lambda: "z all panels" in frames.frame(app)[-1])
-        await pilot.press("escape")
-        await pilot.pause()
-        assert app.screen.query_one(Answers).size.width < 80
-        await until(app, lambda: "all panels" not in frames.frame(app)[-1])
-
-
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
     tmp_path: Path,
 ) -> None:
@@ -430,25 +357,6 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await pilot.press("escape")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)
-
-
-async def test_the_signal_is_that_of_the_groups_shown(tmp_path: Path) -> None:
-    """Step 4 has its scores and is still being updated; all groups of step 3 had a signal."""
-
-    def events() -> Iterator[ev.Event]:
-        for event in Script(steps=3, total_steps=9, prompts=4, group=4, progress=False).events():
-            if isinstance(event, ev.StepFinished):
-                event = replace(event, metrics={**event.metrics, "frac_reward_zero_std": 0.0})
-            yield event
-        for index in range(4):
-            answers = [("3", index == 0 and at == 0, False) for at in range(4)]
-            yield scored(4, index, (1, 2), answers)
-
-    app = workbench(events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        assert app.screen.query_one(Groups).snapshot.groups_step == 4
-        assert re.search(r" signal [▁▂▃▄▅▆▇█ ]+ 25%", frames.text(app))
 
 
 def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() -> None:
