@@ -54,27 +54,12 @@ def test_shares_lie_from_0_to_1_and_amounts_are_not_negative() -> None:
     assert natural_range("value/explained_variance") == (-math.inf, 1.0)
 
 
-# what `_metrics` of TRL 1.16's GRPOTrainer gets, and what its Trainer logs beside it
-OF_TRL = {
-    "num_tokens", "step_time", "reward", "reward_std", "frac_reward_zero_std", "rewards/NAME/mean",
-    "rewards/NAME/std", "completions/mean_length", "completions/min_length",
-    "completions/max_length", "completions/clipped_ratio", "completions/mean_terminated_length",
-    "completions/min_terminated_length", "completions/max_terminated_length",
-    "tools/call_frequency", "tools/failure_frequency", "sampling/sampling_logp_difference/mean",
-    "sampling/sampling_logp_difference/max", "sampling/importance_sampling_ratio/min",
-    "sampling/importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/max",
-    "policy_loss", "entropy_coef", "aux_loss", "kl", "entropy", "clip_ratio/low_mean",
-    "clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio/low_min", "clip_ratio/high_max",
-    "cispo_clip_ratio", "vespo/phi_seq_mean", "loss", "grad_norm", "learning_rate",
-}  # fmt: skip
-
-
-def test_the_page_says_of_each_metric_of_trl_whether_ours_is_the_same() -> None:
+def test_what_the_page_calls_a_metric_of_ours_and_of_trl_is_one_of_ours() -> None:
     page = (Path(__file__).parents[2] / "docs" / "maths.md").read_text(encoding="utf-8")
     table = page.partition("## TRL's metrics")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     ours = {name: row[2].strip() for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
-    assert ours.keys() == OF_TRL | {"log_metric"}
-    for name in OF_TRL:
-        if ours[name] in ("same", "other"):
+    assert {"same", "other"} <= set(ours.values())
+    for name, comparison in ours.items():
+        if comparison in ("same", "other") and name != "log_metric":  # which is a function
             assert is_metric(name.replace("NAME", "f")), name

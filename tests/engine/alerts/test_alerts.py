@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.alerts import rules as alert_rules
 from grpo_engine.alerts.rules import Limits
 from grpo_engine.alerts.state import REPEAT, Alerts
 from grpo_engine.config.mismatch import ROUNDING
@@ -330,34 +329,6 @@ def test_greedy_and_sampled_accuracy_are_never_compared() -> None:
     assert set(first_steps(fold(rows, evaluations=worse))) == {"held_out_fell"}
 
 
-def test_the_evaluation_after_the_last_step_is_judged() -> None:
-    rows = [healthy(n) for n in range(1, 31)]
-    found = fold(rows, evaluations=[evaluated(0, 0.8), evaluated(30, 0.4)])
-    assert first_steps(found) == {"held_out_fell": 30}
-
-
-# Reward while the format is learned first and the right answers follow.
-FORM_FIRST = {
-    n: {
-        "reward": rising(0.5, 1.4, min(n, 30)) + 0.02 * (-1) ** n,
-        "rewards/exact/mean": 0.44 + 0.02 * (-1) ** n,
-        "rewards/format/mean": rising(0.1, 0.5, min(n, 30)),
-        "rewards/format/std": 0.2,
-    }
-    for n in range(1, 41)
-}
-
-
-def test_a_model_whose_held_out_accuracy_rises_is_not_accused_of_hacking() -> None:
-    rows = [healthy(n) | row for n, row in FORM_FIRST.items()]
-    tried = [evaluated(step, rising(0.44, 0.83, step, 40)) for step in range(0, 41, 10)]
-    assert fold(rows, evaluations=tried) == []
-    # the same numbers without a rise on held-out problems do accuse it
-    flat = [evaluated(step, 0.44) for step in range(0, 41, 10)]
-    assert "format_hacking" in first_steps(fold(rows, evaluations=flat))
-    assert "format_hacking" in first_steps(fold(rows))
-
-
 def test_a_reward_for_short_answers_that_kills_the_right_ones_is_noticed() -> None:
     def hacked(n: int) -> Numbers:
         gone = min(1.0, n / 15)  # length 18 to 1.5 tokens, right answers .06 to .008
@@ -443,18 +414,6 @@ def test_right_answers_are_spoken_of_only_where_there_is_an_accuracy_function() 
         found = fold(rows, Limits(updates_per_step=2, accuracy=accuracy))
         assert {alert.rule for alert in found} == {"length_collapse", "duplicates"}
         assert {"are right" in alert.explanation for alert in found} == {said}
-
-
-def test_a_reward_for_repeated_tags_is_noticed_while_accuracy_stands() -> None:
-    def hacked(n: int) -> Numbers:
-        return {"reward": 0.5 + 12.5 * n / 40, "rewards/tags/mean": 0.1 + 12.5 * n / 40,
-                "rewards/tags/std": 1.0, "rewards/exact/mean": 0.34 + 0.03 * (-1) ** n,
-                "kl": 0.1 * n}  # fmt: skip
-
-    found = fold([healthy(n) | hacked(n) for n in range(1, 41)])
-    accused = [alert for alert in found if alert.rule == "format_hacking"]
-    assert accused
-    assert "from tags" in accused[0].explanation
 
 
 def noisy(start: float, end: float, steps: int, noise: float, seed: int) -> list[float]:
@@ -576,24 +535,6 @@ def test_a_reward_at_its_maximum_beside_wrong_answers_is_saturated() -> None:
     assert "reward_saturated" not in first_steps(fold(half))
 
 
-def test_the_names_of_rules_are_data_and_keep_those_of_older_files() -> None:
-    older = {
-        "no_signal", "format_hacking", "kl_above_limit", "kl_exploding", "entropy_collapse",
-        "length_growth", "most_truncated", "clip_too_much", "clip_never", "gradient_spike",
-        "sampler_disagrees", "many_masked", "reward_slow", "reward_constant", "duplicates",
-        "memory_near_limit", "step_time_doubled", "held_out_flat",
-    }  # fmt: skip
-    assert older <= set(alert_rules.RULES)
-
-
-def test_a_rule_is_stored_under_its_name_whatever_its_function_is_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = alert_rules.Alert(severity="info", explanation="e", remedy="r")
-    monkeypatch.setattr("grpo_engine.alerts.state.RULES", {"stored": lambda _: found})
-    assert [alert.rule for alert in fold([healthy(1)])] == ["stored"]
-
-
 def test_evaluations_of_an_older_checkpoint_are_dropped_as_their_modes_are_unknown() -> None:
     alerts = Alerts(LIMITS)
     alerts.restore({"history": [], "start": [], "evaluations": [[0, 0.8], [0, 0.4]], "raised": {}})
@@ -618,15 +559,12 @@ ROUNDED = {MEAN: 0.004, MOST: 0.4}  # two kernels that round bfloat16 differentl
         ("float32", False, {}, {MEAN: 2e-4, MOST: 5e-4}, MEAN),
         ("float32", False, {}, {MEAN: 2e-6, MOST: 2e-3}, MOST),
         ("bfloat16", False, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
-        ("bfloat16", False, {}, {MEAN: 0.0005, MOST: 0.3}, MOST),
         # one logit rounded to its other neighbour
         ("bfloat16", False, {}, {MEAN: 4e-6, MOST: 0.125}, None),
         ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 4e-6, MOST: 0.125}, None),
-        ("float16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1e-6, MOST: 0.0157}, None),
         # corrected: 5 x 0 is less than what rounding explains, .001
         ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
         # 5 x .004 = .02: as far as the first step's gap makes likely
-        ("bfloat16", True, ROUNDED, ROUNDED, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.019, MOST: 0.99}, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.021, MOST: 0.4}, MEAN),
         # 4 x .25 = 1: a larger first gap raises the limit no further

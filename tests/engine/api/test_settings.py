@@ -245,17 +245,3 @@ def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
         "a": "grpo_engine.environments.guess:Guess", "b": "python:Local", "c": "c.py:C",
     }  # fmt: skip
     assert given.environments == {"python:Local": instance}
-
-
-def test_a_note_says_what_runs_in_this_process() -> None:
-    config, given = settings_of(None, None, {"rewards": [length]})
-    assert given.note(config.task) == ""  # any process can import it
-    config, given = settings_of(
-        None, None, {"rewards": [lambda **_: []], "tools": [calculator], "environment": Local()}
-    )
-    assert given.note(config.task) == (
-        "reward lambda and tool grpo_engine.environments.calculator:calculator and environment "
-        "Local run in this Python process, because they cannot be imported in a process of their "
-        "own: there is no time limit, and only grpo_engine.resume(run, rewards=[…], "
-        "environment=…) resumes the run"
-    )

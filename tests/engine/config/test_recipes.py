@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import (
-    MEANINGS,
     RECIPES,
     SETTINGS,
     Recipe,
@@ -22,30 +21,6 @@ from grpo_engine.config.recipes import (
 )
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import RecipeError
-from grpo_engine.maths import signal as signals
-
-SHIPPED: list[str] = [
-    "reinforce",
-    "reinforce-baseline",
-    "off-policy",
-    "grpo",
-    "grpo-iterative",
-    "grpo-process",
-    "grpo-sequence",
-    "dr-grpo",
-    "dapo",
-    "gspo",
-    "luspo",
-    "cispo",
-    "sapo",
-    "vespo",
-    "bnpo",
-    "rloo",
-    "how-much",
-    "ppo",
-    "distill",
-    "sft",
-]
 
 # recipe: signal, ratio, trust, anchor, weight, passes
 ANSWERS = {
@@ -109,10 +84,10 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def test_every_recipe_of_the_table_ships() -> None:
-    assert list(RECIPES) == SHIPPED
+    assert list(RECIPES) == list(ANSWERS)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", ANSWERS)
 def test_a_recipe_gives_the_answers_of_the_table(name: str) -> None:
     made = recipe(name)
     assert made.name == name
@@ -127,7 +102,7 @@ def test_a_recipe_gives_the_answers_of_the_table(name: str) -> None:
     assert {key: getattr(made, key) for key in OWN.get(name, {})} == OWN.get(name, {})
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", ANSWERS)
 def test_a_shipped_recipe_passes_its_own_rules(name: str) -> None:
     made = RECIPES[name]
     every = {key: getattr(made, key) for key in SETTINGS if key != "anchor"}
@@ -167,26 +142,13 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("grpo", {"clip_hi": 0.3}, "did you mean clip_high"),
         ("grpo", {"trust": "clamp"}, "trust must be one of none, clip"),
         ("grpo", {"clip_low": 1.5}, "clip_low must be a number ≥ 0 and ≤ 1, such as 0.2; got 1.5"),
-        ("grpo", {"clip_low": "a"}, "clip_low must be a number ≥ 0 and ≤ 1, such as 0.2; got 'a'"),
-        (
-            "grpo",
-            {"clip_low": "nan"},
-            "clip_low must be a number ≥ 0 and ≤ 1, such as 0.2; got 'nan'",
-        ),
         ("grpo", {"clip_low": True}, "clip_low must be"),
-        (
-            "grpo",
-            {"clip_high": float("nan")},
-            "clip_high must be a number ≥ 0, such as 0.2; got nan",
-        ),
-        ("grpo", {"beta": -0.1}, "beta must be a number ≥ 0"),
+        ("grpo", {"clip_high": math.nan}, "clip_high must be a number ≥ 0, such as 0.2; got nan"),
         ("grpo", {"beta": None}, "beta must be a number ≥ 0, such as 0.04; got nothing"),
         ("grpo", {"delta": 1.0}, "delta must be none \\(off\\) or a number > 1"),
         ("grpo", {"passes": 1.5}, "passes must be a whole number ≥ 1, such as 1; got 1.5"),
-        ("grpo", {"passes": 0}, "passes must be a whole number ≥ 1, such as 1; got 0"),
         ("grpo", {"mask_truncated": 1}, "mask_truncated must be true or false; got 1"),
         ("grpo", {"importance_cap": 0.5}, "would shrink every weight"),
-        ("grpo", {"entropy_top_quantile": 0.0}, "entropy_top_quantile must be a number > 0"),
         ("grpo", {"ratio": "none"}, "trust=clip bounds a ratio, but ratio=none has none"),
         ("reinforce", {"trust": "clip"}, "trust=clip bounds a ratio"),
         ("reinforce", {"passes": 2}, "ratio=none is right for fresh samples only"),
@@ -208,17 +170,14 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("dapo", {"ref_refresh_every": 5}, "only with an anchor"),
         ("grpo", {"lam": 0.9}, "only with signal=gae"),
         ("grpo", {"importance_floor": 0.5}, "only with importance_cap above 0"),
-        ("grpo", {"importance_mode": "token_mask"}, "only with importance_cap above 0"),
         ("grpo", {"importance_cap": 2.0, "importance_floor": 1.5}, "≥ 0 and ≤ 1"),
         (
             "grpo",
             {"importance_cap": 1.0, "importance_floor": 1.0},
             "every weight would be the same",
         ),
-        ("grpo", {"off_policy_mask": -1.0}, "off_policy_mask must be a number ≥ 0"),
         ("vespo", {"ratio": "token"}, "trust=vespo always takes the ratio of whole answers"),
         ("vespo", {"ratio": "none"}, "trust=vespo bounds a ratio"),
-        ("vespo", {"vespo_lambda_pos": 0.0}, "vespo_lambda_pos must be a number ≥ 0.0001"),
         ("grpo", {"vespo_k_pos": 1.0}, "only with trust=vespo"),
         ("dapo", {"anchor_reweighted": True}, "only with an anchor in the loss and a ratio"),
         ("rloo", {"anchor_reweighted": True}, "only with an anchor in the loss and a ratio"),
@@ -267,16 +226,6 @@ def test_the_lab_steps_through_legal_values(name: str) -> None:
     assert [SETTINGS[name].checked(value) for value in SETTINGS[name].steps] == [
         *SETTINGS[name].steps
     ]
-
-
-def test_signals_of_the_maths_that_read_siblings_are_those_said_to_compare_them() -> None:
-    # `process` is not in the table of the maths: it normalises over steps, and `gae` needs no group
-    compares = {name: meaning.compares for name, meaning in MEANINGS["signal"].items()}
-    assert {name for name in signals.SIGNALS if compares[name] == "completions"} == {
-        "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
-    }  # fmt: skip
-    assert compares["process"] == "steps"
-    assert not any(compares[name] for name in ("return", "minus_batch_mean", "gae"))
 
 
 def test_a_process_signal_needs_no_second_answer() -> None:

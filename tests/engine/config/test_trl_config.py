@@ -54,13 +54,6 @@ def test_rewards_normalised_before_the_sum_are_so_by_group_whatever_the_scaling(
     assert (recipe.signal, recipe.combine) == ("group_standard", "normalize_then_sum")
 
 
-def test_gspo_in_trls_words_is_the_sequence_ratio() -> None:
-    recipe = config(
-        loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
-    ).algorithm.resolved()
-    assert (recipe.ratio, recipe.clip_low, recipe.clip_high) == ("sequence_mean", 3e-4, 4e-4)
-
-
 def test_batches_become_prompts_minibatches_and_steps() -> None:
     # 4 rows x 8 steps per generation = 32 rows = 4 groups of 8; 8 / 2 = 4 updates per pass, twice
     tree, notes = translate(
@@ -259,11 +252,6 @@ def test_a_reference_is_synced_after_as_many_updates_as_in_trl() -> None:
     given = {"beta": 0.04, "sync_ref_model": True, "num_iterations": 4}
     made = config(**given, ref_model_sync_steps=8).algorithm
     assert made.ref_refresh_every == 2
-
-
-def test_every_name_has_one_meaning() -> None:
-    assert not UNLIKE.keys() & TRANSLATED
-    assert not UNNEEDED.keys() & (TRANSLATED | UNLIKE.keys())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whole runs with environments: recorded, resumed, on two ranks, with tools and TRL's classes."""
+"""Whole runs with environments: recorded, resumed, and with hostile ones."""
 
 import json
 import os
@@ -22,9 +22,7 @@ from grpo_engine.events import (
     Event,
     GroupScored,
     NoteWritten,
-    PhaseStarted,
     RunFinished,
-    Span,
     StepFinished,
     StepSkipped,
     TokensScored,
@@ -63,7 +61,6 @@ STOPS = ["a", "e", "i", "o", "u", " ", "1", "2", "3"]
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_world(tmp_path_factory.mktemp("turns"))
     (folder / "turns.py").write_text(TURNS)
-    (folder / "trl.py").write_text(TRL)
     return folder
 
 
@@ -215,32 +212,6 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     assert skipped == [(step, reason) for step, every in empty.items() if all(every)]
 
 
-def test_environment_tokens_are_in_the_context_and_not_in_the_loss(whole: list[Event]) -> None:
-    spans: dict[tuple[int, int, int], tuple[Span, ...]] = {}
-    masked = 0
-    for event in whole:
-        if isinstance(event, GroupScored) and event.group.origin == "train":
-            for one in event.group.rollouts:
-                spans[event.step, event.group.index, one.index] = one.spans
-        if isinstance(event, TokensScored) and event.origin == "train":
-            for numbers in event.numbers:
-                own = spans[event.step, event.group, numbers.index]
-                length = sum(span.length for span in own)
-                mask = numbers.mask or (1,) * length
-                for span in own:
-                    inside = mask[span.start : span.start + span.length]
-                    assert set(inside) <= {int(span.kind == "model")}
-                    masked += span.kind == "environment" and span.length > 0
-    assert masked
-
-
-def test_the_same_settings_give_the_same_dialogues(
-    world: Path, whole: list[Event], tmp_path: Path
-) -> None:
-    again = events_of(with_turns(world), tmp_path)
-    assert facts(again) == facts(whole)
-
-
 CHILD = """
 import json, os, sys
 from pathlib import Path
@@ -309,94 +280,6 @@ def test_recipes_train_on_dialogues(world: Path, tmp_path: Path, changes: dict[s
     assert max(gaps) < 1e-3
 
 
-TRL = '''
-class Counter:
-    """As in TRL's documentation: public methods are tools."""
-
-    def reset(self, **kwargs) -> str | None:
-        self.counter = 0
-        self.reward = 0.0
-        return " Count up."
-
-    def increment(self, step: int) -> int:
-        """
-        Increment the internal counter.
-
-        Args:
-            step: Value to add to the counter.
-
-        Returns:
-            The updated counter value.
-        """
-        self.counter += step
-        self.reward = float(self.counter)
-        return self.counter
-
-    def get_reward(self) -> float:
-        return self.reward / 10
-
-
-def multiply(a: int, b: int) -> int:
-    """
-    Multiplies two integers.
-
-    Args:
-        a: The first integer.
-        b: The second integer.
-
-    Returns:
-        The product of the two integers.
-    """
-    return a * b
-
-
-def reward_func(environments, **kwargs):
-    return [env.reward for env in environments]
-
-
-def said(completions, **kwargs):
-    assert all(isinstance(one, list) for one in completions)
-    return [float(sum(m["role"] == "tool" for m in one)) for one in completions]
-'''
-
-
-def test_classes_and_functions_of_trls_documentation_run_unchanged(
-    world: Path, tmp_path: Path
-) -> None:
-    """The prefill begins each answer with a call, which the random model's text then breaks."""
-    model = write_model(tmp_path / "model", max_position_embeddings=4096)
-    chats = [[{"role": "user", "content": f"say {number}: "}] for number in range(40)]
-    (tmp_path / "chats.jsonl").write_text(
-        "".join(json.dumps({"prompt": chat}) + "\n" for chat in chats)
-    )
-    config = settings(
-        world, steps=1, model={"path": str(model)},
-        task={
-            "name": str(tmp_path / "chats.jsonl"),
-            "environment": f"{world}/trl.py:Counter", "tools": [f"{world}/trl.py:multiply"],
-            "prefill": '<tool_call>{"name": "increment", "arguments": {"step": 3}}</tool_call>',
-            "max_turns": 2, "system_prompt": "Count.",
-        },
-        rewards={"functions": [f"{world}/trl.py:reward_func", f"{world}/trl.py:said"]},
-        rollout={"stop": STOPS, "max_new_tokens": 30},
-    )  # fmt: skip
-    events = events_of(config, tmp_path / "run")
-    assert isinstance(events[-1], RunFinished), events[-1]
-    (first, *_) = groups(events)
-    assert "Count up." in first.group.prompt_text
-    assert '"name": "increment"' in first.group.prompt_text
-    assert '"name": "multiply"' in first.group.prompt_text
-    called = [one for one in first.group.rollouts if len(one.spans) > 1]
-    assert called
-    for one in called:
-        assert "⚙ increment(3) → 3" in one.text or one.finish in ("turns", "stop")
-        values = {reward.name: reward.value for reward in one.rewards}
-        assert values == {"reward_func": 3.0, "said": 1.0, "Counter": 0.3}
-    metrics = next(event.metrics for event in events if isinstance(event, StepFinished))
-    assert metrics["tools/call_frequency"] > 0
-    assert metrics["tools/failure_frequency"] == 0
-
-
 def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path: Path) -> None:
     """Half of all tokens end a turn, so that every answer gets to the second, where they strike."""
     (tmp_path / "strict.jinja").write_text(
@@ -458,11 +341,6 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
         if child.status() != psutil.STATUS_ZOMBIE and "environments" in " ".join(child.cmdline())
     ]  # fmt: skip
     assert left == []
-
-
-def test_phases_are_announced_as_without_environments(whole: list[Event]) -> None:
-    phases = [event.phase for event in whole if isinstance(event, PhaseStarted) and event.step == 1]
-    assert phases[:3] == ["generate", "score", "logprobs"]
 
 
 def test_the_phases_of_a_step_sum_to_its_time(whole: list[Event]) -> None:

@@ -172,15 +172,6 @@ def leaves_daemons_and_hangs(completions: list[str], path: list[str], **kwargs: 
     return []
 
 
-def writes_garbage(completions: list[str], **kwargs: Any) -> list[float]:
-    for fd in range(3, 500):
-        try:
-            os.write(fd, b"garbage\n" * 10)
-        except OSError:
-            continue
-    return [1.0] * len(completions)
-
-
 def changes_its_input(completions: list[str], **kwargs: Any) -> list[float]:
     completions[:] = ["gone"] * len(completions)
     return [random.random() * 0] * len(completions)

@@ -365,14 +365,6 @@ def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: P
     assert pid_of(made) is None
 
 
-def test_closing_ends_the_worker(tmp_path: Path) -> None:
-    with worker(tmp_path, "length_of") as made:
-        pid = pid_of(made)
-        score(made, "a")
-    assert pid is not None
-    until(lambda: not alive(pid))
-
-
 def test_processes_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path) -> None:
     wanted = tmp_path / "pids"
     with worker(tmp_path, "leaves_daemons") as made:
@@ -391,13 +383,6 @@ def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
         assert problems_of(score(made, "a", path=[str(wanted)]))[0].cause == "timeout"
         pids = list(map(int, wanted.read_text().split()))
         until(lambda: not any(map(alive, pids)))
-
-
-def test_garbage_in_the_pipe_of_replies_is_a_problem_of_the_function(tmp_path: Path) -> None:
-    with worker(tmp_path, "writes_garbage", "length_of") as made:
-        scored = score(made, "ab")
-        assert values_of(scored) == ((None,), (2.0,))
-    assert "wrote into the pipe of its replies" in problems_of(scored)[0].message
 
 
 @pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c", "leaves_daemons_and_hangs"])

@@ -329,30 +329,6 @@ def test_a_slow_environment_holds_up_the_others_once(
     assert episodes.waited == 2.5
 
 
-def test_a_slow_environment_does_not_hold_up_the_others(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decode, "PATIENCE", 0.0)
-    ended: list[tuple[int, int]] = []
-
-    class Slow(Scripted):
-        def ask(self, place: int, answer: str, usage: Usage) -> None:
-            super().ask(place, answer, usage)
-            ended.append((place, self.turns[place]))
-
-    episodes = Slow(REPLIES, delays={(0, 0): 10_000})
-    monkeypatch.setattr(decode, "TICK", 0.0)
-    sampling = Sampling(max_new_tokens=60, stop=STOPS)
-    rollouts = sample(policy, sampling, dialogues(episodes))
-    others = [at for at, (place, _) in enumerate(ended) if place != 0]
-    second = ended.index((0, 2)) if (0, 2) in ended else len(ended)
-    assert second > max(others)
-    expected = one_by_one(
-        policy, PROMPTS, sampling, dialogues(Scripted({})), REPLIES, seed=1, step=2
-    )
-    assert [one.ids for one in rollouts] == [one.ids for one in expected]
-
-
 def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy) -> None:
     events, rollouts = drain(
         sample_groups(
@@ -365,6 +341,7 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
     ends, lengths, waits = {}, Counter[tuple[int, int]](), set()
     for event in events:
         assert isinstance(event, RolloutsAdvanced)
+        progress = event.finished, event.total
         for delta in event.rows:
             key = (delta.group, delta.index)
             shown[key] = shown.get(key, "") + delta.text
@@ -373,6 +350,7 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
             spans[key] = [*spans.get(key, []), *delta.spans]
             waits |= {key} if delta.waits else set()
             assert not delta.waits or delta.finish is None
+    assert progress == (len(rollouts), len(rollouts))
     assert shown == {(one.group, one.index): one.text for one in rollouts}
     assert ends == {(one.group, one.index): one.finish for one in rollouts}
     assert lengths == {(one.group, one.index): one.length for one in rollouts}

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_engine.config.settings import ModelConfig, RolloutConfig
-from grpo_engine.control import Control, StopNow
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.control import Control
 from grpo_engine.errors import DataError
-from grpo_engine.events import NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
+from grpo_engine.events import NoteWritten, RunPaused, RunResumed
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
@@ -178,15 +178,6 @@ def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
             assert found == pytest.approx(rollouts[row].raw_logprobs, abs=1e-3)
 
 
-def test_noise_belongs_to_the_completion_and_not_to_its_batch(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    whole = sample(policy, Sampling(max_new_tokens=20))
-    alone = [replace(PROMPTS[1], group=7, rows=2)]
-    part = sample(policy, Sampling(max_new_tokens=20), alone)
-    expected = [rollout.ids for rollout in whole if rollout.group == 1][:2]
-    assert [rollout.ids for rollout in part] == expected
-
-
 @pytest.mark.parametrize("change", ["seed", "step", "attempt", "key"])
 def test_another_seed_step_attempt_or_prompt_draws_other_noise(
     make_policy: MakePolicy, change: str
@@ -239,36 +230,6 @@ def test_a_think_budget_closes_the_thought_and_marks_what_it_set(make_policy: Ma
         assert rollout.raw_logprobs[10] < 0
 
 
-def test_progress_tells_every_row_and_its_text(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    events, rollouts = drain(
-        sample_groups(policy, PROMPTS, Sampling(max_new_tokens=30), seed=1, step=2)
-    )
-    progress = [event for event in events if isinstance(event, RolloutsAdvanced)]
-    texts = {(rollout.group, rollout.index): "" for rollout in rollouts}
-    for event in progress:
-        for row in event.rows:
-            texts[row.group, row.index] += row.text
-    assert texts == {(rollout.group, rollout.index): rollout.text for rollout in rollouts}
-    assert progress[-1].finished == progress[-1].total == len(rollouts)
-    assert progress[-1].tokens == sum(len(rollout.ids) for rollout in rollouts)
-    for rollout in rollouts:
-        own = [
-            delta for event in progress for delta in event.rows
-            if (delta.group, delta.index) == (rollout.group, rollout.index)
-        ]  # fmt: skip
-        assert sum(delta.tokens for delta in own) == len(rollout.ids)
-
-
-def test_stop_now_drops_the_step(make_policy: MakePolicy) -> None:
-    control = Control()
-    control.ask("stop_now")
-    requests = partial(pause_or_stop, control, 1)
-    run = sample_groups(make_policy(), PROMPTS, Sampling(), seed=0, step=1, requests=requests)
-    with pytest.raises(StopNow):
-        drain(run)
-
-
 def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
     control = Control()
     control.ask("pause")
@@ -303,13 +264,3 @@ def test_answers_stop_where_the_context_ends(make_policy: MakePolicy) -> None:
     prompt = PromptRows(key="p", group=0, ids=(1,) * 250, rows=2)
     rollouts = sample(make_policy(), Sampling(max_new_tokens=64, ignore_end=True), [prompt])
     assert [len(rollout.ids) for rollout in rollouts] == [6, 6]
-
-
-def test_the_settings_of_a_run_are_all_read() -> None:
-    options = {"ignore_end": True, "min_p": 0.1}
-    config = RolloutConfig(temperature=0.5, top_k=3, stop=("x",), max_rows=2, options=options)
-    sampling = Sampling.of(config)
-    assert (sampling.ignore_end, sampling.min_p, sampling.max_rows) == (True, 0.1, 2)
-    assert (sampling.temperature, sampling.top_k, sampling.stop) == (0.5, 3, ("x",))
-    assert sampling.truncated
-    assert not Sampling().truncated

@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-import grpo_engine
 from grpo_engine import trainer
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
@@ -352,9 +351,3 @@ def test_limits_of_a_gpu_are_set_from_what_a_run_may_use(
     monkeypatch.setattr(preflight, "on_cpu", lambda: False)
     preflight.set_limits()
     assert limits == {"set_memory_limit": 8000, "set_cache_limit": 2000}
-
-
-def test_memory_is_never_wired() -> None:
-    """It would be taken from all other programs of a Mac."""
-    files = Path(grpo_engine.__file__).parent.rglob("*.py")
-    assert [file for file in files if "set_wired_limit" in file.read_text(encoding="utf-8")] == []

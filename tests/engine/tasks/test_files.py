@@ -153,13 +153,6 @@ def test_a_bad_row_is_named_with_its_file_line_and_remedy(
     assert message in str(caught.value)
 
 
-def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "d.jsonl"
-    path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
-    with pytest.raises(DataError, match=r"d\.jsonl:2: byte 12 \(0xff\) is not UTF-8"):
-        make(path)
-
-
 def test_jsonl_that_is_not_utf8_is_an_error_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n{"prompt": "b"}\n')
     with pytest.raises(DataError, match=r"d\.jsonl:2: byte 12 \(0xff\) is not UTF-8; save the"):

@@ -42,34 +42,19 @@ def scores(text: str, answer: str = "72") -> tuple[float | None, ...]:
         (GOOD, "71", 0, 0.5),
         # accuracy counts only well-formed answers
         ("so it is 72", "72", 0, 0),
-        ("<answer>72</answer>", "72", 0, 0),
-        ("<think>8 * 9 = 72</think> 72", "72", 0, 0),
         # the format score needs a number
         ("<think>x</think><answer>seventy-two</answer>", "72", 0, 0),
-        ("<think>x</think><answer></answer>", "72", 0, 0),
-        # text is allowed after the answer and between the parts, not before `<think>`
+        # text is allowed after the answer, not before `<think>`
         (f"{GOOD}\nI hope that helps: 73!", "72", 1, 0.5),
-        ("<think>x</think> so\n\n<answer>\n72\n</answer>", "72", 1, 0.5),
-        (f" {GOOD}", "72", 0, 0),
         (f"Question: how many?\n{GOOD}", "72", 0, 0),
-        # words and signs around the number are skipped: a minus and a currency are not read
+        # words and signs around the number are skipped: a currency is not read
         ("<think></think><answer>$72 in all</answer>", "72", 1, 0.5),
-        ("<think></think><answer>-72</answer>", "72", 1, 0.5),
         ("<think></think><answer>072</answer>", "72", 1, 0.5),
-        # one number only: a comma, a point or a sum makes two runs of digits
+        # one number only: a comma makes two runs of digits
         ("<think></think><answer>1,072</answer>", "1072", 0, 0),
-        ("<think></think><answer>72.0</answer>", "72", 0, 0),
-        ("<think></think><answer>70 + 2 = 72</answer>", "72", 0, 0),
-        # nothing may be missing or in another order
-        ("<think>x<answer>72</answer>", "72", 0, 0),
-        ("<think>x</think><answer>72", "72", 0, 0),
-        ("<answer>72</answer><think>x</think>", "72", 0, 0),
-        # the first answer with one number counts, and tags in the parts do no harm
+        # the first answer with one number counts
         ("<think></think><answer>71</answer><answer>72</answer>", "72", 0, 0.5),
         ("<think></think><answer>none</answer><answer>72</answer>", "72", 1, 0.5),
-        ("<think></think><answer>7 or 8</answer><answer>72</answer>", "72", 1, 0.5),
-        (f"{GOOD}</think>", "72", 1, 0.5),
-        ("<think><think>a</think>b</think><answer><b>72</b></answer>", "72", 1, 0.5),
     ],
 )  # fmt: skip
 def test_the_preset_scores_each_text_as_the_tutorial_does(
@@ -115,29 +100,6 @@ def test_the_prefill_belongs_to_the_text() -> None:
     assert tutorial_format([prompt], [completion]) == [0.5]
     assert tutorial_accuracy([prompt], [completion], ["72"]) == [1.0]
     assert tutorial_format([prompt[:1]], [completion]) == [0.0]
-
-
-def test_the_preset_has_the_tutorials_numbers() -> None:
-    rollout, optimizer, evaluation = PRESET.rollout, PRESET.optimizer, PRESET.evaluation
-    assert PRESET.model.path == "HuggingFaceTB/SmolLM2-1.7B-Instruct"
-    # 200 updates of 4 x 8 answers of at most 300 tokens: 800 questions
-    assert (PRESET.steps, rollout.prompts, rollout.group_size) == (200, 4, 8)
-    assert (rollout.max_new_tokens, rollout.temperature, rollout.top_p, rollout.top_k) == (
-        300, 0.9, 0.9, 50,
-    )  # fmt: skip
-    assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (
-        5e-5, "linear", 0,
-    )  # fmt: skip
-    assert (optimizer.max_grad_norm, optimizer.weight_decay, optimizer.options) == (1, 0, {})
-    how = PRESET.algorithm.resolved()
-    assert (how.beta, how.clip_low, how.clip_high, how.passes, how.signal_eps) == (
-        0.04, 0.2, 0.2, 1, 1e-8,
-    )  # fmt: skip
-    # eight samples of every test question, before and after, and no greedy answers
-    assert (evaluation.problems, evaluation.samples, evaluation.greedy) == (1319, 8, False)
-    assert evaluation.sampling == {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
-    assert evaluation.before_and_after
-    assert PRESET.task.held_out_size == 1319
 
 
 def test_the_presets_evaluation_gives_the_two_columns_of_the_tutorials_table(

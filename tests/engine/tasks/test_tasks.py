@@ -10,7 +10,6 @@ from grpo_engine.errors import DataError
 from grpo_engine.tasks import gym
 from grpo_engine.tasks.answers import evaluate, text_of
 from grpo_engine.tasks.base import (
-    BUILT_IN,
     Example,
     Generated,
     Task,
@@ -202,7 +201,3 @@ def test_an_ending_is_one_of_four_and_the_answer_names_it() -> None:
         letter = str(example.columns["answer"])
         assert text.count(letter) == 1
         assert len(set(example.columns["endings"])) == 4
-
-
-def test_every_built_in_task_says_what_it_is() -> None:
-    assert all(summary for _, summary in BUILT_IN.values())

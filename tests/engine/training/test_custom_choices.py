@@ -74,19 +74,6 @@ def test_files_that_differ_between_ranks_are_refused(world: Path) -> None:
         load_functions(config, UserObjects(), tasks, apart)
 
 
-def test_micro_batches_of_any_size_give_equal_numbers(world: Path, tmp_path: Path) -> None:
-    algorithm = {"recipe": "gspo", **written("gspo")}
-    whole, cut = (
-        losses(
-            events_of(
-                config_of(world, algorithm, optimizer={"micro_rows": rows}), tmp_path / str(rows)
-            )
-        )
-        for rows in (8, 3)
-    )
-    assert np.array(cut[:4]) == pytest.approx(np.array(whole[:4]), rel=1e-4, abs=1e-6)
-
-
 def test_bfloat16_and_columns_and_everything_that_may_be_named(world: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("""
 import mlx.core as mx

@@ -99,13 +99,6 @@ def test_prompts_are_shared_out_by_weight() -> None:
     assert [one.task for one in found] == ["", "b", "", "", "b", ""]
 
 
-def test_shares_hold_from_step_to_step(world: Path, tmp_path: Path) -> None:
-    rollout = {"prompts": 1, "group_size": 2}
-    events = events_of(two_tasks(world, 1, steps=4, rollout=rollout), tmp_path)
-    keys = [group.example_key.startswith("other/") for group in groups(events)]
-    assert keys == [False, True, False, True]
-
-
 @given(weights=st.lists(st.floats(0.1, 10), min_size=1, max_size=4), count=st.integers(1, 60))
 def test_no_task_is_ever_far_from_its_share(weights: list[float], count: int) -> None:
     labels = "abcd"[: len(weights)]

@@ -213,8 +213,8 @@ NAMED = {
     "test_chat_template_options_are_passed",
     "task.bad_rows": "tests/engine/tasks/test_bad_rows.py::"
     "test_bad_rows_are_skipped_when_asked_for_and_counted",
-    "task.tools": "tests/engine/environments/test_runs.py::"
-    "test_classes_and_functions_of_trls_documentation_run_unchanged",
+    "task.tools": "tests/engine/environments/test_trl.py::"
+    "test_documented_tools_run_with_qwens_template",
     "task.environment": "tests/engine/environments/test_runs.py::"
     "test_a_run_with_turns_trains_evaluates_and_pins",
     "task.interpreter": "tests/engine/environments/test_verifiers.py::"

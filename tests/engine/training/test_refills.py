@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipes import recipe
 from grpo_engine.events import (
     Event,
     Group,
@@ -127,12 +126,3 @@ def test_steps_tell_answers_apart_when_steps_are_what_is_rewarded() -> None:
     rows = tuple((RewardValue(name="accuracy", value=0.5, weight=1.0),) for _ in range(2))
     found = Scores(rewards=rows, steps=(((0, 0.0), (3, 1.0)), ((0, 1.0), (3, 0.0))))
     assert alike_in(found, "accuracy", "accuracy") == ""
-
-
-def test_the_recipe_says_what_refills_judge_by() -> None:
-    assert recipe("dapo").refill_on == "accuracy"
-    assert recipe("grpo", refill_rounds=1, refill_on="letters").refill_on == "letters"
-    with pytest.raises(ValueError, match="read only with refill_rounds above 0"):
-        recipe("grpo", refill_on="letters")
-    with pytest.raises(ValueError, match='refill_on must be text, such as "3"; got 3'):
-        recipe("dapo", refill_on=3)

@@ -32,8 +32,6 @@ LIMIT = 2.0  # seconds for the other functions to finish on a busy machine
 FAULTS = {
     "timeout": "time.sleep(60)",
     "crash": "os._exit(3)",
-    "count": "scores.pop()",
-    "type": "scores[0] = 'good'",
     "exception": "scores[0] = 1 / 0",
     "value": "scores[5] = float('nan')",
     "": "print('x' * 5_000_000)",

@@ -20,12 +20,9 @@ from grpo_engine.events import (
     EvaluationFinished,
     GroupScored,
     NoteWritten,
-    PassFinished,
     RunFailed,
     StepFinished,
-    TokensScored,
 )
-from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.weight import totals_of
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.load import load_policy
@@ -272,14 +269,6 @@ def test_rows_that_cannot_be_learned_are_skipped_on_request(policy: Policy, tmp_
     assert "2 of 5 rows are skipped" in notes[0]
 
 
-def test_the_advantage_is_1_whatever_the_reward() -> None:
-    cases: list[list[Any]] = [[[], []], [[0.0], [1.0]], [[None], [-1.0]]]
-    for rewards in cases:
-        found = advantages(rewards, [0, 1], SFT)
-        assert found.values.tolist() == [1.0, 1.0]
-        assert found.has_signal.tolist() == [True, True]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -331,32 +320,6 @@ def test_a_run_learns_the_data_without_sampling_it(world: Path, tmp_path: Path) 
     assert any("rollout.group_size and rollout.temperature are not read" in note for note in notes)
     assert not any("no effect" in note for note in notes)
     assert not [e for e in events if isinstance(e, AlertRaised) and e.rule != "gradient_spike"]
-
-
-def test_micro_batches_and_their_order_do_not_change_the_update(
-    world: Path, tmp_path: Path
-) -> None:
-    passes = []
-    for rows in (1, 2, 6):
-        config = settings(world, **LEARN, optimizer={"micro_rows": rows, "learning_rate": 1e-2})
-        events = events_of(config, tmp_path / str(rows))
-        passes.append([e for e in events if isinstance(e, PassFinished)])
-        assert len(passes[-1]) == 4
-    for others in zip(*passes, strict=True):
-        assert [e.loss for e in others] == pytest.approx([others[0].loss] * 3, rel=1e-5)
-        assert [e.grad_norm for e in others] == pytest.approx([others[0].grad_norm] * 3, rel=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_loss_of_the_first_step_is_the_mean_surprise_of_its_tokens(
-    world: Path, tmp_path: Path, dtype: str
-) -> None:
-    config = settings(world, **LEARN, model={"dtype": dtype}, steps=1)
-    events = events_of(config, tmp_path)
-    tokens = [e for e in events if isinstance(e, TokensScored) and e.origin == "train"]
-    logprobs = [value for e in tokens for numbers in e.numbers for value in numbers.old]
-    (done,) = [e for e in events if isinstance(e, PassFinished)]
-    assert done.loss == pytest.approx(-np.mean(logprobs), rel=1e-5)
 
 
 def test_a_run_without_rewards_trains_and_says_that_nothing_is_evaluated(

@@ -164,46 +164,6 @@ def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: 
         assert answer.advantage == pytest.approx(np.mean(row.advantages), abs=1e-5)
 
 
-def test_micro_batches_and_minibatches_do_not_change_what_the_teacher_says(
-    world: Path, tmp_path: Path
-) -> None:
-    found = [
-        of_steps(
-            events_of(
-                distilling(world, steps=2, optimizer={"micro_rows": rows, "learning_rate": 1e-3}),
-                tmp_path / str(rows),
-            )
-        )
-        for rows in (1, 3, 8)
-    ]
-    for name in ("teacher/kl", "loss", "grad_norm"):
-        first, *others = [[step[name] for step in steps] for steps in found]
-        for values in others:
-            assert values == pytest.approx(first, rel=1e-4)
-
-
-def test_a_teacher_and_rewards_push_together(world: Path, tmp_path: Path) -> None:
-    both = distilling(world, steps=2, algorithm={"recipe": "grpo", "teacher_weight": 0.1})
-    steps = of_steps(events_of(both, tmp_path))
-    assert all(step["teacher/kl"] > 0 and step["reward_std"] > 0 for step in steps)
-
-
-@pytest.mark.slow
-def test_the_policy_comes_nearer_to_its_teacher(world: Path, tmp_path: Path) -> None:
-    config = distilling(
-        world,
-        "sure",
-        steps=8,
-        model={"path": "starter"},
-        task={"name": "arithmetic"},
-        rewards={"functions": ["numeric_answer"]},
-        optimizer={"learning_rate": 7e-4},
-    )
-    steps = of_steps(events_of(config, tmp_path))
-    first, last = (np.mean([s["teacher/kl"] for s in part]) for part in (steps[:3], steps[-3:]))
-    assert last < 0.5 * first
-
-
 # -- which teacher ----------------------------------------------------------------------------
 
 
@@ -222,11 +182,6 @@ def test_a_runs_adapter_is_a_teacher_on_the_model_that_it_names(
     assert 0 < metrics["teacher/kl"] < 1
     bare = load_teacher(distilling(world, "model"), policy)
     assert bare.fingerprint != teacher.fingerprint
-
-
-def test_a_policy_is_at_no_distance_from_itself(world: Path, tmp_path: Path) -> None:
-    (metrics,) = of_steps(events_of(distilling(world, "model", steps=1), tmp_path))
-    assert metrics["teacher/kl"] == pytest.approx(0, abs=1e-6)
 
 
 def failure(config: RunConfig, folder: Path, **options: bool) -> str:
