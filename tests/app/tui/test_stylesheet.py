@@ -14,6 +14,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.looks.colours import DARK, LIGHT
 from grpo_tui.app.tui.preferences import Preferences
+from tests.app.conftest import parse_rules
 
 MODES = "24351"
 
@@ -22,12 +23,11 @@ async def test_the_rules_of_a_widget_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: Counter[Any] = Counter()
-    parse = Stylesheet._parse_rules
 
     def counted(self: Stylesheet, css: str, read_from: Any, *args: Any, **more: Any) -> Any:
         fresh = (css, read_from, *more.values()) not in self._parse_cache
         read[read_from, more["tie_breaker"]] += fresh  # Textual's own may change once or twice
-        return parse(self, css, read_from, *args, **more)
+        return parse_rules(self, css, read_from, *args, **more)
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", counted)
     app = Workbench(tmp_path / "store.db")

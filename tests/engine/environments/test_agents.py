@@ -142,7 +142,9 @@ def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_re
             while not environments.replies(0.1):
                 pass
         (outcome,) = environments.finish([False])
-    assert outcome.state == {"answered": 5, "refused": 43, "over": 12}
+    late = 60 - 5 - outcome.state["refused"]
+    assert late in (11, 12)  # one more is refused if all come before the first is asked
+    assert outcome.state == {"answered": 5, "refused": 55 - late, "over": late}
     assert max(log.stat().st_size for log in tmp_path.glob("*.log")) < 2_000_000
 
 
@@ -433,6 +435,34 @@ def test_a_program_learns_guess_as_the_built_in_environment_does(
     assert max(text.count("‹") + text.count("\n") for _, text, _ in tokens) > 2
 
 
+FORGETFUL = """
+import json, os, sys
+from urllib.request import Request, urlopen
+row, answers = json.load(sys.stdin), []
+for turn in range(3):
+    messages = [*row["prompt"], {"role": "user", "content": " ".join(answers) or "begin"}]
+    data = json.dumps({"messages": messages, "max_tokens": 4}).encode()
+    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    with urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", data, key)) as r:
+        answers.append(json.load(r)["choices"][0]["message"]["content"])
+open(os.environ["GRPO_TUI_REWARD"], "w").write(str(len(set("".join(answers)))))
+"""
+
+
+def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Path) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    events = events_of(guess(f"agent: python {tmp_path}/forgetful.py", steps=2), tmp_path / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    rollouts = [r for e in events if isinstance(e, GroupScored) for r in e.group.rollouts]
+    assert all(len(r.spans) == 6 and r.spans[1].length > 20 for r in rollouts)
+    gaps = [
+        e.metrics["sampling/sampling_logp_difference/max"]
+        for e in events if isinstance(e, StepFinished)
+    ]  # fmt: skip
+    assert max(gaps) < 1e-4
+    assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
+
+
 def kill_and_resume(config: RunConfig, folder: Path, hold: Path, delay: float) -> list[Event]:
     """Kill a run while it samples its third step, after its checkpoint of the second; resume it.
 
@@ -482,6 +512,12 @@ def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
         config = guess(f"agent: python {tmp_path}/killed_agent.py")
         assert_resumed(kill_and_resume(config, folder, hold, dice.random() * 0.4), by_agent)
         no_agent_is_left(tmp_path)
+
+
+def test_twelve_programs_play_at_once(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        played = play(environments, ["behaves"] * 12)
+    assert [(len(replies), replies[-1].reward) for replies in played] == [(3, 7.0)] * 12
 
 
 def test_the_usage_of_an_answer_reaches_the_program(tmp_path: Path) -> None:
