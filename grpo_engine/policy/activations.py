@@ -53,17 +53,20 @@ class Activations:
     kept: list[Moment]
     recomputed: list[Moment]  # if the backward pass computes each layer again
     keys: int  # numbers per token in keys and values of all calls of MLX's attention
+    scores: float  # bytes per query and key that are kept, beside those of the layer in work
     section: float = 0  # bytes per token of a section of the gated delta rule
 
 
 def trace(model: nn.Module, hidden: Any) -> Activations | None:
     """Trace `hidden`, a function of ids [1, L] that runs the layers of `model`, if it can be."""
     keys: list[int] = []
+    scores: list[int] = []
     layers: list[tuple[Any, Any, Any]] = []
     sections: list[list[mx.array]] = []
 
     def attend(q: mx.array, k: mx.array, v: mx.array, *, scale: float, **_: Any) -> mx.array:
         keys.append(k.shape[1] * (k.shape[3] + v.shape[3]))
+        scores.append(q.shape[1] * q.dtype.size)
         k, v = (mx.pad(array, [(0, 0), (0, 0), (0, KEYS - TOKENS), (0, 0)]) for array in (k, v))
         return plain(q, k, v, scale=scale, mask="causal", stream=mx.cpu)
 
@@ -112,7 +115,9 @@ def trace(model: nn.Module, hidden: Any) -> Activations | None:
         model.train(training)
         for module, kind in zip(model.layers, types, strict=True):
             module.__class__ = kind
-    return Activations(of_all, of_layers, numbers, of_section)
+    # in its backward pass attention has two arrays of scores
+    of_others = max(moment.score for moment in of_all) - 2 * max(scores, default=0)
+    return Activations(of_all, of_layers, numbers, of_others, of_section)
 
 
 @contextmanager

@@ -212,7 +212,8 @@ def _usual(sizes: Sizes) -> Activations:
     scores = sizes.heads * sizes.bytes
     kept = Moment(sizes.layers * layer, (sizes.layers + 2) * scores)
     recomputed = Moment(inputs + layer, 3 * scores)
-    return Activations([kept], [recomputed], sizes.layers * sizes.kv_width)
+    kept_keys, others = sizes.layers * sizes.kv_width, (sizes.layers - 1) * scores
+    return Activations([kept], [recomputed], kept_keys, others)
 
 
 def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = False) -> float:
@@ -220,12 +221,11 @@ def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = Fals
     graph = _activations(policy)
     copies = graph.keys * (run.keys - run.tokens)  # of the prompts' keys and values, for each row
     moments = graph.recomputed if recomputed else graph.kept
-    # that other layers keep where attention does not run in chunks
-    kept = moments[0].score - graph.recomputed[0].score
+    kept = 0 if recomputed else graph.scores  # unless attention runs in chunks
     most = max(
         moment.token * run.tokens
         + moment.score * run.pairs
-        + (moment.score - kept) * run.chunk
+        + max(0, moment.score - kept) * run.chunk
         + moment.pair * run.all_pairs
         for moment in moments
     )

@@ -247,11 +247,12 @@ def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     assert "from step 2 on the memory plan is" not in notes(expected)
     saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
     assert saved == [1, 3]
-    rows = [
-        checkpoint.open_folder(tmp_path / name).state["micro_rows"]
+    less, enough = (
+        checkpoint.open_folder(tmp_path / name).state
         for name in ("short/checkpoints/step-000001", "plenty/checkpoints/step-000003")
-    ]
-    assert rows[0] < rows[1] == 32
+    )
+    assert (enough["micro_rows"], enough["grad_checkpoint"]) == (32, False)
+    assert less["micro_rows"] < 32 or less["grad_checkpoint"]
     assert short.peaks[0] == pytest.approx(plenty.peaks[0], rel=0.1)
     assert max(short.peaks[1:]) < 0.75 * min(plenty.peaks[1:])
     assert rollouts(events) == rollouts(expected)
@@ -259,7 +260,7 @@ def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     name = "checkpoints/step-000001"
     shutil.copytree(tmp_path / "short" / name, tmp_path / "halves" / name)
     Machine(monkeypatch).run(config, tmp_path / "halves")
-    assert state(tmp_path / "halves")["micro_rows"] == rows[0]
+    assert state(tmp_path / "halves")["micro_rows"] == less["micro_rows"]
     final = weights(tmp_path / "short")
     assert all(mx.array_equal(a, final[name]) for name, a in weights(tmp_path / "halves").items())
 
