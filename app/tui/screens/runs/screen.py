@@ -246,9 +246,8 @@ class RunsScreen(ControlScreen):
     @work(exclusive=True, group="runs")
     async def refresh_runs(self) -> None:
         """Read the table; the cursor stays on its run."""
-        view, selected = self.view, self.view.selected
         try:
-            fields = await self.ask(partial(load_list, view=view), "runs")
+            fields = await self.ask(partial(load_list, view=self.view), "runs")
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
@@ -256,6 +255,7 @@ class RunsScreen(ControlScreen):
         except StoreError as error:
             self.update(problem=str(error), loaded=True)
             return
+        selected = self.view.selected  # the cursor may have moved while the table was read
         view = replace(self.view, loaded=True, problem="", **fields)
         key = self._returning or (selected.key if selected is not None else 0)
         if any(run.key == self._returning for run in view.runs):
