@@ -6,7 +6,7 @@ each layer computed again; nothing is computed.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -57,58 +57,64 @@ class Activations:
     section: float = 0  # bytes per token of a section of the gated delta rule
 
 
-def trace(model: nn.Module, hidden: Any) -> Activations | None:
-    """Trace `hidden`, a function of ids [1, L] that runs the layers of `model`, if it can be."""
-    keys: list[int] = []
-    scores: list[int] = []
-    layers: list[tuple[Any, Any, Any]] = []
-    sections: list[list[mx.array]] = []
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Stand-ins for what has a gradient of its own, which cannot be exported, and their calls."""
 
-    def attend(q: mx.array, k: mx.array, v: mx.array, *, scale: float, **_: Any) -> mx.array:
-        keys.append(k.shape[1] * (k.shape[3] + v.shape[3]))
-        scores.append(q.shape[1] * q.dtype.size)
+    keys: list[int] = field(default_factory=list)
+    scores: list[int] = field(default_factory=list)
+    layers: list[tuple[Any, Any, Any]] = field(default_factory=list)  # that would be recomputed
+    sections: list[list[mx.array]] = field(default_factory=list)
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, **_: Any) -> mx.array:
+        self.keys.append(k.shape[1] * (k.shape[3] + v.shape[3]))
+        self.scores.append(q.shape[1] * q.dtype.size)
         k, v = (mx.pad(array, [(0, 0), (0, 0), (0, KEYS - TOKENS), (0, 0)]) for array in (k, v))
         return plain(q, k, v, scale=scale, mask="causal", stream=mx.cpu)
 
-    def recurrence(state: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-        sections.append([mx.zeros(array.shape) for array in (state, *arrays)])
+    def recurrence(self, state: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        self.sections.append([mx.zeros(array.shape) for array in (state, *arrays)])
         return state, _reading(arrays[2], state, *arrays), state[None]
 
-    def checkpoint(run: Any) -> Any:
+    def checkpoint(self, run: Any) -> Any:
         def call(*inputs: Any) -> Any:
             outputs = run(*inputs)
-            layers.append((run, inputs, outputs))
+            self.layers.append((run, inputs, outputs))
             return outputs
 
         return call
 
+
+def trace(model: nn.Module, hidden: Any) -> Activations | None:
+    """Trace `hidden`, a function of ids [1, L] that runs the layers of `model`, if it can be."""
+    calls, ids = _Calls(), mx.zeros((1, TOKENS), mx.int32)
+
     def kept(ids: mx.array) -> list[mx.array]:
-        _, found = nn.value_and_grad(model, lambda: hidden(ids).sum())()
-        return list(flatten(found).values())
+        _, gradients = nn.value_and_grad(model, lambda: hidden(ids).sum())()
+        return list(flatten(gradients).values())
 
     def recomputed(ids: mx.array) -> list[mx.array]:
-        layers.clear()
+        calls.layers.clear()
         hidden(ids)
-        outer, found = list[mx.array](), list[mx.array]()
-        for run, inputs, outputs in reversed(layers):
+        outer, results = list[mx.array](), list[mx.array]()
+        for run, inputs, outputs in reversed(calls.layers):
             output, *states = flatten(outputs).values()
             cotangents = [*(outer[:1] or [output]), *map(mx.zeros_like, states)]
             weights, outer, _ = checkpointing.gradients(run, inputs, cotangents)
-            found += weights.values()
-        return found
+            results += weights.values()
+        return results
 
     def section(*arrays: mx.array) -> list[mx.array]:
         return mx.vjp(gated_delta._section, list(arrays), [arrays[0], arrays[3]])[1]
 
-    ids = mx.zeros((1, TOKENS), mx.int32)
     training, types = model.training, [type(layer) for layer in model.layers]
     try:
         model.train()
         checkpointing.checkpoint_layers(model)
-        with _stand_ins(attend, checkpoint, recurrence):
-            of_all, numbers = _moments(kept, ids), sum(keys)
-            of_layers = _moments(recomputed, ids) if layers else of_all
-        of_section = _moments(section, *sections[0])[0].token if sections else 0
+        with _stand_ins(calls):
+            of_all, keys = _moments(kept, ids), sum(calls.keys)
+            of_layers = _moments(recomputed, ids) if calls.layers else of_all
+        of_section = _moments(section, *calls.sections[0])[0].token if calls.sections else 0
     except ValueError:  # dbrx reads numbers while its graph is built
         return None
     finally:
@@ -116,18 +122,17 @@ def trace(model: nn.Module, hidden: Any) -> Activations | None:
         for module, kind in zip(model.layers, types, strict=True):
             module.__class__ = kind
     # in its backward pass attention has two arrays of scores
-    of_others = max(moment.score for moment in of_all) - 2 * max(scores, default=0)
-    return Activations(of_all, of_layers, numbers, of_others, of_section)
+    of_others = max(moment.score for moment in of_all) - 2 * max(calls.scores, default=0)
+    return Activations(of_all, of_layers, keys, of_others, of_section)
 
 
 @contextmanager
-def _stand_ins(attend: Any, checkpoint: Any, recurrence: Any) -> Iterator[None]:
-    """Replace what has a gradient of its own, which cannot be exported."""
+def _stand_ins(calls: _Calls) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
-        (mx.fast, "scaled_dot_product_attention", attend),
-        (checkpointing, "checkpoint", checkpoint),
+        (mx.fast, "scaled_dot_product_attention", calls.attend),
+        (checkpointing, "checkpoint", calls.checkpoint),
         (mx, "gather_mm", _gather_mm),
-        (gated_delta, "_recurrence", recurrence),
+        (gated_delta, "_recurrence", calls.recurrence),
         (mlx_lm.models.gated_delta, "gated_delta_ops", gated_delta.gated_delta_chunks),
     ]
     plain = [getattr(owner, name) for owner, name, _ in places]
