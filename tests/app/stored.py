@@ -10,9 +10,13 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
+from tests.patience import PATIENCE
 
 PINNED = ((17, 25), (31, 9))
 STEPS = 6
@@ -109,3 +113,12 @@ def record(
             conn.execute(RUN.update().where(RUN.c.id == handle.key).values(sweep_id=sweep))
     recorder.close()
     return handle.key
+
+
+def workbench(store: Path, theme: str = "dark", mode: str = "watch") -> Workbench:
+    """The workbench on the last run of a store, which has been read."""
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode=mode, preferences=preferences)

@@ -10,7 +10,6 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from grpo_engine.metrics import METRICS, spec
-from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
@@ -20,8 +19,7 @@ from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
-from tests.app.stored import record, run_events
-from tests.patience import PATIENCE
+from tests.app.stored import record, run_events, workbench
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +31,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.change(2, note="[/b] slow")
     made.close()
     return path
-
-
-def workbench(store: Path) -> Workbench:
-    feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(PATIENCE)
-    return Workbench(store, feed=feed, mode="watch")
 
 
 async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:

@@ -5,20 +5,17 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import MetricRequested
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until
-from tests.app.stored import record, run_events
-from tests.patience import PATIENCE
+from tests.app.stored import record, run_events, workbench
 
 STEPS = 40
 
@@ -39,14 +36,6 @@ async def opened(app: Workbench, pilot: Pilot[int], *keys: str) -> Curves:
     await pilot.press(*keys)
     await pilot.pause()
     return curves
-
-
-def workbench(store: Path, theme: str = "dark") -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(PATIENCE)
-    return Workbench(store, feed=feed, mode="watch", preferences=preferences)
 
 
 def values_of(store: Path, key: str) -> dict[int, float]:

@@ -7,13 +7,11 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.trainer import run
-from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.app import frames
 from tests.app.rest import until
-from tests.patience import PATIENCE
+from tests.app.stored import workbench
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +33,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs.db"
 
 
-def opened(store: Path) -> Workbench:
-    feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(PATIENCE)
-    return Workbench(store, feed=feed, mode="watch")
-
-
 @pytest.mark.parametrize("size", frames.SIZES)
 async def test_watch_shows_the_datas_answers_and_the_loss(
     store: Path, size: tuple[int, int]
 ) -> None:
-    app = opened(store)
+    app = workbench(store)
     async with app.run_test(size=size):
         app.frame_now()
         await until(app, lambda: "answers to prompt 1" in frames.text(app))
@@ -57,7 +49,7 @@ async def test_watch_shows_the_datas_answers_and_the_loss(
 
 
 async def test_rollouts_says_why_there_is_no_reward(store: Path) -> None:
-    app = opened(store)
+    app = workbench(store)
     async with app.run_test(size=(160, 48)):
         app.frame_now()
         await app.forward("rollouts", RolloutOpened(1, 3, "train", 1, 0))

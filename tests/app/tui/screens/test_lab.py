@@ -12,11 +12,9 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import Recipe, recipe
-from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.inspector.lab import VARIED, Effect, outcome_of, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
@@ -34,8 +32,7 @@ from tests.app import dialogues, frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until
 from tests.app.script import CONFIG
-from tests.app.stored import record, run_events
-from tests.patience import PATIENCE
+from tests.app.stored import record, run_events, workbench
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +40,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     record(path)
     return path
-
-
-def workbench(store: Path, theme: str = "dark") -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(PATIENCE)
-    return Workbench(store, feed=feed, mode="watch", preferences=preferences)
 
 
 async def opened(app: Workbench, pilot: Pilot[int]) -> LabScreen:

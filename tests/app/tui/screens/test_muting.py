@@ -21,8 +21,8 @@ from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
-from tests.app.stored import record
-from tests.app.tui.screens.test_screens import Walk, opened
+from tests.app.stored import record, workbench
+from tests.app.tui.screens.test_screens import Walk
 
 HACKED = ev.AlertRaised(step=4, rule="format_hacking", severity="warning",
                         explanation="Reward rose while accuracy fell.",
@@ -67,7 +67,7 @@ async def on_alerts(walk: Walk, words: str) -> AlertsLog:
 async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
     size: tuple[int, int], store: Path
 ) -> None:
-    app = opened(store, "dark")
+    app = workbench(store, "dark")
     async with app.run_test(size=size) as pilot:
         walk = Walk(app, pilot)
         await on_alerts(walk, "2 open")
@@ -87,7 +87,7 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
 ) -> None:
     with closing(ExperimentStore(store)) as writing:
         writing.mute(1, "most_truncated")
-    app = opened(store, "light")
+    app = workbench(store, "light")
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         walk = Walk(app, pilot)
         log = await on_alerts(walk, "1 open · 1 muted")
@@ -110,7 +110,7 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
 
 
 async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
-    app = opened(store, "dark")
+    app = workbench(store, "dark")
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         walk = Walk(app, pilot)
         await walk.see("2 open")
@@ -122,7 +122,7 @@ async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
 async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> None:
     with sqlite3.connect(store) as connection:
         connection.execute("DELETE FROM alert")
-    app = opened(store, "dark")
+    app = workbench(store, "dark")
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         walk = Walk(app, pilot)
         await on_alerts(walk, "2 open")

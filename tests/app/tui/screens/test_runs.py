@@ -1,11 +1,13 @@
 """Runs on real stores: the table, filters, marks, groups, writing, and the hint card."""
 
+import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -59,6 +61,31 @@ async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
     assert screen.view.loaded
     assert selected is None or (preview and preview.detail.summary.key == selected.key)
     return screen
+
+
+async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        ask, goes_on = screen.ask, asyncio.Event()
+
+        async def slow(question: Callable[[StoreReader], Any], name: str) -> Any:
+            answer = await ask(question, name)
+            if name == "runs":
+                await goes_on.wait()
+            return answer
+
+        monkeypatch.setattr(screen, "ask", slow)
+        worker = screen.refresh_runs()
+        await pilot.press("down")
+        moved = screen.view.selected
+        goes_on.set()
+        await worker.wait()
+        assert moved is not None
+        assert screen.view.selected == moved
+        assert moved.name == "otter-1"
 
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:

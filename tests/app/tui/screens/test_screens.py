@@ -13,7 +13,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.crash import CrashScreen
@@ -30,9 +29,8 @@ from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
 from tests.app.script import Script, algorithm
-from tests.app.stored import record, run_events
-from tests.app.tui.screens.test_watch import workbench
-from tests.patience import PATIENCE
+from tests.app.stored import record, run_events, workbench
+from tests.app.tui.screens.test_watch import workbench as scripted
 
 WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 
@@ -44,14 +42,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record(path, run_events(steps=6, seed=seed), name=f"otter-{seed}", seed=seed,
                algorithm=algorithm(beta=0.04 if seed else 0.1))  # fmt: skip
     return path
-
-
-def opened(store: Path, theme: str, mode: str = "watch") -> Workbench:
-    preferences = Preferences()
-    preferences.remember(theme=theme)
-    feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(PATIENCE)
-    return Workbench(store, feed=feed, mode=mode, preferences=preferences)
 
 
 class Walk:
@@ -151,7 +141,7 @@ async def on_compare(walk: Walk) -> None:
 async def test_a_screen_is_whole_and_readable(
     part: Callable[[Walk], Awaitable[None]], size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = opened(store, theme)
+    app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
         await part(Walk(app, pilot))
 
@@ -160,7 +150,7 @@ async def test_a_screen_is_whole_and_readable(
 async def test_what_opens_over_a_screen_is_whole_and_readable(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
-    app = opened(store, theme)
+    app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
         walk = Walk(app, pilot)
         await walk.see("reward")
@@ -184,7 +174,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
 async def test_an_engine_at_work_can_be_steered_from_a_whole_screen(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
-    app = workbench(Script(steps=24, total_steps=60).sampling(), tmp_path)
+    app = scripted(Script(steps=24, total_steps=60).sampling(), tmp_path)
     async with app.run_test(size=size) as pilot:
         walk = Walk(app, pilot)
         await walk.see("generate", "pause run")
@@ -208,7 +198,7 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
 
 
 async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
-    app = opened(store, "dark")
+    app = workbench(store, "dark")
     async with app.run_test(size=(120, 40)) as pilot:
         walk = Walk(app, pilot)
         await walk.press("question_mark")
@@ -243,7 +233,7 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
 async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
     mode: str, keys: str, store: Path
 ) -> None:
-    app = opened(store, "dark", mode)
+    app = workbench(store, "dark", mode)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         base = app.screen
