@@ -24,8 +24,8 @@ from benchmarks import store_data as data
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import connection
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record import run_recorder, writer
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record import recorder, store_file, writer
+from grpo_tui.experiments.record.recorder import start_run, writable
 from grpo_tui.experiments.values import RecordedEvent
 
 LIMIT_MS = 20.0
@@ -84,10 +84,9 @@ class Watched(writer.RunWriter):
 
 def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     """Record steps until the time is up, and print the outcome as JSON."""
-    writer.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
-    run_recorder.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
-    recorder = Recorder(path)
-    handle = recorder.start_run(data.config(seed=seed), name=f"soak-{seed}")
+    store_file.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
+    recorder.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
+    handle = start_run(path, data.config(seed=seed), name=f"soak-{seed}")
     handle.put(data.started())
     chance = random.Random(seed)
     end = time.monotonic() + seconds
@@ -104,7 +103,6 @@ def write(path: Path, seconds: float, pace: float, seed: int) -> None:
         time.sleep(max(0.0, pace - (time.monotonic() - begun)))
     handle.put(ev.RunFinished(step=step, reason="completed", summary={}))
     stored = handle.close()
-    recorder.close()
     hold = Watched.hold
     found = {
         "run": handle.id, "steps": step, "stored": stored, "put": puts,
@@ -139,7 +137,7 @@ class Caller(threading.Thread):
 def soak(folder: Path, seconds: float, pace: float) -> int:
     """Run all four processes, print the table, and return the exit status."""
     path = folder / "soak.db"
-    Recorder(path).close()
+    writable(path)
     start = time.monotonic()
     writers = [
         subprocess.Popen(

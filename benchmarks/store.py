@@ -26,7 +26,7 @@ from grpo_engine import events as ev
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.search import search
 
 RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 200_000, 100, 125
@@ -126,8 +126,7 @@ def runs(folder: Path) -> Iterator[Result]:
 def steps(folder: Path) -> Iterator[Result]:
     """Record a hundred thousand steps, read a series, compare ten such runs."""
     path = folder / "steps.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(data.config(), name="long-0")
+    handle = start_run(path, data.config(), name="long-0")
     handle.put(data.started())
     chance = random.Random(0)
     values = [data.metrics(step, chance) for step in range(1000)]
@@ -142,7 +141,6 @@ def steps(folder: Path) -> Iterator[Result]:
     span, work = time.perf_counter() - start, processor() - work
     handle.put(ev.RunFinished(step=STEPS, reason="completed", summary={}))
     assert handle.close(), handle.trouble
-    recorder.close()
     size = path.stat().st_size / 1e6
     say(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
     yield Result(f"record one of {STEPS:,} steps x {data.METRICS} metrics", 1e3 * span / STEPS, 0.0,
@@ -195,8 +193,7 @@ def rollouts(folder: Path) -> Iterator[Result]:
 
 
 def _write_rollouts(path: Path) -> None:
-    recorder = Recorder(path)
-    handle = recorder.start_run(data.config(record={"tokens": "none", "rollouts": True}))
+    handle = start_run(path, data.config(record={"tokens": "none", "rollouts": True}))
     handle.put(data.started())
     chance = random.Random(0)
     number, step = 0, 0
@@ -208,7 +205,6 @@ def _write_rollouts(path: Path) -> None:
             handle.put(ev.GroupScored(step=step, group=data.group(index, texts, chance)))
         handle.put(ev.StepFinished(step=step, metrics={"reward": 0.5}, tokens=step, elapsed=step))
     assert handle.close(), handle.trouble
-    recorder.close()
 
 
 def _search(
@@ -245,8 +241,7 @@ def starter(folder: Path) -> Iterator[Result]:
     """Record steps of the starter: metrics, 256 rollouts and their tokens."""
     for tokens in (16, 64):
         path = folder / f"starter-{tokens}.db"
-        recorder = Recorder(path)
-        handle = recorder.start_run(data.config())
+        handle = start_run(path, data.config())
         handle.put(data.started())
         assert handle.flush(10)
         chance = random.Random(0)
@@ -261,7 +256,6 @@ def starter(folder: Path) -> Iterator[Result]:
             spans.append(1e3 * (time.perf_counter() - start))
             works.append(1e3 * (processor() - work))
         assert handle.close(), handle.trouble
-        recorder.close()
         size = sum(
             file.stat().st_size
             for file in folder.rglob("*")
@@ -292,8 +286,7 @@ def opened(folder: Path) -> Iterator[Result]:
 
 def _commits(path: Path, tokens: int, record: str) -> Result:
     """Record `OPENED` steps and return the median of a step's commit."""
-    recorder = Recorder(path)
-    handle = recorder.start_run(data.config(record={"tokens": record, "rollouts": True}))
+    handle = start_run(path, data.config(record={"tokens": record, "rollouts": True}))
     handle.put(data.started())
     assert handle.flush(10)
     chance = random.Random(0)
@@ -308,7 +301,6 @@ def _commits(path: Path, tokens: int, record: str) -> Result:
         works.append(1e3 * (processor() - work))
     handle.put(ev.RunFinished(step=OPENED, reason="completed", summary={}))
     assert handle.close(), handle.trouble
-    recorder.close()
     middle = statistics.median
     return Result(f"record a step of 800 rollouts, tokens: {record}", middle(spans), max(spans),
                   processor=middle(works))  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 
 METRICS = 40
@@ -44,8 +44,7 @@ def started(recipe: str = "grpo") -> ev.RunStarted:
 
 def many_runs(path: Path, count: int) -> None:
     """Make a store of `count` runs: one recorded, the others copies of it with other settings."""
-    recorder = Recorder(path)
-    handle = recorder.start_run(config(), name="run-0", tags=("first",))
+    handle = start_run(path, config(), name="run-0", tags=("first",))
     handle.put(started())
     chance = random.Random(0)
     for step in range(1, 4):
@@ -54,7 +53,6 @@ def many_runs(path: Path, count: int) -> None:
         )
     handle.put(ev.RunFinished(step=3, reason="completed", summary={}))
     handle.close()
-    recorder.close()
     with closing(sqlite3.connect(path)) as conn, conn:
         names = [row[1] for row in conn.execute("PRAGMA table_info(run)")][1:]
         given = {

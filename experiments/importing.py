@@ -9,13 +9,13 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
+from grpo_tui.experiments.record.store_file import StoreFile
+from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary
@@ -80,7 +80,6 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
         code_version=run.code_version, tags=run.tags,
     )  # fmt: skip
     store.change(row.id, note=INTERRUPTED)
-    folder = run_folder(store.path, row.short)
     try:
         for attempt in detail.attempts:
             # its process is of no use here
@@ -88,10 +87,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             values["ended_at"] = attempt.ended_at or attempt.heartbeat
             store.execute(ATTEMPT.insert().values(values))
         last = detail.attempts[-1].n if detail.attempts else 1
-        with (
-            closing(open_writer(store.path)) as file,
-            closing(RunWriter(file, row.id, last, folder, RecordedParts(row.config))) as writer,
-        ):
+        with closing(StoreFile(store)) as file, closing(RunWriter(file, row, last)) as writer:
             for page in _pages(source, run.key):
                 writer.write(page, limit=30.0)
         _refuse_damaged(source, run)
@@ -100,7 +96,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
         with suppress(OutsideStoreError):  # a log from elsewhere is left out
             log = log_file(run_folder(source.path, run.id))
             if log.is_file() and not log.is_symlink():
-                shutil.copyfile(log, log_file(folder))
+                shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
     except BaseException:
         purge(store, row.id)
         raise

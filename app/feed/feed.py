@@ -17,7 +17,7 @@ from grpo_tui.experiments.values import BoardView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.record.run_recorder import RunRecorder
+    from grpo_tui.experiments.record.recorder import Recorder
 
 TimedEvent = tuple[float | None, ev.Event]
 T = TypeVar("T")
@@ -97,12 +97,12 @@ class LiveFeed(Feed):
     may_control = True
 
     def __init__(
-        self, handle: "RunRecorder", control: Control, muted: frozenset[str] = frozenset()
+        self, recorder: "Recorder", control: Control, muted: frozenset[str] = frozenset()
     ) -> None:
-        super().__init__(Head(id=handle.id, name=handle.name))
-        self.run = handle.key
+        super().__init__(Head(id=recorder.id, name=recorder.name))
+        self.run = recorder.key
         self._muted = muted  # before this process resumed the run
-        self._control, self._board, self._queue = control, handle.board, handle.facts
+        self._control, self._board, self._queue = control, recorder.board, recorder.facts
 
     def facts(self) -> list[TimedEvent]:
         now = time.time()

@@ -60,7 +60,7 @@ class Watcher:
         self._rank_lost_at: float | None = None
         self._blocked = ""
         self._ended: ev.RunFinished | ev.RunFailed | None = None
-        self._committed = job.handle.facts if job.handle else None
+        self._committed = job.recorder.facts if job.recorder else None
         self._train_ended = False
 
     def watch(self, engine: EngineThread) -> int:
@@ -91,7 +91,7 @@ class Watcher:
 
     def _put(self, event: ev.Event) -> None:
         """Pass on what the recorder does not: progress, and all of a run that is not stored."""
-        if self._job.handle is None or isinstance(event, PROGRESS):
+        if self._job.recorder is None or isinstance(event, PROGRESS):
             self._queue.put(event)
 
     def _read(self) -> None:
@@ -114,7 +114,7 @@ class Watcher:
                 self._show(fact)
 
     def _is_recorded(self) -> bool:
-        return self._job.handle is None or self._job.handle.flush(PATIENCE)
+        return self._job.recorder is None or self._job.recorder.flush(PATIENCE)
 
     def _report_trouble(self) -> None:
         """Say what the recorder waits for: its own notes cannot be recorded then."""
@@ -221,8 +221,8 @@ class Watcher:
         if isinstance(ended, ev.RunFailed) and ended.traceback:
             self._write(ended.traceback.rstrip())
         self._log.close()
-        if self._job.handle is not None and self._job.handle.left:
-            self._write(f"not in the store yet: {self._job.handle.left}")
+        if self._job.recorder is not None and self._job.recorder.left:
+            self._write(f"not in the store yet: {self._job.recorder.left}")
         ring()
         if self._on_end:
             self._run_command(self._on_end)
@@ -243,7 +243,7 @@ class Watcher:
         """Run the user's `on_end` command, with facts about the run in its environment."""
         ended = self._ended
         variables: dict[str, Any] = {
-            "GRPO_TUI_RUN": self._job.handle.id if self._job.handle else self._job.name,
+            "GRPO_TUI_RUN": self._job.recorder.id if self._job.recorder else self._job.name,
             "GRPO_TUI_RUN_NAME": self._job.name,
             "GRPO_TUI_RUN_FOLDER": self._job.folder,
             "GRPO_TUI_STATUS": ended.reason if isinstance(ended, ev.RunFinished) else "failed",
@@ -265,8 +265,8 @@ def ring() -> None:
 def write_ready(path: Path, job: Job, failed: str) -> None:
     """Write the run's name, or why it failed, for the process that started it."""
     details = {"name": job.name, "folder": str(job.folder), "failed": failed}
-    if job.handle is not None:
-        details["id"] = job.handle.id
+    if job.recorder is not None:
+        details["id"] = job.recorder.id
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(details), encoding="utf-8")
     partial.replace(path)

@@ -26,21 +26,19 @@ from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.record.recorder import Recorder
-    from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A run that is ready to train; without a handle it is not stored."""
+    """A run that is ready to train; without a recorder it is not stored."""
 
     config: RunConfig
     folder: Path
     resume: bool
     control: Control = field(default_factory=Control)
     recorder: "Recorder | None" = None
-    handle: "RunRecorder | None" = None
     muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
     evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
@@ -48,18 +46,18 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the run."""
-        return self.handle.name if self.handle else (self.config.name or self.folder.name)
+        return self.recorder.name if self.recorder else (self.config.name or self.folder.name)
 
     def record(self, event: Event) -> None:
         """Pass an event to the recorder, if there is one.
 
         A checkpoint waits for the record of its steps: a resumed run would not repeat them.
         """
-        if self.handle is None:
+        if self.recorder is None:
             return
-        self.handle.put(event)
+        self.recorder.put(event)
         if isinstance(event, PhaseStarted) and event.phase == "checkpoint":
-            self.handle.flush(RECORDED_S)
+            self.recorder.flush(RECORDED_S)
 
     def train(self, show: Callable[[Event], None]) -> None:
         """Train on this thread, which must be the engine's: record each event, then show it."""
@@ -86,10 +84,8 @@ class Job:
 
     def close(self, cause: str = "") -> None:
         """Flush and close the store; `cause` is why the run failed."""
-        if self.handle is not None:
-            self.handle.close(cause)
         if self.recorder is not None:
-            self.recorder.close()
+            self.recorder.close(cause)
 
 
 def new_job(
@@ -103,20 +99,19 @@ def new_job(
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
     from grpo_engine.versions import versions
-    from grpo_tui.experiments.record.recorder import recorded
+    from grpo_tui.experiments.record.recorder import start_run
     from grpo_tui.experiments.starts import keep
 
     start, origin = keep(store_path(db), config.model_dump())
     config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control, version = control or Control(), versions().get("grpo-tui", "")
-    recorder, handle = recorded(store_path(db), lambda recorder: recorder.start_run(
-        config, name=config.name, control=control, code_version=version, tags=tags,
+    recorder = start_run(
+        store_path(db), config, name=config.name, control=control, code_version=version, tags=tags,
         parent=parent or origin or None,
-    ))  # fmt: skip
-    return Job(
-        config=config, folder=handle.folder, resume=False, recorder=recorder, handle=handle,
-        control=control,
     )  # fmt: skip
+    return Job(
+        config=config, folder=recorder.folder, resume=False, recorder=recorder, control=control
+    )
 
 
 def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
@@ -201,7 +196,7 @@ def resumed_job(
     `steps` is a new number of steps.
     """
     from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.record.recorder import recorded
+    from grpo_tui.experiments.record.recorder import resume_run
 
     if launched_rank():
         return follower(RunConfig(), resume=True)
@@ -228,12 +223,13 @@ def resumed_job(
     config = _with_steps(build(detail.config, f"run {detail.summary.name}"), steps, step)
     refuse_python_objects(config)
     evaluations = tuple(event for event in tried if event.step <= step)
-    recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
-        detail.summary.id, from_step=step, control=control, config=None if steps is None else config
-    ))  # fmt: skip
+    recorder = resume_run(
+        path, detail.summary.key, from_step=step, control=control,
+        config=None if steps is None else config,
+    )  # fmt: skip
     return Job(
-        config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control, muted=muted, evaluations=evaluations,
+        config=config, folder=recorder.folder, resume=True, recorder=recorder, control=control,
+        muted=muted, evaluations=evaluations,
     )  # fmt: skip
 
 

@@ -96,8 +96,8 @@ class Bridge:
     def _train(self, job: "Job") -> None:
         from grpo_tui.app.jobs.run_log import RunLog, fault_log
 
-        assert job.handle is not None
-        self.run, self.name = job.handle.id, job.name
+        assert job.recorder is not None
+        self.run, self.name = job.recorder.id, job.name
         log = RunLog(job.folder)
         failed: list[ev.RunFailed] = []
 
@@ -106,7 +106,7 @@ class Bridge:
             if isinstance(event, ev.RunFailed):
                 failed.append(event)
 
-        self._post(RunBegan(LiveFeed(job.handle, job.control, job.muted)))
+        self._post(RunBegan(LiveFeed(job.recorder, job.control, job.muted)))
         with fault_log(job.folder):
             job.train(show)
         failure = failed[-1] if failed else None

@@ -1,50 +1,58 @@
 """Summaries of the metrics of a run, updated with every value."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, case, false, func, select, true
+from sqlalchemy.dialects.sqlite import insert
 
 from grpo_tui.experiments.db.tables import METRIC, METRIC_SUMMARY
 
-Summary = dict[str, Any]  # a row of the table
+PAGE = 10_000
+
+_insertion = insert(METRIC_SUMMARY)
+_old, _new = METRIC_SUMMARY.c, _insertion.excluded
+# when a new value takes the place of an old one
+REPLACES = {
+    "first": false(), "last": true(), "min": _new.min < _old.min, "max": _new.max > _old.max
+}  # fmt: skip
+_is_finite = _new.nonfinite == 0
+ADDITION = _insertion.on_conflict_do_update(set_={
+    **{
+        column: case((_is_finite & (_old[name].is_(None) | replaces), _new[column]),
+                     else_=_old[column])
+        for name, replaces in REPLACES.items()
+        for column in (name, f"{name}_step")
+    },
+    "mean": func.coalesce(
+        _old.mean + (_new.mean - _old.mean) / (_old.count - _old.nonfinite + 1),
+        _new.mean, _old.mean,
+    ),
+    "count": _old.count + 1,
+    "nonfinite": _old.nonfinite + _new.nonfinite,
+})  # fmt: skip
 
 
-def new_summary(run: int, key: int) -> Summary:
-    numbers: Mapping[str, Any] = dict.fromkeys(METRIC_SUMMARY.c.keys())
-    return {**numbers, "run_id": run, "key_id": key, "count": 0, "nonfinite": 0}
-
-
-def add(summary: Summary, step: int, value: float) -> None:
-    """Add a value; a value that is not finite is only counted."""
-    summary["count"] += 1
-    if not math.isfinite(value):
-        summary["nonfinite"] += 1
-        return
-    if summary["first_step"] is None:
-        summary.update(first=value, first_step=step)
-    summary.update(last=value, last_step=step)
-    if summary["min"] is None or value < summary["min"]:
-        summary.update(min=value, min_step=step)
-    if summary["max"] is None or value > summary["max"]:
-        summary.update(max=value, max_step=step)
-    mean = summary["mean"] or 0.0
-    summary["mean"] = mean + (value - mean) / (summary["count"] - summary["nonfinite"])
-
-
-def load(conn: Connection, run: int) -> dict[int, Summary]:
-    rows = conn.execute(select(METRIC_SUMMARY).filter_by(run_id=run))
-    return {row.key_id: row._asdict() for row in rows}
+def add(conn: Connection, values: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows of metrics; a value that is not finite is only counted."""
+    rows = []
+    for row in values:
+        value, finite = row["value"], math.isfinite(row["value"])
+        summary = {
+            **dict.fromkeys((*REPLACES, "mean"), value if finite else None),
+            **dict.fromkeys((f"{name}_step" for name in REPLACES), row["step"] if finite else None),
+        }
+        rows.append({
+            **summary, "run_id": row["run_id"], "key_id": row["key_id"], "count": 1,
+            "nonfinite": int(not finite),
+        })  # fmt: skip
+    conn.execute(ADDITION, rows)
 
 
 def rebuild(conn: Connection, run: int) -> None:
-    """Recompute the summaries of a run, of whose metrics some values were hidden."""
+    """Recompute the summaries of a run, of whose metrics some values were removed."""
     conn.execute(METRIC_SUMMARY.delete().filter_by(run_id=run))
-    summaries: dict[int, Summary] = {}
-    columns = METRIC.c
-    values = select(columns.key_id, columns.step, columns.value).where(columns.run_id == run)
-    for key, step, value in conn.execute(values.order_by(columns.key_id, columns.step)):
-        add(summaries.setdefault(key, new_summary(run, key)), step, value)
-    if summaries:
-        conn.execute(METRIC_SUMMARY.insert(), [*summaries.values()])
+    values = select(METRIC).filter_by(run_id=run).order_by(METRIC.c.key_id, METRIC.c.step)
+    for page in conn.execute(values).partitions(PAGE):
+        add(conn, (row._asdict() for row in page))

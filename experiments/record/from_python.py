@@ -12,8 +12,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder, recorded
-from grpo_tui.experiments.record.run_recorder import RunRecorder
+from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 
 
 class PythonStore:
@@ -23,9 +22,10 @@ class PythonStore:
         self.path = store_path(path)
 
     def begin(self, config: RunConfig, control: Control, tags: tuple[str, ...]) -> "PythonRecord":
-        return PythonRecord(*recorded(self.path, lambda recorder: recorder.start_run(
-            config, name=config.name, control=control, tags=tags, code_version=_version()
-        )))  # fmt: skip
+        return PythonRecord(start_run(
+            self.path, config, name=config.name, control=control, tags=tags,
+            code_version=_version(),
+        ))  # fmt: skip
 
     def config(self, run: str) -> Mapping[str, Any]:
         """The settings of a run that can be resumed."""
@@ -34,10 +34,8 @@ class PythonStore:
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
         with closing(StoreReader(self.path)) as reader:
-            stored = reader.resumable(run).summary.id
-        return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
-            stored, from_step=from_step, control=control
-        )))  # fmt: skip
+            key = reader.resumable(run).summary.key
+        return PythonRecord(resume_run(self.path, key, from_step=from_step, control=control))
 
     def folder(self, run: str) -> Path:
         with closing(StoreReader(self.path)) as reader:
@@ -47,24 +45,20 @@ class PythonStore:
 class PythonRecord:
     """The record of one run; what is read from it was put before."""
 
-    def __init__(self, recorder: Recorder, handle: RunRecorder) -> None:
-        self._recorder, self._handle = recorder, handle
-        self.id, self.name, self.folder = handle.id, handle.name, handle.folder
-        self.store, self._closed = recorder.path, False
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._key, self.put = recorder, recorder.key, recorder.put
+        self.id, self.name, self.folder = recorder.id, recorder.name, recorder.folder
         if recorder.warning:
             warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
 
-    def put(self, event: ev.Event) -> None:
-        self._handle.put(event)
+    @property
+    def store(self) -> Path:
+        return self._recorder.path
 
     def close(self, cause: str = "") -> str:
         """End the record and return what could not be stored yet; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._handle.close(cause)
-            self.store = self._recorder.path
-            self._recorder.close()
-        return self._handle.left
+        self._recorder.close(cause)
+        return self._recorder.left
 
     def metrics(self) -> dict[str, dict[int, float]]:
         with closing(self._reader()) as reader:
@@ -75,13 +69,8 @@ class PythonRecord:
         with closing(self._reader()) as reader:
             return reader.groups(self._key, step, "train")
 
-    @property
-    def _key(self) -> int:
-        return self._handle.key
-
     def _reader(self) -> StoreReader:
-        if not self._closed:
-            self._handle.flush()
+        self._recorder.flush()
         return StoreReader(self.store)
 
 

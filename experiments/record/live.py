@@ -18,77 +18,64 @@ BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
 
 
-class Heartbeat:
-    """Writes when the process was alive, when the run progressed, and what memory is used."""
+class Exchange:
+    """Writes signs of life and the board of an attempt, and takes requests for it."""
 
-    def __init__(self, writer: RunWriter) -> None:
-        self.writer = writer
+    def __init__(self, writer: RunWriter, board: Board, control: Control) -> None:
+        self.file, self.run, self.attempt = writer.file, writer.run, writer.attempt
+        self.board, self.control = board, control
         self.progress_at = time.time()
-        self._at = self._slept = 0.0
+        self._beat_at = self._board_at = self._slept = 0.0
         self._drift = time.time() - time.monotonic()
+        self._written = -1  # version of the board
 
     def poll(self) -> None:
-        """Write at most once every `PERIOD_S` seconds."""
         now = time.time()
-        if 0 <= now - self._at < PERIOD_S:
+        self._take_requests(now)
+        if self.board.version != self._written and now - self._board_at >= BOARD_PERIOD_S:
+            self._write_board(now)
+        if not 0 <= now - self._beat_at < PERIOD_S:
+            self._beat(now)
+
+    def _take_requests(self, now: float) -> None:
+        """Take new requests; those for other attempts or older than a minute expire."""
+        query = select(CONTROL).filter_by(run_id=self.run, outcome="", taken_at=None)
+        for row in self.file.sql.execute(query.order_by(CONTROL.c.id)).all():
+            late = now - seconds(row.asked_at) > EXPIRE_S
+            if late or row.attempt != self.attempt:
+                outcome = "expired"
+            else:
+                outcome = "done" if row.verb in VERBS else "refused"
+            request = CONTROL.update().filter_by(id=row.id)
+            self.file.execute(request.values(taken_at=now_iso(), outcome=outcome))
+            if outcome == "done" and row.verb == "pin":
+                self.control.pin(row.argument)
+            elif outcome == "done":
+                self.control.ask(row.verb)
+
+    def _write_board(self, now: float) -> None:
+        """Write the board while a viewer's lease is fresh."""
+        lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.run)
+        if (self.file.sql.scalar(lease) or 0.0) < now:
             return
+        view = self.board.snapshot()
+        live = RUN_LIVE.update().filter_by(run_id=self.run)
+        self.file.execute(live.values(version=view.version, updated_at=now, board=ev.encode(view)))
+        self._written, self._board_at = view.version, now
+
+    def _beat(self, now: float) -> None:
+        """Write when the process was alive, when the run progressed, and what memory is used."""
         # a suspended machine stops the monotonic clock, not the wall clock
         moved = now - time.monotonic() - self._drift
         if moved > 5.0:
             self._slept += moved
         self._drift += moved
         rss, free = memory_now()
-        attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
-        self.writer.execute(
+        attempt = ATTEMPT.update().filter_by(run_id=self.run, n=self.attempt)
+        self.file.execute(
             attempt.values(
                 heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
                 slept_s=self._slept,
             )
         )  # fmt: skip
-        self._at = now
-
-
-class LiveBoard:
-    def __init__(self, writer: RunWriter, board: Board) -> None:
-        self.writer, self.board = writer, board
-        self._written = -1
-        self._at = 0.0
-
-    def poll(self) -> None:
-        """Write a changed board while a viewer's lease is fresh, at most once a period."""
-        now = time.time()
-        if self.board.version == self._written or now - self._at < BOARD_PERIOD_S:
-            return
-        run = self.writer.run
-        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).filter_by(run_id=run))
-        if lease is None or lease < now:
-            return
-        view = self.board.snapshot()
-        live = RUN_LIVE.update().filter_by(run_id=run)
-        self.writer.execute(
-            live.values(version=view.version, updated_at=now, board=ev.encode(view))
-        )
-        self._written, self._at = view.version, now
-
-
-class Requests:
-    """Takes requests of other processes for one attempt."""
-
-    def __init__(self, writer: RunWriter, control: Control) -> None:
-        self.writer, self.control = writer, control
-
-    def poll(self) -> None:
-        """Take new requests; those for other attempts or older than a minute expire."""
-        query = select(CONTROL).filter_by(run_id=self.writer.run, outcome="", taken_at=None)
-        for row in self.writer.conn.execute(query.order_by(CONTROL.c.id)).all():
-            late = time.time() - seconds(row.asked_at) > EXPIRE_S
-            if late or row.attempt != self.writer.attempt:
-                outcome = "expired"
-            else:
-                outcome = "done" if row.verb in VERBS else "refused"
-            request = CONTROL.update().filter_by(id=row.id)
-            self.writer.execute(request.values(taken_at=now_iso(), outcome=outcome))
-            if outcome == "done" and row.verb == "pin":
-                self.control.pin(row.argument)
-            elif outcome == "done":
-                self.control.ask(row.verb)
+        self._beat_at = now

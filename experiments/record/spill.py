@@ -13,13 +13,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.machine import host_name, is_alive
-from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
+from grpo_tui.experiments.db.paths import spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
-from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
+from grpo_tui.experiments.record.store_file import StoreFile
+from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 
@@ -40,13 +40,14 @@ def append(store: Path, run: str, items: Sequence[RecordedEvent]) -> None:
     _append(spill_file(store, run), map(_line, items))
 
 
-def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
+def read_in(writer: RunWriter) -> tuple[int, str]:
     """Move a run's events into the store; return their number and what stays, in words.
 
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
     """
-    file, count = spill_file(store, run), 0
+    store, count = writer.file.store.path, 0
+    file = spill_file(store, writer.short)
     left: list[bytes] = []
     with _lock(store):
         for items in _batches(file, left) if file.is_file() else ():
@@ -90,13 +91,9 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
 
 
 def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
-    row = store.run_row(run)
-    folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
-    with (
-        closing(open_writer(store.path)) as file,
-        closing(RunWriter(file, run, store.last_attempt(run), folder, parts)) as writer,
-    ):
-        return read_in(writer, store.path, row.short)
+    row, attempt = store.run_row(run), store.last_attempt(run)
+    with closing(StoreFile(store)) as file, closing(RunWriter(file, row, attempt)) as writer:
+        return read_in(writer)
 
 
 def _is_recorded(store: ExperimentStore, run: int) -> bool:

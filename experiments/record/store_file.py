@@ -1,13 +1,15 @@
 """The recorder's open store file: checkpointed, reopened when broken, rewritten when deleted."""
 
-import contextlib
 import itertools
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from grpo_tui.experiments.db.connection import open_writer
+from sqlalchemy import Executable
+
+from grpo_tui.experiments.db.connection import begin, open_writer, sql_connection
 from grpo_tui.experiments.store import ExperimentStore
 
 # A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
@@ -20,18 +22,35 @@ class StoreFile:
 
     def __init__(self, store: ExperimentStore) -> None:
         self.store = store
-        self.connection, self._reader = open_writer(store.path), open_writer(store.path)
+        self._open()
         self._identity = _identity(store.path)
+
+    def _open(self) -> None:
+        self.connection, self._reader = open_writer(self.store.path), open_writer(self.store.path)
+        self.sql = sql_connection(self.connection)
 
     def reopen(self) -> None:
         """Replace connections that may be broken."""
-        fresh, reader = open_writer(self.store.path), open_writer(self.store.path)
-        self._close()
-        self.connection, self._reader = fresh, reader
+        old = self.connection, self._reader
+        self._open()
+        for connection in old:
+            connection.close()
+
+    @contextmanager
+    def transaction(self, limit: float) -> Iterator[float]:
+        """Hold the write lock; yield the seconds until it was free."""
+        waited = begin(self.connection, limit)
+        with self.connection:
+            yield waited
+
+    def execute(self, statement: Executable) -> None:
+        """Execute a statement in a transaction of its own."""
+        with self.transaction(limit=0.2):
+            self.sql.execute(statement)
 
     def checkpoint_if_long(self) -> None:
         """Move the write-ahead log into the file if it has `LOG_BYTES` or more."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if Path(f"{self.store.path}-wal").stat().st_size >= LOG_BYTES:
                 self.checkpoint()
 
@@ -44,7 +63,7 @@ class StoreFile:
         just before another process started it again marks new commits as moved, and loses them.
         """
         # where it fails, the log stays and is moved another time
-        with contextlib.suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):
             self._reader.execute("BEGIN")
             try:
                 self._reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
@@ -64,13 +83,9 @@ class StoreFile:
         self._identity = _identity(self.store.path)
         return note
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.connection.close()
         self._reader.close()
-
-    def close(self) -> None:
-        self._close()
-        self.store.close()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

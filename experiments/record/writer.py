@@ -1,27 +1,17 @@
 """Write events as rows of the tables: one transaction of the recorder."""
 
 import math
-import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Executable,
-    Table,
-    bindparam,
-    func,
-    select,
-)
+from sqlalchemy import Column, Table, bindparam, func, select
 from sqlalchemy.dialects import sqlite
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import summaries
-from grpo_tui.experiments.db.connection import begin, sql_connection
-from grpo_tui.experiments.db.paths import tokens_file
+from grpo_tui.experiments.db.paths import run_folder, tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
     EVALUATION,
@@ -30,7 +20,6 @@ from grpo_tui.experiments.db.tables import (
     KEY_SET,
     METRIC,
     METRIC_KEY,
-    METRIC_SUMMARY,
     ROLLOUT,
     ROLLOUT_GROUP,
     ROLLOUT_REWARD,
@@ -40,6 +29,7 @@ from grpo_tui.experiments.db.tables import (
 )
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import TokenFile, encode
+from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.recorded_events import SOURCES
 from grpo_tui.experiments.values import RecordedEvent, TokenRow
 
@@ -48,28 +38,8 @@ PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdv
 Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
-REPLACED = (STEP, METRIC, METRIC_SUMMARY)
-VALUE_BYTES = 8  # of a number, or beside a text
-TEXTS = (ROLLOUT.c.text, ROLLOUT_GROUP.c.prompt_text)
+REPLACED = (STEP, METRIC)
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
-
-
-class RecordedParts:
-    """Which parts of the rollouts a configuration records, and by which trackers besides."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        record = config.get("record") or {}
-        self.tokens = str(record.get("tokens", "all"))
-        self.trackers = [str(tracker) for tracker in record.get("trackers") or ()]
-
-    def tokens_of(self, step: int, origin: str) -> bool:
-        if self.tokens in ("none", "nothing"):
-            return False
-        return (
-            self.tokens == "all"
-            or origin == "pinned"
-            or (self.tokens == "every" and step % 10 == 0)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +57,16 @@ class Scored:
 
 
 class RunWriter:
-    """Writes the events of one attempt, one transaction per call."""
+    """Writes the events of one attempt, one transaction per call; `run` is the run's row."""
 
-    def __init__(
-        self, file: sqlite3.Connection, run: int, attempt: int, folder: Path, parts: RecordedParts
-    ) -> None:
-        self.run, self.attempt, self.parts = run, attempt, parts
-        self.tokens = TokenFile(tokens_file(folder))
+    def __init__(self, file: StoreFile, run: Any, attempt: int) -> None:
+        self.file, self.run, self.short, self.attempt = file, run.id, run.short, attempt
+        record = run.config.get("record") or {}
+        self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
+        self.tokens = TokenFile(tokens_file(run_folder(file.store.path, run.short)))
         self._open: dict[tuple[int, str, int], Scored] = {}
         self._skipped: dict[int, str] = {}
-        self._use(file)
-
-    def use(self, file: sqlite3.Connection) -> None:
-        """Write through this connection from here on."""
-        if file is not self.file:
-            self._use(file)
-
-    def _use(self, file: sqlite3.Connection) -> None:
-        self.file, self.conn = file, sql_connection(file)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forget what was read from the store."""
         self._ids: dict[tuple[Column[Any], Any], int] = {}
-        self._summaries: dict[int, summaries.Summary] | None = None
 
     def close(self) -> None:
         self.tokens.close()
@@ -123,41 +79,44 @@ class RunWriter:
             blobs = [
                 (pair.seq, token_blob(pair))
                 for pair in {pair.seq: pair for pair in scored.values()}.values()
-                if self.parts.tokens_of(pair.step, pair.group.origin)
+                if self._has_tokens(pair)
             ]
             self.tokens.write(blobs)
-            waited = begin(self.file, limit)
-            with self.file:
-                last = self._last_ids()
-                rows = self._rows(items, scored, last)
-                for target, values in rows.items():
+            with self.file.transaction(limit) as waited:
+                rows = self._rows(items, scored)
+                for table, values in rows.items():
+                    insertion = table.insert()
+                    if table in REPLACED:
+                        insertion = insertion.prefix_with("OR REPLACE")
                     if values:
-                        insertion = target.insert()
-                        if target in REPLACED:
-                            insertion = insertion.prefix_with("OR REPLACE")
-                        self.conn.execute(insertion, values)
+                        self.file.sql.execute(insertion, values)
+                if rows[METRIC]:
+                    summaries.add(self.file.sql, rows[METRIC])
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
-            self._forget()
+            self._ids.clear()
             raise
         done = max((item.event.step for item in items if isinstance(item.event, ev.StepFinished)),
                    default=-1)  # fmt: skip
         self._open = {key: pair for key, pair in self._open.items() if key[0] > done}
         return waited
 
-    def execute(self, statement: Executable) -> None:
-        """Execute a statement in a transaction of its own."""
-        begin(self.file, limit=0.2)
-        with self.file:
-            self.conn.execute(statement)
+    def _has_tokens(self, pair: Scored) -> bool:
+        if self.recorded in ("none", "nothing"):
+            return False
+        return (
+            self.recorded == "all"
+            or pair.group.origin == "pinned"
+            or (self.recorded == "every" and pair.step % 10 == 0)
+        )
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
         stored: set[int] = set()
         for seq in SOURCES:
             query = select(seq).where(seq.in_(seqs)).filter_by(run_id=self.run)
-            stored.update(self.conn.scalars(query))
+            stored.update(self.file.sql.scalars(query))
         return stored
 
     def reserve(self, seq: int) -> None:
@@ -181,20 +140,20 @@ class RunWriter:
                     pairs[old.seq] = pairs[item.seq] = self._open[key] = pair
         return pairs
 
-    def _last_ids(self) -> dict[Table, int]:
-        return {
-            target: self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0
-            for target in (ROLLOUT_GROUP, ROLLOUT)
-        }
-
-    def _rows(self, items: Items, scored: Mapping[int, Scored], last: Mapping[Table, int]) -> Rows:
+    def _rows(self, items: Items, scored: Mapping[int, Scored]) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
+        group, rollout = (
+            self.file.sql.scalar(select(func.max(table.c.id))) or 0
+            for table in (ROLLOUT_GROUP, ROLLOUT)
+        )
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    add_group(rows, scored[item.seq], self._common(item), self.parts, last)
+                    group += 1
+                    row = {"id": group, **self._common(item)}
+                    rollout = self._group(rows, row, scored[item.seq], rollout)
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -207,9 +166,6 @@ class RunWriter:
                     self._evaluation(rows, item, event)
                 case _:
                     self._event(rows, item)
-        if self._summaries is not None:
-            keys = {row["key_id"] for row in rows[METRIC]}
-            rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
         return rows
 
     def _common(self, item: RecordedEvent) -> Row:
@@ -223,7 +179,7 @@ class RunWriter:
         """Add token numbers to a group that an earlier transaction wrote."""
         group = {"run_id": self.run, "seq": pair.seq}
         late = ROLLOUT_GROUP.update().filter_by(**group).values(tokens_seq=pair.numbers_seq)
-        self.conn.execute(late)
+        self.file.sql.execute(late)
         key = select(ROLLOUT_GROUP.c.id).filter_by(**group).scalar_subquery()
         numbers = pair.by_index()
         rows = [
@@ -232,9 +188,35 @@ class RunWriter:
             if item.index in numbers
         ]
         if rows:
-            self.conn.execute(
+            self.file.sql.execute(
                 ROLLOUT.update().filter_by(group_id=key, idx=bindparam("index")), rows
             )
+
+    def _group(self, rows: Rows, row: Row, scored: Scored, rollout: int) -> int:
+        """Add a group and its rollouts after the last one, and return the id of the new last."""
+        group, numbers = scored.group, scored.by_index()
+        rows[ROLLOUT_GROUP].append({
+            **row, **of_event(ROLLOUT_GROUP, group), "idx": group.index,
+            "tokens_seq": scored.numbers_seq, "has_tokens": self._has_tokens(scored),
+            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+        })  # fmt: skip
+        for item in group.rollouts:
+            rollout += 1
+            rows[ROLLOUT].append({
+                "id": rollout, "group_id": row["id"], "run_id": self.run,
+                **of_event(ROLLOUT, item), "idx": item.index,
+                "text": item.text if self.recorded != "nothing" else "",
+                "tokens": ev.model_tokens(item.ids, item.spans),
+                **of_numbers(item, numbers.get(item.index)),
+            })  # fmt: skip
+            rows[ROLLOUT_REWARD] += [
+                {
+                    "rollout_id": rollout, "position": position, "function": reward.name,
+                    **of_event(ROLLOUT_REWARD, reward), "nonfinite": nan_names(value=reward.value),
+                }
+                for position, reward in enumerate(item.rewards)
+            ]  # fmt: skip
+        return rollout
 
     def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
@@ -247,7 +229,7 @@ class RunWriter:
 
     def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
         row = {**of_event(EVALUATION, event), **self._common(item), "at": item.at}
-        (key,) = self.conn.execute(EVALUATION.insert(), row).inserted_primary_key or (None,)
+        (key,) = self.file.sql.execute(EVALUATION.insert(), row).inserted_primary_key or (None,)
         rows[EVALUATION_SAMPLE] += [
             {"evaluation_id": key, "position": position, **of_event(EVALUATION_SAMPLE, sample)}
             for position, sample in enumerate(event.rows)
@@ -288,7 +270,7 @@ class RunWriter:
         }  # fmt: skip
         new = sqlite.insert(ALERT)
         latest = {name: new.excluded[name] for name in row if name not in OF_FIRST_ALERT}
-        self.conn.execute(
+        self.file.sql.execute(
             new.on_conflict_do_update(
                 index_elements=["run_id", "rule"], set_=latest | {"count": ALERT.c.count + 1}
             ),
@@ -296,27 +278,25 @@ class RunWriter:
         )
 
     def _update_run(self, **values: Any) -> None:
-        self.conn.execute(RUN.update().filter_by(id=self.run).values(values))
+        self.file.sql.execute(RUN.update().filter_by(id=self.run).values(values))
 
     # -- metrics --------------------------------------------------------------------------------
 
     def _metrics(self, rows: Rows, step: int, values: Mapping[str, float]) -> None:
-        if self._summaries is None:
-            self._summaries = summaries.load(self.conn, self.run)
         for name, value in values.items():
-            key, number = self._id(METRIC_KEY.c.name, name), float(value)
-            rows[METRIC].append({"run_id": self.run, "key_id": key, "step": step, "value": number})
-            if key not in self._summaries:
-                self._summaries[key] = summaries.new_summary(self.run, key)
-            summaries.add(self._summaries[key], step, number)
+            key = self._id(METRIC_KEY.c.name, name)
+            row = {"run_id": self.run, "key_id": key, "step": step, "value": float(value)}
+            rows[METRIC].append(row)
 
     def _id(self, column: Column[Any], value: Any) -> int:
         """Return the id of the row with this value, which is inserted if there is none."""
         key = column, value
         if key not in self._ids:
             ids = column.table.c.id
-            self.conn.execute(column.table.insert().prefix_with("OR IGNORE"), {column.key: value})
-            self._ids[key] = self.conn.execute(select(ids).where(column == value)).scalar_one()
+            self.file.sql.execute(
+                column.table.insert().prefix_with("OR IGNORE"), {column.key: value}
+            )
+            self._ids[key] = self.file.sql.execute(select(ids).where(column == value)).scalar_one()
         return self._ids[key]
 
     def _totals(self, items: Items, size: int) -> None:
@@ -326,7 +306,7 @@ class RunWriter:
             done = steps[-1]
             elapsed = 0.0 if math.isnan(done.elapsed) else done.elapsed
             # a spilled step may be read in after later ones
-            self.conn.execute(
+            self.file.sql.execute(
                 RUN.update()
                 .where(RUN.c.step <= done.step)
                 .filter_by(id=self.run)
@@ -336,57 +316,10 @@ class RunWriter:
 
 def _size(rows: Rows) -> int:
     """Return roughly the bytes of rows."""
-    texts = sum(len(row[text.name]) for text in TEXTS for row in rows[text.table])
-    sizes = (len(values) * len(values[0]) for values in rows.values() if values)
-    return texts + VALUE_BYTES * sum(sizes)
-
-
-def add_group(
-    rows: Rows, scored: Scored, common: Row, parts: RecordedParts, last: Mapping[Table, int]
-) -> None:
-    """Add a group and its rollouts; ids continue from the last stored ones."""
-    group, numbers = scored.group, scored.by_index()
-    key = last[ROLLOUT_GROUP] + len(rows[ROLLOUT_GROUP]) + 1
-    rows[ROLLOUT_GROUP].append(
-        {
-            "id": key,
-            **common,
-            **of_event(ROLLOUT_GROUP, group),
-            "tokens_seq": scored.numbers_seq,
-            "idx": group.index,
-            "has_tokens": parts.tokens_of(scored.step, group.origin),
-            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
-        }
-    )
-    for item in group.rollouts:
-        number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
-        rows[ROLLOUT].append(
-            {
-                "id": number,
-                "group_id": key,
-                "run_id": common["run_id"],
-                "idx": item.index,
-                "text": item.text if parts.tokens != "nothing" else "",
-                "reward": item.reward,
-                "advantage": item.advantage,
-                "tokens": ev.model_tokens(item.ids, item.spans),
-                "finish": item.finish,
-                "spans": item.spans,
-                **of_numbers(item, numbers.get(item.index)),
-            }
-        )
-        for position, reward in enumerate(item.rewards):
-            rows[ROLLOUT_REWARD].append(
-                {
-                    "rollout_id": number,
-                    "position": position,
-                    "function": reward.name,
-                    "value": reward.value,
-                    "weight": reward.weight,
-                    "reason": reward.reason,
-                    "nonfinite": "" if reward.value == reward.value else "value",
-                }
-            )
+    return sum(
+        len(value) if isinstance(value, str) else 8
+        for values in rows.values() for row in values for value in row.values()
+    )  # fmt: skip
 
 
 def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:

@@ -14,7 +14,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.db.tables import RUN
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
 from tests.patience import PATIENCE
 
@@ -103,15 +103,13 @@ def record(
 ) -> int:
     """Write a run to the store and return its key; `changes` are sections of its config."""
     tree = {**CONFIG, **changes}
-    recorder = Recorder(path)
-    handle = recorder.start_run(build(tree), name=str(tree.get("name", "")))
+    handle = start_run(path, build(tree), name=str(tree.get("name", "")))
     for event in events if events is not None else run_events():
         handle.put(event)
     handle.close()
     if sweep is not None:
-        with recorder.store.transaction() as conn:
+        with handle.store.transaction() as conn:
             conn.execute(RUN.update().where(RUN.c.id == handle.key).values(sweep_id=sweep))
-    recorder.close()
     return handle.key
 
 

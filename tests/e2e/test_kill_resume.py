@@ -32,10 +32,10 @@ CASES: dict[str, dict[str, Any]] = {
 KILLED = """
 import os, signal, sys, threading
 from grpo_tui.app.cli.main import main
-from grpo_tui.experiments.record.run_recorder import RunRecorder
+from grpo_tui.experiments.record.recorder import Recorder
 
 phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-put = RunRecorder.put
+put = Recorder.put
 
 def noted(self, event):
     global times
@@ -45,7 +45,7 @@ def noted(self, event):
         if times == 0:
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
-RunRecorder.put = noted
+Recorder.put = noted
 sys.exit(main(sys.argv[4:]))
 """
 PHASES = ("checkpoint", "generate", "update", "score")

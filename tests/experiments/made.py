@@ -7,8 +7,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunRecorder
+from grpo_tui.experiments.record.recorder import Recorder, start_run
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},
@@ -118,7 +117,7 @@ def ended(step: int) -> ev.RunFinished:
     return ev.RunFinished(step=step, reason="completed", summary={})
 
 
-def put_all(handle: RunRecorder, *events: ev.Event) -> None:
+def put_all(handle: Recorder, *events: ev.Event) -> None:
     for event in events:
         handle.put(event)
 
@@ -128,18 +127,14 @@ def record_run(
     fingerprint: str = "data", last: tuple[ev.Event, ...] = (),
 ) -> str:  # fmt: skip
     """Record a whole small run and return its id."""
-    recorder = Recorder(path)
-    try:
-        handle = recorder.start_run(tree or CONFIG, name=name)
-        algorithm: Any = (tree or CONFIG)["algorithm"]
-        handle.put(started(fingerprint=fingerprint, recipe=algorithm["recipe"]))
-        for step in range(1, steps + 1):
-            put_all(handle, *step_events(step))
-        put_all(handle, *last, ended(steps))
-        assert handle.close()
-        return handle.id
-    finally:
-        recorder.close()
+    handle = start_run(path, tree or CONFIG, name=name)
+    algorithm: Any = (tree or CONFIG)["algorithm"]
+    handle.put(started(fingerprint=fingerprint, recipe=algorithm["recipe"]))
+    for step in range(1, steps + 1):
+        put_all(handle, *step_events(step))
+    put_all(handle, *last, ended(steps))
+    assert handle.close()
+    return handle.id
 
 
 def same(left: object, right: object) -> bool:

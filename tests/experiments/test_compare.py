@@ -16,7 +16,7 @@ from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import MetricCell
 from grpo_tui.experiments.errors import CompareError
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.made import (
     config,
     ended,
@@ -32,9 +32,8 @@ def run_of(
     pace: int = 100, extra: tuple[ev.Event, ...] = (), fingerprint: str = "data",
 ) -> str:  # fmt: skip
     """A run with these rewards, with `pace` tokens and seconds per step."""
-    recorder = Recorder(path)
     tree = config(seed=seed, algorithm={"recipe": "grpo", "beta": beta})
-    handle = recorder.start_run(tree, name=name)
+    handle = start_run(path, tree, name=name)
     handle.put(started(fingerprint=fingerprint))
     for step, reward in enumerate(rewards, start=1):
         metrics = {"reward": reward, "frac_reward_zero_std": 1 - reward, "kl": step / 10}
@@ -45,7 +44,6 @@ def run_of(
         )
     put_all(handle, *extra, ended(len(rewards)))
     assert handle.close()
-    recorder.close()
     return handle.id
 
 

@@ -14,7 +14,7 @@ from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, integrity, put_all, record_run, started
@@ -91,8 +91,7 @@ def test_the_runs_deleted_last_come_back_with_everything(
 
 
 def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG, name="training")
+    handle = start_run(path, CONFIG, name="training")
     put_all(handle, started())
     assert handle.flush(60)
     with closing(ExperimentStore(path)) as store:
@@ -100,7 +99,6 @@ def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:
         with pytest.raises(RunActiveError, match="training is running"):
             store.delete(both)
     assert handle.close()
-    recorder.close()
     assert names(path) == ["gone", "other", "training"]
 
 

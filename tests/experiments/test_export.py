@@ -26,7 +26,7 @@ from grpo_tui.experiments.export.rows import WHAT, matching, rows_of
 from grpo_tui.experiments.export.tensorboard import crc32c
 from grpo_tui.experiments.export.trackers import export_to
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.csv_reader import read_csv
 from tests.experiments.made import (
     CONFIG,
@@ -47,15 +47,13 @@ HOSTILE = ("=1+1", "+2", "-3", "@cmd", "\tx", "\rx", "'quoted", 'a,"b"\r\nc', "\
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: hostile texts, an evaluation before the first step, NaN, two passes."""
     store = tmp_path_factory.mktemp("export") / "s.db"
-    recorder = Recorder(store)
     for name in ("=one", "two"):
-        handle = recorder.start_run(CONFIG, name=name, tags=("=tag",))
+        handle = start_run(store, CONFIG, name=name, tags=("=tag",))
         held_out = ev.GroupScored(step=0, group=group(0, ("yes",), origin="eval"))
         put_all(handle, started(), held_out, evaluated(0), finished(1, reward=math.nan, odd=1e-9))
         put_all(handle, ev.GroupScored(step=2, group=group(0, HOSTILE, prompt="=HYPERLINK(1)")))
         put_all(handle, numbers(step=2, rows=len(HOSTILE)), *step_events(3), evaluated(3), ended(3))
         assert handle.close()
-    recorder.close()
     return store
 
 

@@ -21,7 +21,7 @@ from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.record.spill import append, read_in_all
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
@@ -42,10 +42,9 @@ from tests.patience import PATIENCE, until
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up on the store after 0.3 s and retry every 0.1 s; nothing else writes to it."""
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 0.3)
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.RETRY_S", 0.1)
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", 0.05)
+    """Give up on a locked store after 0.3 s; nothing else writes to it."""
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", 0.3)
+    monkeypatch.setattr("grpo_tui.experiments.record.spill.LOCK_LIMIT_S", 0.3)
     monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 3600.0)
 
 
@@ -96,8 +95,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
     tmp_path: Path, held: float
 ) -> None:
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     facts = handle.facts
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
@@ -114,7 +112,6 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
     wait_until_stored(path, step)
     put_all(handle, finished(step + 1), ended(step + 1))
     assert handle.close(), handle.trouble
-    recorder.close()
     assert steps_of(path) == list(range(1, step + 2))
     assert not spill_file(path, handle.id).exists()
     shown = []
@@ -128,23 +125,20 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
 def test_a_run_never_waits_for_a_store_that_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", PATIENCE)
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     with locked(path):
         put_all(handle, started(), *step_events(1), *step_events(2))
         assert not handle.trouble  # the recorder's first try still waits
         assert not handle.lock_waits
     assert handle.close()
-    recorder.close()
     assert steps_of(path) == [1, 2]
 
 
 def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
     pages = handle.file.connection.execute("PRAGMA page_count").fetchone()[0]
@@ -155,7 +149,6 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     # the recorder reopens the file when it retries, which lifts the limit
     wait_until_stored(path, 39)
     assert handle.close()
-    recorder.close()
     assert steps_of(path) == list(range(1, 40))
     check(path)
 
@@ -167,8 +160,7 @@ def test_a_full_file_system_loses_nothing_and_holds_the_run(
         # the second location for spilled events is on the same full file system
         monkeypatch.setattr("tempfile.tempdir", str(small))
         path, control = small / "s.db", Control()
-        recorder = Recorder(path)
-        handle = recorder.start_run(CONFIG, control=control)
+        handle = start_run(path, CONFIG, control=control)
         put_all(handle, started(), *step_events(1))
         assert handle.flush(PATIENCE)
         ballast = fill(small)
@@ -181,22 +173,19 @@ def test_a_full_file_system_loses_nothing_and_holds_the_run(
         wait_until_stored(path, 11)
         until(lambda: not control.blocked)
         assert handle.close(), handle.trouble
-        recorder.close()
         assert steps_of(path) == list(range(1, 12))
         check(path)
 
 
 def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
     with locked(path):
         put_all(handle, *step_events(2), *step_events(3), ended(3))
         assert not handle.close()
         assert re.search(r"\d+ events wait in .*spilled", handle.left)
-        recorder.close()
         with closing(StoreReader(path)) as reader:
             (run,) = reader.runs()
             assert (run.status, run.step) == ("completed", 3)
@@ -257,8 +246,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
     path = tmp_path / "s.db"
     before = record_run(path, steps=2)
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
     path.unlink()
@@ -269,7 +257,6 @@ def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
     until(path.exists)
     put_all(handle, *step_events(3))
     assert handle.close()
-    recorder.close()
     with closing(StoreReader(path)) as reader:
         assert reader.resolve(before).step == 2
         run = reader.resolve(handle.id).key
@@ -281,8 +268,7 @@ def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
 def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: Path) -> None:
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG, name="ours")
+    handle = start_run(path, CONFIG, name="ours")
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
     theirs = attempts(other)
@@ -293,7 +279,6 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: 
     until(rescued.exists)
     put_all(handle, *step_events(2))
     assert handle.close()
-    recorder.close()
     assert attempts(path) == theirs  # from a run with the same key
     assert all(attempt.ended_at for attempt in attempts(rescued))
     with closing(StoreReader(path)) as reader:
@@ -365,11 +350,9 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     assert steps_of(path) == [1, 2, 3, 4]
 
     # the next recorder of the run logs it, and gives its position to no other event
-    recorder = Recorder(path)
-    handle = recorder.resume_run(short, from_step=4)
+    handle = resume_run(path, short, from_step=4)
     put_all(handle, finished(5))
     assert handle.close()
-    recorder.close()
     assert spill.read_bytes() == line
     with closing(StoreReader(path)) as reader:
         logged = log_lines(reader, reader.resolve(short).key)
@@ -458,15 +441,13 @@ def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
 
 def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     handle.put(started())
     handle.put(ev.StepFinished(step=1, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0))
     assert handle.flush(PATIENCE)
     assert "rejected by the store" in handle.trouble
     handle.put(finished(2))
     assert handle.close()
-    recorder.close()
     assert steps_of(path) == [2]
     (line,) = spill_file(path, handle.id).read_text().splitlines()
     assert json.loads(line)["event"]["step"] == 1

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +14,7 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.paths import trackers_folder
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunRecorder
+from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
@@ -26,12 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    made = Recorder(tmp_path / "store.db")
-    yield made
-    made.close()
+    return tmp_path / "store.db"
 
 
 def followers(of: int = 0) -> list[psutil.Process]:
@@ -45,8 +41,8 @@ def followers(of: int = 0) -> list[psutil.Process]:
     return found
 
 
-def tracked(recorder: Recorder, tracker: str) -> RunRecorder:
-    return recorder.start_run(config(record={"tokens": "none", "trackers": [tracker]}))
+def tracked(path: Path, tracker: str) -> Recorder:
+    return start_run(path, config(record={"tokens": "none", "trackers": [tracker]}))
 
 
 def logged(store: Path) -> set[int]:
@@ -58,48 +54,48 @@ def logged(store: Path) -> set[int]:
     return found
 
 
-def notes(recorder: Recorder, handle: RunRecorder) -> list[str]:
-    with closing(StoreReader(recorder.path)) as reader:
+def notes(handle: Recorder) -> list[str]:
+    with closing(StoreReader(handle.path)) as reader:
         facts = [fact.event for fact in events_after(reader, handle.key)]
     return [event.text for event in facts if isinstance(event, ev.NoteWritten)]
 
 
 def test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends(
-    recorder: Recorder,
+    path: Path,
 ) -> None:
-    handle = tracked(recorder, "tensorboard")
+    handle = tracked(path, "tensorboard")
     put_all(handle, started(), *step_events(1), *step_events(2), *step_events(3))
-    until(lambda: logged(recorder.path) == {1, 2}, lambda: logged(recorder.path))
+    until(lambda: logged(path) == {1, 2}, lambda: logged(path))
     put_all(handle, ended(3))
     handle.close()
     until(lambda: not followers())
-    assert logged(recorder.path) == {1, 2, 3}
+    assert logged(path) == {1, 2, 3}
 
 
-def test_a_resumed_run_logs_the_steps_after_its_checkpoint(recorder: Recorder) -> None:
-    handle = tracked(recorder, "tensorboard")
+def test_a_resumed_run_logs_the_steps_after_its_checkpoint(path: Path) -> None:
+    handle = tracked(path, "tensorboard")
     put_all(handle, started(), *step_events(1), *step_events(2), ended(2))
     handle.close()
     until(lambda: not followers())
-    for file in trackers_folder(recorder.path).rglob("events.out.tfevents.*"):
+    for file in trackers_folder(path).rglob("events.out.tfevents.*"):
         file.unlink()
-    again = recorder.resume_run(handle.key, from_step=1)
+    again = resume_run(path, handle.key, from_step=1)
     put_all(again, started(1), *step_events(2), *step_events(3), ended(3))
     again.close()
     until(lambda: not followers())
-    assert logged(recorder.path) == {2, 3}
+    assert logged(path) == {2, 3}
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "trackio"])
 def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
-    recorder: Recorder, tracker: str
+    path: Path, tracker: str
 ) -> None:
     if tracker != "tensorboard" and find_spec(tracker) is None:
         pytest.skip(f"{tracker} is not installed")
-    handle = tracked(recorder, tracker)
+    handle = tracked(path, tracker)
     put_all(handle, started(), *step_events(1), *step_events(2))
     (process,) = until(followers)
-    folder = recorder.path.parent
+    folder = path.parent
     until(
         lambda: [
             *folder.rglob("*tfevents*"),
@@ -108,38 +104,40 @@ def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
         ]
     )
     process.kill()
-    until(lambda: notes(recorder, handle))
+    until(lambda: notes(handle))
     put_all(handle, *step_events(3), *step_events(4), ended(4))
     handle.close()
-    (said,) = notes(recorder, handle)
+    (said,) = notes(handle)
     assert said == (
         f"{tracker} ended with signal 9; the run continues, and `grpo-tui export {handle.id} "
         f"--format {tracker} --out FOLDER` writes all of it"
     )
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         assert reader.runs()[0].status == "completed"
         assert reader.metric_series(handle.key, "reward").steps == (1, 2, 3, 4)
 
 
 def test_a_tracker_that_is_not_installed_says_what_to_install(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "wandb.py").write_text("raise ImportError('not installed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
-    handle = tracked(recorder, "wandb")
+    handle = tracked(path, "wandb")
     put_all(handle, started(), *step_events(1))
-    (said,) = until(lambda: notes(recorder, handle))
+    (said,) = until(lambda: notes(handle))
     assert re.match("wandb ended with status 1: .* pip install wandb; the run continues", said)
+    handle.close()
 
 
 def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     code = (
         "import sys; from pathlib import Path;"
-        "from grpo_tui.experiments.record.recorder import Recorder;"
-        "from tests.experiments.made import *; recorder = Recorder(Path(sys.argv[1]));"
-        "handle = recorder.start_run(config(record={'trackers': ['tensorboard']}));"
+        "from grpo_tui.experiments.record.recorder import start_run;"
+        "from tests.experiments.made import *;"
+        "tree = config(record={'trackers': ['tensorboard']});"
+        "handle = start_run(Path(sys.argv[1]), tree);"
         "put_all(handle, started(), *step_events(1)); handle.flush(60); print('on', flush=True);"
         "input()"
     )

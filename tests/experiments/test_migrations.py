@@ -13,7 +13,7 @@ from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
@@ -63,11 +63,9 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
     with closing(sqlite3.connect(store.copied_to)) as conn:
         assert version(conn) == FIRST
         assert conn.execute("SELECT name FROM run").fetchall() == [("old",)]
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), finished(1))
     assert handle.close()
-    recorder.close()
 
 
 def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
@@ -91,7 +89,7 @@ def test_a_newer_store_is_read_only_with_a_message(tmp_path: Path) -> None:
         assert reader.resolve("future").step == 3
         assert "newer grpo-tui" in reader.note
     with pytest.raises(StoreReadOnlyError, match="upgrade grpo-tui"):
-        Recorder(path)
+        start_run(path, CONFIG)
     store = ExperimentStore(path)
     with pytest.raises(StoreReadOnlyError):
         store.rename(1, "other")

@@ -12,7 +12,7 @@ from grpo_tui.experiments.errors import ExportError, OutsideStoreError, StoreErr
 from grpo_tui.experiments.export.trackers import export_to
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import resume_run
 from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import record_run
@@ -48,10 +48,8 @@ def test_a_planted_id_removes_and_writes_nothing(tmp_path: Path, short: str) -> 
         with pytest.raises(OutsideStoreError):
             purge(store, key)
         assert store.key_of("theirs") == key
-    recorder = Recorder(path)
     with pytest.raises(StoreError):
-        recorder.resume_run("theirs", from_step=0)
-    recorder.close()
+        resume_run(path, "theirs", from_step=0)
     assert folders(tmp_path) == before
 
 
@@ -82,10 +80,8 @@ def test_a_planted_link_removes_nothing_elsewhere(tmp_path: Path, name: str) -> 
 def test_a_run_folder_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
     path, victim = planted(tmp_path, "victim")
     (path.parent / RUNS / "victim").symlink_to(victim)
-    recorder = Recorder(path)
     with pytest.raises(OutsideStoreError):
-        recorder.resume_run("theirs", from_step=0)
-    recorder.close()
+        resume_run(path, "theirs", from_step=0)
     assert list(victim.iterdir()) == []
 
 

@@ -2,7 +2,6 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,8 +17,8 @@ from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.live import LiveBoard
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.live import Exchange
+from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import (
@@ -40,10 +39,8 @@ from tests.patience import PATIENCE, until
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    made = Recorder(tmp_path / "store.db")
-    yield made
-    made.close()
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
 
 
 def drain(queue: "SimpleQueue[ev.Event | None]") -> list[ev.Event]:
@@ -53,19 +50,20 @@ def drain(queue: "SimpleQueue[ev.Event | None]") -> list[ev.Event]:
     return found
 
 
-def test_a_fact_is_delivered_only_after_its_commit(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_a_fact_is_delivered_only_after_its_commit(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     facts = handle.facts
     put_all(handle, started(), *step_events(1))
-    reader = StoreReader(recorder.path)
+    reader = StoreReader(path)
     while not isinstance(event := facts.get(timeout=PATIENCE), ev.StepFinished):
         assert event is not None
     assert metrics_at(reader, handle.key, 1)["reward"] == 0.1
     reader.close()
+    handle.close()
 
 
-def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_facts_keep_their_order_and_end_with_none(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     facts = handle.facts
     wanted = [started(), *step_events(1), *step_events(2), ended(2)]
     put_all(handle, *wanted)
@@ -73,36 +71,35 @@ def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
     assert drain(facts) == wanted
 
 
-def test_a_short_step_is_one_transaction(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LATEST_S", PATIENCE)
-    handle = recorder.start_run(CONFIG)
+def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LATEST_S", PATIENCE)
+    handle = start_run(path, CONFIG)
     handle.put(started())
     assert handle.flush(PATIENCE)
     before = len(handle.lock_waits)
     put_all(handle, *step_events(1, groups=5))
     assert handle.flush(PATIENCE)
     assert len(handle.lock_waits) - before == 1
+    handle.close()
 
 
-def test_progress_goes_to_the_board_and_not_into_the_record(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_progress_goes_to_the_board_and_not_into_the_record(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
     assert handle.board.snapshot().phase == "generate"
     handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         assert events_after(reader, handle.key) == ()
 
 
 def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
-    recorder: Recorder,
+    path: Path,
 ) -> None:
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     for step, value in enumerate([0.5, 0.9, NAN, 0.2], start=1):
         handle.put(finished(step, reward=value))
     handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         line = reader.run(handle.key).summary.metrics["reward"]
         series = reader.metric_series(handle.key, "reward")
     assert (line.first, line.last, line.best, line.best_step) == (0.5, 0.2, 0.9, 2)
@@ -112,15 +109,15 @@ def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
 
 
 def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
-    recorder: Recorder,
+    path: Path,
 ) -> None:
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), *step_events(1), *step_events(2), *step_events(3))
     handle.close("killed")
-    again = recorder.resume_run(handle.id, from_step=1)
+    again = resume_run(path, handle.id, from_step=1)
     put_all(again, started(step=1), finished(2, reward=0.05), ended(2))
     again.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         run = handle.key
         assert reader.metric_series(run, "reward").values == (0.1, 0.05)
         assert reader.group_steps(run) == (1,)
@@ -130,7 +127,7 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
         assert (line.max, line.max_step, line.count) == (0.1, 1, 2)
         assert [view.until_step for view in reader.attempts(run)] == [1, None]
         assert reader.run(run).summary.step == 2
-    with closing(sqlite3.connect(recorder.path)) as conn:
+    with closing(sqlite3.connect(path)) as conn:
         hidden = conn.execute("SELECT attempt, step FROM step WHERE hidden = 1").fetchall()
     assert hidden == [(1, 2), (1, 3)]
 
@@ -139,14 +136,14 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
     ("wanted", "kept"), [("all", [9, 10]), ("every", [10]), ("pinned", []), ("none", [])]
 )
 def test_the_size_setting_decides_whose_tokens_are_kept(
-    recorder: Recorder, wanted: str, kept: list[int]
+    path: Path, wanted: str, kept: list[int]
 ) -> None:
-    handle = recorder.start_run(config(record={"tokens": wanted}))
+    handle = start_run(path, config(record={"tokens": wanted}))
     for step in (9, 10):
         put_all(handle, ev.GroupScored(step=step, group=group()), numbers(step=step))
         handle.put(finished(step))
     handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         found = [view.step for view in reader.groups(handle.key, None) if view.has_tokens]
         view = reader.groups(handle.key, 10)[0]
         assert (reader.tokens(handle.key, view.key) is not None) == (10 in kept)
@@ -154,13 +151,13 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
     assert found == kept
 
 
-def test_answers_are_left_out_of_the_record_on_request(recorder: Recorder) -> None:
+def test_answers_are_left_out_of_the_record_on_request(path: Path) -> None:
     texts = {}
     for recorded in (True, False):
-        handle = recorder.start_run(config(record={"tokens": "all" if recorded else "nothing"}))
+        handle = start_run(path, config(record={"tokens": "all" if recorded else "nothing"}))
         put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
         handle.close()
-        with closing(StoreReader(recorder.path)) as reader:
+        with closing(StoreReader(path)) as reader:
             (view,) = reader.groups(handle.key, 1)
             texts[recorded] = [rollout.text for rollout in view.rollouts]
     assert all(texts[True])
@@ -168,14 +165,14 @@ def test_answers_are_left_out_of_the_record_on_request(recorder: Recorder) -> No
 
 
 def test_token_numbers_that_come_after_an_interruption_complete_their_group(
-    recorder: Recorder,
+    path: Path,
 ) -> None:
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     handle.put(ev.GroupScored(step=1, group=group()))
     handle.put(ev.RunPaused(step=1))
     put_all(handle, ev.RunResumed(step=1), numbers(), finished(1))
     handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         view = reader.groups(handle.key, 1)[0]
         tokens = reader.tokens(handle.key, view.key)
     assert tokens is not None
@@ -183,8 +180,8 @@ def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     assert view.rollouts[1].kl == 0.125
 
 
-def test_an_alert_is_one_line_that_counts_and_stays_muted(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     for step in (3, 4, 5):
         handle.put(
             ev.AlertRaised(
@@ -194,47 +191,48 @@ def test_an_alert_is_one_line_that_counts_and_stays_muted(recorder: Recorder) ->
         )  # fmt: skip
         assert handle.flush(PATIENCE)
         if step == 3:
-            recorder.store.mute(handle.key, "kl")
+            handle.store.mute(handle.key, "kl")
     handle.close()
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         (alert,) = reader.alerts(handle.key)
     assert (alert.rule, alert.first_step, alert.last_step, alert.count) == ("kl", 3, 5, 3)
     assert alert.muted
 
 
-def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
-    with closing(StoreReader(recorder.path)) as reader:
+def test_a_reader_sees_that_something_was_committed(path: Path) -> None:
+    handle = start_run(path, CONFIG)
+    with closing(StoreReader(path)) as reader:
         reader.changed()
         assert not reader.changed()
         handle.put(finished(1))
         handle.flush(PATIENCE)
         assert reader.changed()
+    handle.close()
 
 
 def test_a_run_whose_first_attempt_never_began_can_be_resumed(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr(recorder.store, "start_attempt", None)
+        killed.setattr(ExperimentStore, "start_attempt", None)
         with pytest.raises(TypeError):
-            recorder.start_run(CONFIG, name="early")
-    with closing(StoreReader(recorder.path)) as reader:
+            start_run(path, CONFIG, name="early")
+    with closing(StoreReader(path)) as reader:
         run = reader.resumable("early").summary
         assert run.status == "lost"
         assert post_mortem(reader, run.key).cause == "no process ever started it"
-        handle = recorder.resume_run("early", from_step=0)
+        handle = resume_run(path, "early", from_step=0)
         assert reader.resolve("early").status == "running"
         put_all(handle, started(), *step_events(1), ended(1))
         assert handle.close()
         assert reader.resolve("early").status == "completed"
 
 
-def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_a_run_that_is_closed_without_a_word_is_aborted(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     handle.put(finished(1))
     handle.close("the engine raised")
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         summary = reader.resolve(handle.id)
     assert (summary.status, summary.error) == ("aborted", "the engine raised")
 
@@ -280,76 +278,79 @@ def test_status_never_lies() -> None:
 
 
 def test_the_heartbeat_goes_on_while_nothing_is_put(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 0.05)
-    handle = recorder.start_run(CONFIG)
-    with closing(StoreReader(recorder.path)) as reader:
+    handle = start_run(path, CONFIG)
+    with closing(StoreReader(path)) as reader:
         first = reader.attempts(handle.key)[0]
         until(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
         second = reader.attempts(handle.key)[0]
         until(lambda: reader.attempts(handle.key)[0].heartbeat > second.heartbeat)
         assert reader.attempts(handle.key)[0].progress_at == second.progress_at
+    handle.close()
 
 
 # -- viewers and requests ------------------------------------------------------------------------
 
 
 def test_the_board_is_written_only_while_someone_looks(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    polls: list[LiveBoard] = []
-    poll = LiveBoard.poll
+    polls: list[Exchange] = []
+    poll = Exchange.poll
 
-    def noted(live: LiveBoard) -> None:
-        poll(live)
-        polls.append(live)
+    def noted(exchange: Exchange) -> None:
+        poll(exchange)
+        polls.append(exchange)
 
-    monkeypatch.setattr(LiveBoard, "poll", noted)
-    handle = recorder.start_run(CONFIG)
+    monkeypatch.setattr(Exchange, "poll", noted)
+    handle = start_run(path, CONFIG)
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
     before = len(polls)
     until(lambda: len(polls) > before + 1)
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         assert reader.board(handle.key) is None
-        recorder.store.hold_lease(handle.key, PATIENCE)
+        handle.store.hold_lease(handle.key, PATIENCE)
         until(lambda: reader.board(handle.key) is not None)
         assert reader.board(handle.key) == handle.board.snapshot()
+    handle.close()
 
 
-def test_requests_reach_the_control_and_say_that_they_are_taken(recorder: Recorder) -> None:
+def test_requests_reach_the_control_and_say_that_they_are_taken(path: Path) -> None:
     control = Control()
-    handle = recorder.start_run(CONFIG, control=control)
-    with closing(StoreReader(recorder.path)) as reader:
-        request = recorder.store.request(handle.key, "pause")
+    handle = start_run(path, CONFIG, control=control)
+    with closing(StoreReader(path)) as reader:
+        request = handle.store.request(handle.key, "pause")
         assert reader.control(request).state in ("asked", "taken")
         until(lambda: control.paused)
         until(lambda: reader.control(request).state == "taken")
-        recorder.store.request(handle.key, "pin", argument="example \x00")
+        handle.store.request(handle.key, "pin", argument="example \x00")
         until(lambda: control.pop_pins() == ["example \x00"])
+    handle.close()
 
 
-def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:
-    handle = recorder.start_run(CONFIG)
+def test_an_old_stop_does_not_end_a_resumed_run(path: Path) -> None:
+    handle = start_run(path, CONFIG)
     put_all(handle, finished(1))
     handle.close("killed")
-    request = recorder.store.request(handle.key, "stop_now")
+    request = handle.store.request(handle.key, "stop_now")
     control = Control()
-    again = recorder.resume_run(handle.key, from_step=1, control=control)
-    with closing(StoreReader(recorder.path)) as reader:
+    again = resume_run(path, handle.key, from_step=1, control=control)
+    with closing(StoreReader(path)) as reader:
         until(lambda: reader.control(request).state == "expired")
     assert not control.stop_now
     again.close()
 
 
-def test_a_request_that_is_open_when_the_attempt_ends_expires(recorder: Recorder) -> None:
-    store = recorder.store
+def test_a_request_that_is_open_when_the_attempt_ends_expires(path: Path) -> None:
+    store = ExperimentStore(path)
     run = store.create_run(CONFIG).id
     assert run is not None
     attempt = store.start_attempt(run, 0)
     request = store.request(run, "pause")
     store.end_attempt(run, attempt, "killed")
-    with closing(StoreReader(recorder.path)) as reader:
+    with closing(StoreReader(path)) as reader:
         assert reader.control(request).state == "expired"
 
 
@@ -369,19 +370,18 @@ def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
     (tmp_path / "no.db").write_text("this is not a database, but a text of some length\n" * 50)
     with pytest.raises(StoreUnusableError, match="not a SQLite file"):
-        Recorder(tmp_path / "no.db")
+        start_run(tmp_path / "no.db", CONFIG)
     with closing(sqlite3.connect(tmp_path / "other.db")) as conn:
         conn.execute("CREATE TABLE theirs (a)")
     with pytest.raises(StoreUnusableError, match="another program"):
-        Recorder(tmp_path / "other.db")
+        start_run(tmp_path / "other.db", CONFIG)
 
 
 def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "s.db"
-    one, two = Recorder(path), Recorder(path)
-    first, second = one.start_run(CONFIG, name="first"), two.start_run(CONFIG, name="second")
+    first, second = (start_run(path, CONFIG, name=name) for name in ("first", "second"))
     put_all(first, started(), *step_events(1))
     assert first.flush(PATIENCE)
     between = [*step_events(1)]
@@ -392,12 +392,10 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
         assert not events or second.flush(PATIENCE)
         return begin(conn, limit)
 
-    monkeypatch.setattr("grpo_tui.experiments.record.writer.begin", late)
+    monkeypatch.setattr("grpo_tui.experiments.record.store_file.begin", late)
     put_all(first, *step_events(2))
     assert first.close()
     assert second.close()
-    one.close()
-    two.close()
     with closing(StoreReader(path)) as reader:
         for name, steps in (("first", (1, 2)), ("second", (1,))):
             run = reader.resolve(name).key

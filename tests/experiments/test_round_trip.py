@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import CONFIG, same
 
@@ -136,12 +136,10 @@ def scripts(draw: st.DrawFn) -> list[ev.Event]:
 def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
-        recorder = Recorder(path)
-        handle = recorder.start_run(CONFIG)
+        handle = start_run(path, CONFIG)
         for event in events:
             handle.put(event)
         assert handle.close(), handle.trouble
-        recorder.close()
         reader = StoreReader(path)
         found = [fact.event for fact in events_after(reader, handle.key, limit=10_000)]
         reader.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.search import search, searching
 from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
 
@@ -28,16 +28,14 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("search") / "s.db"
-    recorder = Recorder(path)
     for name in ("one", "two"):
-        handle = recorder.start_run(CONFIG, name=name)
+        handle = start_run(path, CONFIG, name=name)
         handle.put(started())
         for step, texts in enumerate(TEXTS, start=1):
             scored = group(texts=texts, prompt=f"problem {step}", rewards=(step / 10, None))
             handle.put(ev.GroupScored(step=step, group=scored))
             handle.put(finished(step))
         handle.close()
-    recorder.close()
     return path
 
 
@@ -193,15 +191,13 @@ def test_a_search_can_be_stopped(reader: StoreReader) -> None:
 
 def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     odd = ("de\ufb01ned in 5 \u212a", "a_b 50% c\\d")
     put_all(handle, started(), ev.GroupScored(step=1, group=group(0, odd)))
     for step in (2, 3, 4):
         texts = tuple(f"filler {place}" for place in range(60))
         put_all(handle, ev.GroupScored(step=step, group=group(0, texts)), finished(step))
     assert handle.close()
-    recorder.close()
     with closing(StoreReader(path)) as reader:
 
         def found(text: str) -> list[str]:
@@ -217,11 +213,9 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
 def recorded(folder: Path, *events: ev.Event) -> Path:
     """A store of one run with these events."""
     path = folder / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
+    handle = start_run(path, CONFIG)
     put_all(handle, started(), *events)
     assert handle.close()
-    recorder.close()
     return path
 
 

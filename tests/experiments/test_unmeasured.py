@@ -12,7 +12,7 @@ from grpo_tui.app.text.comparison import run_verdict
 from grpo_tui.experiments.compare.runs import compare, progress
 from grpo_tui.experiments.export.rows import evaluation_rows
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
 
@@ -26,11 +26,9 @@ def unmeasured(step: int) -> ev.EvaluationFinished:
 
 
 def record(path: Path, name: str, *events: ev.Event) -> None:
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG, name=name)
+    handle = start_run(path, CONFIG, name=name)
     put_all(handle, started(), *events, ended(1))
     assert handle.close()
-    recorder.close()
 
 
 @pytest.fixture

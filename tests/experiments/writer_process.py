@@ -11,20 +11,19 @@ from pathlib import Path
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import resume_run, start_run
 from tests.experiments.made import CONFIG, ended, started, step_events
 
 
 def main(path: Path, steps: int, pause: float, resume: str) -> None:
-    recorder = Recorder(path)
     first = 0
     if resume != "-":
         reader = StoreReader(path)
         first = reader.resolve(resume).step
         reader.close()
-        handle = recorder.resume_run(resume, from_step=first)
+        handle = resume_run(path, resume, from_step=first)
     else:
-        handle = recorder.start_run(CONFIG)
+        handle = start_run(path, CONFIG)
     facts = handle.facts
     print(json.dumps({"id": handle.id}), flush=True)
 
@@ -47,7 +46,6 @@ def main(path: Path, steps: int, pause: float, resume: str) -> None:
     waits = sorted(handle.lock_waits)
     print(json.dumps({"stored": stored, "trouble": handle.trouble, "transactions": len(waits),
                       "p99": waits[int(0.99 * (len(waits) - 1))]}), flush=True)  # fmt: skip
-    recorder.close()
 
 
 if __name__ == "__main__":

@@ -69,25 +69,24 @@ def record() -> None:
     from grpo_engine.config.parse import build, merge
     from grpo_engine.control import Control
     from grpo_engine.trainer import run
-    from grpo_tui.experiments.record.recorder import Recorder
+    from grpo_tui.experiments.record.recorder import resume_run, start_run
     from tests.engine.tiny import write_model
 
     write_model(Path("model"), **TINY)
     problems = [{"prompt": f"say {n}: ", "answer": "aeiou"[n % 5]} for n in range(20)]
     Path("problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in problems))
-    recorder = Recorder(Path(STORE))
     config = build(SETTINGS)
-    handle = recorder.start_run(config, name=FIRST, tags=("kept",))
+    handle = start_run(Path(STORE), config, name=FIRST, tags=("kept",))
     whole = []
     for event in run(config, Control(), folder=handle.folder):
         handle.put(event)
         whole.append(event)
     assert handle.close()
-    recorder.store.change(handle.key, note="a note")
+    handle.store.change(handle.key, note="a note")
     spill(config, whole)
 
     config = build(merge(SETTINGS, FULL))
-    handle = recorder.start_run(config, name=SECOND, parent=handle.id)
+    handle = start_run(Path(STORE), config, name=SECOND, parent=handle.id)
     events = run(config, Control(), folder=handle.folder)
     for event in events:
         handle.put(event)
@@ -95,22 +94,20 @@ def record() -> None:
             break
     events.close()  # type: ignore[attr-defined]
     handle.close("cut")
-    handle = recorder.resume_run(handle.id, from_step=CHECKED)
+    handle = resume_run(Path(STORE), handle.id, from_step=CHECKED)
     for event in run(config, Control(), folder=handle.folder, resume=True):
         handle.put(event)
     assert handle.close()
-    recorder.close()
 
 
 def spill(config: Any, events: list[Any]) -> None:
     """Record the same events while another connection holds the store."""
     from grpo_tui.experiments.db.paths import spill_file
-    from grpo_tui.experiments.record.recorder import Recorder
+    from grpo_tui.experiments.record.recorder import start_run
 
     store = Path("locked", STORE)
     store.parent.mkdir()
-    recorder = Recorder(store)
-    handle = recorder.start_run(config, name=FIRST)
+    handle = start_run(store, config, name=FIRST)
     handle.put(events[0])
     assert handle.flush(60)
     file = spill_file(store, handle.id)
@@ -123,7 +120,7 @@ def spill(config: Any, events: list[Any]) -> None:
         shutil.copy(file, SPILL)
         with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(COPY)) as copy:
             source.backup(copy)
-    recorder.close()
+    handle.close()
     assert not file.exists()
 
 

@@ -20,7 +20,7 @@ from grpo_tui.experiments.db.machine import host_name
 from grpo_tui.experiments.db.paths import spill_file
 from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import writable
 from grpo_tui.experiments.recorded_events import events_after
 from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack
@@ -97,7 +97,7 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
 
 def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path / "data")
-    Recorder(folder / STORE).close()  # opening for writing migrates the schema
+    writable(folder / STORE)  # opening for writing migrates the schema
 
     for name, text in told(folder, "store")["printed"].items():
         expected = (version / EXPECTED / name).read_bytes().decode()
@@ -118,7 +118,7 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
     waiting.parent.mkdir(parents=True)
     shutil.copy(folder / SPILL, waiting)
 
-    Recorder(store).close()
+    writable(store)
 
     assert not waiting.exists()
     events = stored(store)

@@ -16,7 +16,7 @@ from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.export.files import FORMATS
 from grpo_tui.experiments.export.rows import WHAT, rows_of
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group
@@ -32,7 +32,6 @@ BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u2
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs in which every text is hostile."""
     path = tmp_path_factory.mktemp("hostile") / "s.db"
-    recorder = Recorder(path)
     for seed in (0, 1):
         scored = hostile_group(1)
         group = replace(scored.group, example_key=NAME, no_signal="")
@@ -42,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for one in group.rollouts
         )  # fmt: skip
         tree = config(seed=seed, task={"name": NAME}, model={"path": NAME})
-        handle = recorder.start_run(tree, name=f"{RUNS[seed]}{NAME}", tags=(NAME,))
+        handle = start_run(path, tree, name=f"{RUNS[seed]}{NAME}", tags=(NAME,))
         held_out = evaluated(1)
         put_all(
             handle, started(), replace(scored, group=replace(group, rollouts=completions)),
@@ -54,7 +53,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ended(1),
         )  # fmt: skip
         assert handle.close()
-    recorder.close()
     with closing(ExperimentStore(path)) as store:
         store.change(1, note=NAME)
     return path

@@ -13,7 +13,7 @@ from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, finished, record_run, started
@@ -243,15 +243,13 @@ def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
 @pytest.fixture
 def live(store: Path) -> Iterator[tuple[str, Control]]:
     """A run that is active in this process."""
-    recorder = Recorder(store)
     control = Control()
-    handle = recorder.start_run(config(), name="at-work", control=control)
+    handle = start_run(store, config(), name="at-work", control=control)
     handle.put(started())
     handle.put(finished(1))
     assert handle.flush(10)
     yield handle.id, control
     handle.close()
-    recorder.close()
 
 
 def test_requests_are_taken_by_the_run_and_their_fate_is_told(

@@ -1,7 +1,6 @@
 """Record first, show second: what a viewer sees of an unfinished step."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.app.feed.feed import LiveFeed
 from grpo_tui.app.feed.session import Session
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.made import CONFIG, group, put_all, started
 from tests.patience import PATIENCE, until
 
@@ -29,27 +28,20 @@ SAMPLED = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    made = Recorder(tmp_path / "store.db")
-    yield made
-    made.close()
-
-
 def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the store stays locked for the whole test
-    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 2 * PATIENCE)
-    handle = recorder.start_run(CONFIG)
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", 2 * PATIENCE)
+    handle = start_run(tmp_path / "store.db", CONFIG)
     session = Session(LiveFeed(handle, Control()))
     handle.put(started())
     assert handle.flush(PATIENCE)
 
-    with closing(sqlite3.connect(recorder.path, isolation_level=None)) as other:
+    with closing(sqlite3.connect(handle.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         put_all(handle, *SAMPLED, ev.GroupScored(step=1, group=group()))
-        until(lambda: handle.lock_waits and recorder._runs[0]._failing_since)
+        until(lambda: handle._pending)
         shown = session.pull().groups
         assert shown == handle.board.snapshot().groups
         assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
@@ -57,3 +49,4 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
 
     # the step has not ended: the group is recorded because it has waited long enough
     until(lambda: session.pull().groups == (group(),))
+    handle.close()

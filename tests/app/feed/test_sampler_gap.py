@@ -12,7 +12,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
 from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.engine.runs import events_of, settings
 
 RATIO = "sampling/importance_sampling_ratio"
@@ -22,12 +22,10 @@ ON = {"algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_ma
 def stored(config: RunConfig, folder: Path) -> tuple[list[Event], StoreReader, int]:
     """Run and record the events."""
     events = events_of(config, folder / "run")
-    recorder = Recorder(folder / "store.db")
-    handle = recorder.start_run(config.model_dump(mode="json"))
+    handle = start_run(folder / "store.db", config.model_dump(mode="json"))
     for event in events:
         handle.put(event)
     assert handle.close(), handle.trouble
-    recorder.close()
     reader = StoreReader(folder / "store.db")
     return events, reader, reader.runs()[0].key
 

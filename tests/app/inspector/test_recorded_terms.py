@@ -24,7 +24,7 @@ from grpo_tui.app.inspector.losses import loss_mask
 from grpo_tui.app.tui.screens.rollouts.lab.state import read_step
 from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.engine.runs import settings as run_settings
 from tests.engine.tiny import write_model
 
@@ -100,11 +100,10 @@ def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
             "rollout": ROLLOUT | changes.get("rollout", {}),
         },
     )
-    recorder = Recorder(folder / "runs.db")
-    handle = recorder.start_run(config, name="one")
+    handle = start_run(folder / "runs.db", config, name="one")
     for event in run(config, Control(), folder=folder / "run"):
         handle.put(event)
-    recorder.close()
+    handle.close()
     assert isinstance(event, RunFinished), event
     return folder / "runs.db"
 

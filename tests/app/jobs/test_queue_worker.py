@@ -16,7 +16,7 @@ from grpo_tui.app.jobs.queue_worker import work
 from grpo_tui.experiments.db.machine import host_name
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, finished, put_all, started
 from tests.patience import PATIENCE
@@ -34,8 +34,7 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
     monkeypatch.setattr("subprocess.Popen", None)  # nothing may be started
     item = queue.add(CONFIG, name="orphan")
     assert queue.take() is not None
-    recorder = Recorder(queue.store.path)
-    handle = recorder.start_run(CONFIG, name="orphan")
+    handle = start_run(queue.store.path, CONFIG, name="orphan")
     queue.attach(item, handle.key)
     put_all(handle, started(), finished(1))
     assert handle.flush(PATIENCE)
@@ -50,18 +49,15 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
         "grpo_tui.app.jobs.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
     )
     assert work(queue) == 0
-    recorder.close()
     assert queue.item(item).state == "done"
 
 
 def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorder = Recorder(queue.store.path)
-    handle = recorder.start_run(CONFIG, name="there")
+    handle = start_run(queue.store.path, CONFIG, name="there")
     put_all(handle, started(), finished(1), ended(1))
     assert handle.close()
-    recorder.close()
     sweep, _ = queue.sweep("grid", {}, [({}, CONFIG)])
     assert work(queue) == 0
     with closing(StoreReader(queue.store.path)) as reader:
@@ -85,11 +81,9 @@ def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
 def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(queue.store.path)
-    handle = recorder.start_run(CONFIG, name="there")
+    handle = start_run(queue.store.path, CONFIG, name="there")
     put_all(handle, started(), finished(1), ended(1))
     assert handle.close()
-    recorder.close()
     item = queue.add(CONFIG, name="an unchanged clone")
     monkeypatch.setattr(
         "grpo_tui.app.jobs.queue_worker.run_item", lambda _queue, _item: ("done", "")

@@ -22,7 +22,7 @@ from grpo_tui.app.jobs.start import Job, new_job, resumed_job
 from grpo_tui.experiments.errors import RunActiveError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import Recorder, start_run
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -143,14 +143,12 @@ def test_the_closing_table_of_an_extended_run_begins_before_the_run(
 
 
 def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "s.db")
-    handle = recorder.start_run(CONFIG, name="busy-otter")
+    handle = start_run(tmp_path / "s.db", CONFIG, name="busy-otter")
     handle.put(started())
     assert handle.flush(10)
     with pytest.raises(RunActiveError, match="grpo-tui stop busy-otter"):
-        resumed_job("busy-otter", db=recorder.path)
+        resumed_job("busy-otter", db=handle.path)
     handle.close()
-    recorder.close()
 
 
 def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from grpo_tui.app.tui.screens.runs import RunsScreen
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import PARENT, Recorder
+from grpo_tui.experiments.record.recorder import PARENT, start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
@@ -27,8 +27,8 @@ from tests.app.stored import record
 
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:
     store, control = tmp_path / "grpo.db", Control()
-    recorder = Recorder(store)  # simulates the other process, which polls for requests to the run
-    handle = recorder.start_run(build(CONFIG), name="far-away", control=control)
+    # simulates the other process, which polls for requests to the run
+    handle = start_run(store, build(CONFIG), name="far-away", control=control)
     handle.put(started())
     record(store, name="calm-otter")
     app = Workbench(store)
@@ -48,7 +48,6 @@ async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path:
         assert not control.stop_now
         await until(app, lambda: not any(w.is_running for w in app.workers if w.group == "steer"))
     handle.close()
-    recorder.close()
 
 
 async def test_the_shown_run_is_not_steered_from_another_row(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.compared import choose, cli, opened, refs_of, settled, two_runs, workbench
 from tests.app.rest import until
@@ -176,8 +176,7 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
 async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6, seed=1), name="done", seed=1)
-    recorder = Recorder(path)
-    handle = recorder.start_run(build({**CONFIG, "name": "live", "seed": 2}), name="live")
+    handle = start_run(path, build({**CONFIG, "name": "live", "seed": 2}), name="live")
     steps = [e for e in run_events(steps=6, seed=2) if isinstance(e, ev.StepFinished)]
     handle.put(started())
     for event in steps[:2]:
@@ -199,7 +198,6 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
         assert screen.view.runs[1].step == 5
         frames.check(app)
     handle.close()
-    recorder.close()
 
 
 async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(store: Path) -> None:

@@ -9,7 +9,7 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG
@@ -30,9 +30,8 @@ EDITS = {
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stored") / "grpo.db"
-    recorder = Recorder(path)
     for seed in (0, 1):
-        handle = recorder.start_run(build({**CONFIG, "seed": seed}), name=f"run{seed}")
+        handle = start_run(path, build({**CONFIG, "seed": seed}), name=f"run{seed}")
         for event in run_events(steps=2, seed=seed):
             if isinstance(event, ev.StepFinished):
                 handle.put(ev.AlertRaised(
@@ -41,7 +40,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 ))  # fmt: skip
             handle.put(event)
         handle.close()
-    recorder.close()
     return path
 
 

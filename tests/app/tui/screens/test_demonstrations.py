@@ -8,7 +8,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.trainer import run
 from grpo_tui.app.tui.messages import RolloutOpened
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import workbench
@@ -25,11 +25,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "evaluation": {"problems": 8, "pinned": 1},
         }
     )
-    recorder = Recorder(folder / "runs.db")
-    handle = recorder.start_run(config, name="tutor")
+    handle = start_run(folder / "runs.db", config, name="tutor")
     for event in run(config, Control(), folder=folder / "run"):
         handle.put(event)
-    recorder.close()
+    handle.close()
     return folder / "runs.db"
 
 

@@ -17,7 +17,7 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
@@ -31,11 +31,10 @@ OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "grpo.db"
-    recorder = Recorder(path)
     for seed in (0, 1):
         tree = {**CONFIG, "seed": seed, "name": f"{seed} {NAME}",
                 "model": {"path": NAME, "tuning": "lora"}}  # fmt: skip
-        handle = recorder.start_run(build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
+        handle = start_run(path, build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
         for event in run_events(steps=2, seed=seed):
             if isinstance(event, ev.StepFinished):
                 handle.put(ev.AlertRaised(
@@ -46,7 +45,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 event = replace(event, metrics={**event.metrics, f"rewards/{NAME}/mean": 1.0})
             handle.put(event)
         handle.close()
-    recorder.close()
     with closing(ExperimentStore(path)) as opened:
         opened.change(1, note=HOSTILE[7][:3000] + NAME)
     return path

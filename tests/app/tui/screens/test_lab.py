@@ -27,7 +27,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spre
 from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until
@@ -110,8 +110,7 @@ def unfinished(steps: int) -> Iterator[ev.Event]:
 
 async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(build(CONFIG), name="otter")
+    handle = start_run(path, build(CONFIG), name="otter")
     for event in unfinished(3):
         handle.put(event)
     handle.flush()
@@ -128,7 +127,6 @@ async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
         assert effect.missing == frozenset()
         assert "● beta 0.1" in frames.text(app)
     handle.close()
-    recorder.close()
 
 
 async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_recorded(

@@ -17,7 +17,7 @@ from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
@@ -131,18 +131,16 @@ async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> 
 
 
 def test_a_muted_rule_stays_muted_when_it_holds_again_and_after_a_resume(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "grpo.db")
-    handle = recorder.start_run(build(CONFIG), name="calm-otter")
+    handle = start_run(tmp_path / "grpo.db", build(CONFIG), name="calm-otter")
     handle.put(HACKED)
     handle.close()
-    recorder.store.mute(handle.key, "format_hacking")
-    again = recorder.resume_run("calm-otter", from_step=0)
-    session = Session(LiveFeed(again, Control(), muted(recorder.path)))
+    handle.store.mute(handle.key, "format_hacking")
+    again = resume_run(tmp_path / "grpo.db", "calm-otter", from_step=0)
+    session = Session(LiveFeed(again, Control(), muted(handle.path)))
     again.put(HACKED)
     again.put(CUT)
     again.close()
-    recorder.close()
     snapshot = session.pull()
     assert [alert.rule for alert in snapshot.open_alerts] == ["most_truncated"]
     assert [alert.rule for alert in snapshot.muted_alerts] == ["format_hacking"]
-    assert muted(recorder.path) == {"format_hacking"}
+    assert muted(handle.path) == {"format_hacking"}

@@ -21,7 +21,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
@@ -59,14 +59,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1,
            algorithm=algorithm(beta=0.1))  # fmt: skip
     record(path, events(live=False), name=ENDED, seed=0)
-    recorder = Recorder(path)
-    handle = recorder.start_run(build({**CONFIG, "steps": 60}), name=LIVE)
+    handle = start_run(path, build({**CONFIG, "steps": 60}), name=LIVE)
     for event in events(live=True):
         handle.put(event)
     handle.flush()
     yield path
     handle.close()
-    recorder.close()
 
 
 # -- the answers, from the store -----------------------------------------------------------------

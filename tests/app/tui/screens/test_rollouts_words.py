@@ -30,7 +30,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 )
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
 from tests.app.inspector.test_groups import rollout
@@ -148,8 +148,7 @@ def test_an_answer_as_likely_as_under_the_reference_has_no_token_far_from_it() -
 
 async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(build(CONFIG), name="otter")
+    handle = start_run(path, build(CONFIG), name="otter")
     events = list(run_events(steps=3))
     scored_at = max(
         n for n, one in enumerate(events)
@@ -172,7 +171,6 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
         assert screen.view.step is not None
         assert screen.view.step.step == 3
     handle.close()
-    recorder.close()
 
 
 def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> None:

@@ -27,7 +27,7 @@ from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RunSummary
 from tests.app import frames
@@ -285,8 +285,7 @@ async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_clean
 
 
 async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "runs.db")
-    handle = recorder.start_run(CONFIG, name="busy-otter")
+    handle = start_run(tmp_path / "runs.db", CONFIG, name="busy-otter")
     handle.put(started())
     assert handle.flush(60)
     app = workbench(tmp_path / "runs.db")
@@ -296,7 +295,6 @@ async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
         assert app.screen is screen
         assert "busy-otter has not ended yet" in app.said[-1].text
     handle.close()
-    recorder.close()
 
 
 async def test_an_undo_at_once_comes_after_the_archiving(
