@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import chain
 from math import inf, isfinite
@@ -76,7 +77,6 @@ def compare(
     if or_last and any(unlimited[run] and not last[run] for run in last):
         last = unlimited
     groups = _compared(alike, base)
-    tests, rankings = _tests(reader, groups, last, goal)
     reasons = (
         _untested(reader, groups[0], group, last, unlimited, position) for group in groups[1:]
     )
@@ -92,8 +92,7 @@ def compare(
         same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
-        tests=tests,
-        rankings=rankings,
+        rankings=_rankings(reader, groups, last, goal),
         notes=tuple(filter(None, reasons)),
     )
 
@@ -261,24 +260,22 @@ def _limits(runs: Runs, steps: Sequence[int | None], axis: str) -> Mapping[int, 
     return {run.key: step for run, step in pairs if step < run.step}
 
 
-def _tests(
+def _rankings(
     reader: "StoreReader", groups: Sequence[Runs],
     last: Mapping[int, Mapping[str, EvaluationView]], goal: tuple[str, float] | None,
-) -> tuple[tuple[PairedTest, ...], tuple[Ranking, ...]]:  # fmt: skip
-    """Test each setting against the baseline's, the first, and rank them, by their answers."""
+) -> tuple[Ranking, ...]:  # fmt: skip
+    """Rank the settings by their answers to the problems of the baseline's, the first."""
     prints = {run.dataset_fingerprint for run in groups[0]}
-    tests, rankings = [], []
+    alike = [group for group in groups if {run.dataset_fingerprint for run in group} == prints]
+    rankings = []
     for mode in MODES:
         base, *others = (
             [(run, last[run.key][mode]) for run in group if mode in last[run.key]]
-            for group in groups
-            if group is groups[0] or {run.dataset_fingerprint for run in group} == prints
+            for group in alike
         )
         if base and len(prints) == 1:
-            others = [group for group in others if group]
-            tests += [_paired_test(mode, group, base) for group in others]
-            rankings.append(_ranking(reader, mode, [base, *others], goal))
-    return tuple(filter(None, tests)), tuple(filter(None, rankings))
+            rankings.append(_ranking(reader, mode, [base, *filter(None, others)], goal))
+    return tuple(filter(None, rankings))
 
 
 def _untested(
@@ -322,56 +319,66 @@ def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
 
 
-def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
-    """Test a run's last evaluations against its first ones: has it learned?"""
-    evaluations = reader.evaluations(run.key, rows=True)
-    results = []
-    for mode in MODES:
-        items = [item for item in evaluations if item.mode == mode and _shares(item)]
-        if len(items) > 1:
-            results.append(_paired_test(mode, [(run, items[-1])], [(run, items[0])]))
-    return list(filter(None, results))
-
-
 Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
 
 
-def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest | None:
-    left, right = ([_shares(item) for _, item in group] for group in (runs, base))
-    shared = sorted(set.intersection(*(set(shares) for shares in (*left, *right))))
-    if len(shared) < 2:
-        return None
-    differences = tuple(
-        sum(shares[key] for shares in left) / len(left)
-        - sum(shares[key] for shares in right) / len(right)
-        for key in shared
-    )
-    left_side, right_side = _evaluated(runs, left, shared), _evaluated(base, right, shared)
-    from grpo_tui.experiments.compare.effects import paired  # NumPy takes .1 s to load
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What several settings answered to the same problems: the shares that are right."""
 
-    single = len(runs) == len(base) == left_side.samples == right_side.samples == 1
-    result = paired(differences, single=single)
-    return _pair(result, mode, left_side, right_side, len(shared))
+    mode: str
+    sides: list[Evaluated]
+    shares: list[Any]  # an array [runs, problems] for each side
+    problems: int
+
+    @classmethod
+    def of(cls, mode: str, groups: Sequence[Evaluations]) -> "Answers | None":
+        """Take the problems that all runs answered; None if there is nothing to compare."""
+        import numpy as np
+
+        right = [[_shares(item) for _, item in group] for group in groups]
+        problems = sorted(set.intersection(*(set(run) for group in right for run in group)))
+        if len(groups) < 2 or len(problems) < 2:
+            return None
+        shares = [np.array([[run[key] for key in problems] for run in group]) for group in right]
+        sides = [
+            Evaluated(
+                runs=tuple(run.id for run, _ in group), shares=tuple(table.mean(1).tolist()),
+                steps=tuple(item.step for _, item in group),
+                samples=max(item.samples for _, item in group),
+            )
+            for group, table in zip(groups, shares, strict=True)
+        ]  # fmt: skip
+        return cls(mode, sides, shares, len(problems))
+
+    def effect(self, own: int, other: int) -> Effect:
+        """The difference of two settings, corrected for all comparisons with one of them."""
+        from grpo_tui.experiments.compare.effects import effect, spread_of
+
+        spread = spread_of(self.shares)
+        return effect(self.shares[own], self.shares[other], spread, len(self.shares) - 1)
+
+    def test(self, own: int, result: Effect) -> PairedTest:
+        """The difference between a setting and the first one."""
+        side, base = self.sides[own], self.sides[0]
+        return PairedTest(
+            run=side.runs[0], baseline=base.runs[0], mode=self.mode, step=side.steps[0],
+            baseline_step=base.steps[0], problems=self.problems, difference=result.difference,
+            low=result.low, high=result.high, p_value=result.p_value, method=result.method,
+            own=side, other=base,
+        )  # fmt: skip
 
 
-def _pair(result: Effect, mode: str, own: Evaluated, other: Evaluated, problems: int) -> PairedTest:
-    return PairedTest(
-        run=own.runs[0], baseline=other.runs[0], mode=mode, step=own.steps[0],
-        baseline_step=other.steps[0], problems=problems, difference=result.difference,
-        low=result.low, high=result.high, p_value=result.p_value, method=result.method, own=own,
-        other=other,
-    )  # fmt: skip
-
-
-def _evaluated(
-    runs: Evaluations, shares: Sequence[Mapping[str, float]], shared: Sequence[str]
-) -> Evaluated:
-    return Evaluated(
-        runs=tuple(run.id for run, _ in runs),
-        shares=tuple(sum(run[key] for key in shared) / len(shared) for run in shares),
-        steps=tuple(item.step for _, item in runs),
-        samples=max(item.samples for _, item in runs),
-    )
+def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
+    """Test a run's last evaluations against its first ones: has it learned?"""
+    evaluations = reader.evaluations(run.key, rows=True)
+    tests = []
+    for mode in MODES:
+        items = [item for item in evaluations if item.mode == mode and _shares(item)]
+        pair = [[(run, item)] for item in (items[:1] + items[-1:] if len(items) > 1 else ())]
+        if pair and (answers := Answers.of(mode, pair)):
+            tests.append(answers.test(1, answers.effect(1, 0)))
+    return tests
 
 
 def _last_by_mode(
@@ -412,42 +419,34 @@ def threshold(reach: str) -> tuple[str, float] | None:
 
 
 def _ranking(
-    reader: "StoreReader", mode: str, groups: Sequence["Evaluations"],
+    reader: "StoreReader", mode: str, groups: Sequence[Evaluations],
     goal: tuple[str, float] | None,
 ) -> Ranking | None:  # fmt: skip
     """Rank settings by the problems that all their runs answered."""
-    import numpy as np
-
-    from grpo_tui.experiments.compare.effects import effect, spread_of
-
-    shares = [[_shares(item) for _, item in group] for group in groups]
-    problems = sorted(set.intersection(*(set(run) for group in shares for run in group)))
-    if len(groups) < 2 or len(problems) < 2:
+    answers = Answers.of(mode, groups)
+    if answers is None:
         return None
-    sweep = [np.array([[run[key] for key in problems] for run in group]) for group in shares]
-    spread, count = spread_of(sweep), len(groups) - 1
-    sides = [_evaluated(group, side, problems) for group, side in zip(groups, shares, strict=True)]
+    sides = answers.sides
     order = sorted(range(len(groups)), key=lambda index: -sides[index].share)
-    key = "eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy"
     metric, value = goal or ("", sides[0].share)
-    metric = metric or key
+    metric = metric or ("eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy")
     ranked = []
     for index in order:
-        side = sides[index]
-        result = effect(sweep[index], sweep[0], spread, count) if index else None
-        leads = index == order[0] or effect(sweep[order[0]], sweep[index], spread, count).low <= 0
+        result = answers.effect(index, 0) if index else None
         ranked.append(
             RankedSetting(
-                own=side, may_be_best=leads,
-                test=_pair(result, mode, side, sides[0], len(problems)) if result else None,
+                own=sides[index],
+                may_be_best=index == order[0] or answers.effect(order[0], index).low <= 0,
+                test=answers.test(index, result) if result else None,
                 more_seeds=result.more_seeds if result else None,
                 more_problems=result.more_problems if result else None,
                 reached=_reached(reader, [run for run, _ in groups[index]], metric, value),
             )
         )  # fmt: skip
     return Ranking(
-        mode=mode, problems=len(problems), comparisons=count, seeds=spread.freedom > 0,
-        metric=metric, threshold=value, settings=tuple(ranked),
+        mode=mode, problems=answers.problems, comparisons=len(groups) - 1,
+        seeds=any(len(side.runs) > 1 for side in sides), metric=metric, threshold=value,
+        settings=tuple(ranked),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from grpo_engine.metrics import Direction
@@ -176,6 +177,11 @@ class Comparison:
     sources: tuple[str, ...] = ()  # a diff of the user's functions, from the baseline's
     metrics: tuple[MetricComparison, ...]
     seeds: tuple[SeedGroup, ...]
-    tests: tuple[PairedTest, ...]
     rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]
+
+    @property
+    def tests(self) -> tuple[PairedTest, ...]:
+        """Each setting against the baseline's."""
+        rows = chain.from_iterable(ranking.settings for ranking in self.rankings)
+        return tuple(row.test for row in rows if row.test)
