@@ -178,18 +178,16 @@ def rollouts(folder: Path) -> Iterator[Result]:
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
         for text in (data.RARE, "the", data.PHRASE, "nswe", "</answer>", "ZZYV", "q!w"):
-            yield timed(f"50 newest hits of `{text}`, or to the end", _search(reader, text),
+            yield timed(f"50 newest hits of `{text}`, or to the end", _search(reader, run, text),
                         target=300, times=3)  # fmt: skip
-            yield timed(f"the same within the run, `{text}`", _search(reader, text, run=run),
-                        times=3)  # fmt: skip
         for sort in ("reward", "advantage", "length", "kl"):
             for text in ("the", data.RARE, data.PHRASE):
                 yield timed(
                     f"first hit of `{text}`, sorted by {sort}",
-                    _search(reader, text, 1, run=run, sort=sort), target=500, times=3,
+                    _search(reader, run, text, 1, sort=sort), target=500, times=3,
                 )  # fmt: skip
-        yield _cancelled(reader, "q!w")
-        yield _cancelled(reader, "the qwertz", run=run, sort="kl")
+        yield _cancelled(reader, run, "q!w")
+        yield _cancelled(reader, run, "the qwertz", sort="kl")
 
 
 def _write_rollouts(path: Path) -> None:
@@ -208,12 +206,12 @@ def _write_rollouts(path: Path) -> None:
 
 
 def _search(
-    reader: StoreReader, text: str, count: int = 50, **how: Any
+    reader: StoreReader, run: int, text: str, count: int = 50, **how: Any
 ) -> Callable[[], list[object]]:
-    return lambda: list(islice(search(reader, text, limit=50, **how), count))
+    return lambda: list(islice(filter(None, search(reader, run, text, limit=50, **how)), count))
 
 
-def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
+def _cancelled(reader: StoreReader, run: int, text: str, **how: Any) -> Result:
     """Measure how long a search continues after another thread interrupted it."""
     at = 0.0
 
@@ -225,7 +223,7 @@ def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
     timer = threading.Timer(0.1, stop)
     timer.start()
     try:
-        _search(reader, text, **how)()
+        _search(reader, run, text, **how)()
         span = 0.0
     except InterruptedError:
         span = 1e3 * (time.perf_counter() - at)

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Executable, Row, select
 
 from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text
 from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
-from grpo_tui.experiments.db.names import new_uid
 from grpo_tui.experiments.db.tables import QUEUE_ITEM, RUN, SWEEP
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import QueryError, check_choice
@@ -53,7 +53,7 @@ class RunQueue:
             if old is not None:
                 return old, False
             values = {
-                "uid": new_uid(), "name": name, "created_at": now_iso(), "spec_hash": spec,
+                "uid": str(uuid4()), "name": name, "created_at": now_iso(), "spec_hash": spec,
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()

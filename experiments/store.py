@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import (
     Connection,
@@ -26,7 +27,7 @@ from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, prom
 from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 from grpo_tui.experiments.db.migrations import migrate
-from grpo_tui.experiments.db.names import free_name, new_uid, short_id
+from grpo_tui.experiments.db.names import free_name, short_id
 from grpo_tui.experiments.db.paths import run_folder, runs_folder
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.spilled import spilled
@@ -129,7 +130,7 @@ class ExperimentStore:
     ) -> Row[Any]:  # fmt: skip
         """Store a new run with its settings, create its folder, and return its row."""
         tree = config_tree(config)
-        uid = uid or new_uid()
+        uid = uid or str(uuid4())
         with self.transaction() as conn:
             shorts, names = (
                 set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)

@@ -1,10 +1,10 @@
-"""Identity of a run: a sortable unique id, a short id to type, and a readable name."""
+"""Identity of a run: a short id to type, and a readable name."""
 
 import itertools
 import random
 import secrets
-import time
 from collections.abc import Container
+from uuid import UUID
 
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -25,18 +25,9 @@ _ANIMALS = (  # noqa: SIM905 - the same
 ).split()
 
 
-def new_uid() -> str:
-    """Return a UUIDv7: milliseconds since 1970 in 48 bits, then 74 random bits."""
-    value = (int(time.time() * 1000) & (1 << 48) - 1) << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 7 << 76
-    value = value & ~(0x3 << 62) | 2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
 def short_id(uid: str, taken: Container[str]) -> str:
     """Return eight characters from the random end of `uid`, or another eight if those are taken."""
-    value = int(uid.replace("-", ""), 16)
+    value = UUID(uid).int
     short = "".join(_BASE32[value >> 5 * index & 31] for index in range(8))
     while short in taken:
         short = "".join(secrets.choice(_BASE32) for _ in range(8))

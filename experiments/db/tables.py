@@ -108,7 +108,7 @@ class RunRow(Numbered, table=True):
     )
 
     uid: str = Field(unique=True)
-    """UUIDv7; the same in every store that the row is copied to."""
+    """UUID; the same in every store that the row is copied to."""
     short: str = Field(unique=True)
     """Eight characters to type."""
     name: str
@@ -555,7 +555,7 @@ class SweepRow(Numbered, table=True):
     __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
     uid: str = Field(unique=True)
-    """UUIDv7; the same in every store that the row is copied to."""
+    """UUID; the same in every store that the row is copied to."""
     name: str
     """For people."""
     created_at: Utc

@@ -8,6 +8,8 @@ from typing import Any
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, start_run
+from grpo_tui.experiments.search import search
+from grpo_tui.experiments.values import SearchHit
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},
@@ -135,6 +137,11 @@ def record_run(
     put_all(handle, *last, ended(steps))
     assert handle.close()
     return handle.id
+
+
+def hits_of(reader: StoreReader, text: str, run: str = "@last", **options: Any) -> list[SearchHit]:
+    """All hits of a search."""
+    return [hit for hit in search(reader, reader.resolve(run).key, text, **options) if hit]
 
 
 def same(left: object, right: object) -> bool:

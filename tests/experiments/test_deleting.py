@@ -15,9 +15,8 @@ from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, integrity, put_all, record_run, started
+from tests.experiments.made import CONFIG, hits_of, integrity, put_all, record_run, started
 from tests.experiments.test_migrations import first_version
 
 
@@ -58,7 +57,6 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         clone = reader.resolve("clone")
         assert clone.parent is None
         assert reader.ancestry(clone.key) == ()
-        assert gone not in {hit.run for hit in search(reader, "yes", limit=99)}
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
     item = queue.take()
@@ -87,7 +85,7 @@ def test_the_runs_deleted_last_come_back_with_everything(
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("gone")
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2, 0.3)
-        assert {hit.run for hit in search(reader, "yes", run=run.key)} == {run.key}
+        assert {hit.run for hit in hits_of(reader, "yes", "gone")} == {run.key}
 
 
 def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:

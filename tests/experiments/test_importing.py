@@ -13,9 +13,8 @@ from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.recorded_events import events_after
-from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import evaluated, record_run
+from tests.experiments.made import evaluated, hits_of, record_run
 
 
 def facts(path: Path, run: str) -> list[ev.Event]:
@@ -42,7 +41,7 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         tokens = reader.tokens(run.key, view.key)
         assert tokens is not None
         assert tokens.rows == other.tokens(original.key, other.groups(original.key, 3)[0].key).rows  # type: ignore[union-attr]
-        assert len(list(search(reader, "yes", run=run.key))) == 6
+        assert len(hits_of(reader, "yes", run.id)) == 6
     assert facts(here, short) == facts(there, "theirs")
 
 

@@ -14,9 +14,8 @@ from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, finished, put_all, record_run, started
+from tests.experiments.made import CONFIG, finished, hits_of, put_all, record_run, started
 
 FIRST = 1
 FIRST_STORE = Path(__file__).parents[1] / "old" / "first_schema.db.xz"
@@ -50,7 +49,7 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
     first_version(path)
     with closing(StoreReader(path)) as reader:
         assert reader.resolve("old").step == 2
-        assert len(list(search(reader, "yes"))) == 4
+        assert len(hits_of(reader, "yes")) == 4
     store = ExperimentStore(path)
     assert store.copied_to is not None
     store.close()
@@ -58,8 +57,8 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
         run = reader.resolve("old")
         assert reader.schema == CURRENT
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2)
-        assert len(list(search(reader, "yes", run=run.key))) == 4
-        assert len(list(search(reader, "1 + 1", run=run.key, limit=100))) == 8
+        assert len(hits_of(reader, "yes")) == 4
+        assert len(hits_of(reader, "1 + 1")) == 8
     with closing(sqlite3.connect(store.copied_to)) as conn:
         assert version(conn) == FIRST
         assert conn.execute("SELECT name FROM run").fetchall() == [("old",)]

@@ -14,8 +14,8 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.search import search, searching
-from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
+from grpo_tui.experiments.search import search
+from tests.experiments.made import CONFIG, finished, group, hits_of, put_all, started, step_events
 
 TEXTS = [
     ("<answer>42</answer>", "the cat sat"),
@@ -46,9 +46,7 @@ def reader(path: Path) -> Iterator[StoreReader]:
 
 
 def found(reader: StoreReader, text: str, **options: object) -> list[tuple[int, int]]:
-    run = reader.resolve("one").key
-    hits = search(reader, text, run=run, **options)
-    return [(hit.step, hit.index) for hit in hits]
+    return [(hit.step, hit.index) for hit in hits_of(reader, text, "one", **options)]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +79,7 @@ def test_an_empty_text_is_refused(reader: StoreReader) -> None:
 
 
 def test_hits_sort_by_reward_with_none_last(reader: StoreReader) -> None:
-    rewards = [
-        hit.reward
-        for hit in search(reader, "problem", run=reader.resolve("one").key, sort="reward")
-    ]
+    rewards = [hit.reward for hit in hits_of(reader, "problem", "one", sort="reward")]
     assert rewards == [0.4, 0.3, 0.2, 0.1, None, None, None, None]
 
 
@@ -98,15 +93,13 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
     assert sorted(by_length) == sorted(wanted)
 
 
-def test_a_search_stays_in_its_run_and_goes_on_before_a_hit(reader: StoreReader) -> None:
+def test_a_search_stays_in_its_run(reader: StoreReader) -> None:
     run = reader.resolve("two").key
-    hits = list(search(reader, "problem", run=run, limit=3))
-    more = list(search(reader, "problem", run=run, before=hits[-1].rollout))
-    assert {hit.run for hit in hits + more} == {run}
-    keys = [hit.rollout for hit in hits + more]
+    hits = hits_of(reader, "problem", "two")
+    assert {hit.run for hit in hits} == {run}
+    keys = [hit.rollout for hit in hits]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 8
-    assert len(list(search(reader, "problem", limit=100))) == 16
 
 
 @pytest.mark.parametrize("sort", ["newest", "reward"])
@@ -120,14 +113,9 @@ def test_the_limit_counts_what_the_narrowing_leaves(reader: StoreReader, sort: s
     assert len(narrowed(step=2, idx=0, origin="train")) == 2
 
 
-def test_a_step_is_searched_within_a_run(reader: StoreReader) -> None:
-    with pytest.raises(QueryError, match="name the run"):
-        list(search(reader, "problem", step=1))
-
-
 @pytest.mark.parametrize("text", ["ca", "CA", "42</ans", "x=-", "= -5 OR", "sat", "roblem 2"])
 def test_a_part_of_a_word_is_found_without_being_asked_for(reader: StoreReader, text: str) -> None:
-    hits = list(search(reader, text, run=reader.resolve("one").key))
+    hits = hits_of(reader, text)
     assert hits
     for hit in hits:
         assert hit.text[hit.start : hit.end].casefold() == text.casefold()
@@ -161,7 +149,7 @@ def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place
 ) -> None:
     with closing(written(tuple(texts))) as reader:
         for typed in (part for part in (*sought, *(text[1:5] for text in texts)) if part.strip()):
-            hits = [hit for hit in search(reader, typed) if hit.where == "completion"]
+            hits = [hit for hit in hits_of(reader, typed) if hit.where == "completion"]
             wanted = [index for index, text in enumerate(texts) if evened(typed) in evened(text)]
             assert sorted(hit.index for hit in hits) == wanted
             for hit in hits:
@@ -173,15 +161,15 @@ def test_a_search_pauses_after_every_few_thousand_texts(
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     run = reader.resolve("one").key
-    steps = list(searching(reader, "cat", run=run))
+    steps = list(search(reader, run, "cat"))
     assert [hit.text for hit in steps if hit] == ["the cat sat"]
-    nothing = list(searching(reader, "nowhere", run=run))
+    nothing = list(search(reader, run, "nowhere"))
     assert nothing == [None] * len(nothing)
     assert len(nothing) >= 1
 
 
 def test_a_search_can_be_stopped(reader: StoreReader) -> None:
-    hits = search(reader, "problem", limit=100)
+    hits = search(reader, reader.resolve("one").key, "problem")
     next(hits)
     reader.interrupt()
     with pytest.raises(InterruptedError):
@@ -201,7 +189,7 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
     with closing(StoreReader(path)) as reader:
 
         def found(text: str) -> list[str]:
-            return [hit.text for hit in search(reader, text)]
+            return [hit.text for hit in hits_of(reader, text)]
 
         assert found("fine") == [odd[0]]
         assert found("5 k") == [odd[0]]
@@ -227,8 +215,7 @@ def test_every_order_gives_each_hit_once_over_all_pages(
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
     path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
     with closing(StoreReader(path)) as reader:
-        run = reader.resolve("@last").key
-        hits = [hit.rollout for hit in search(reader, "1 + 1", run=run, sort=sort, limit=100)]
+        hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort)]
     assert sorted(hits) == list(range(1, 12))
     if sort in ("kl", "clip"):
         assert hits[-3:] == [11, 10, 9]
@@ -245,7 +232,6 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
         file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
         wanted = file.execute(f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC").fetchall()
     with closing(StoreReader(path)) as reader:
-        run = reader.resolve("@last").key
         sort = {"tokens": "length"}.get(column, column)
-        hits = [hit.rollout for hit in search(reader, "1 + 1", run=run, sort=sort, limit=200)]
+        hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort, limit=200)]
     assert hits == [row[0] for row in wanted]

@@ -49,12 +49,11 @@ def rollouts(
         if search:
             maximum = limit + 1 if limit else 2**31
             columns = {"step": step, "idx": group, "origin": origin}
-            hits = list(
-                find(
-                    reader, search, run=target.key, sort=sort or "newest", limit=maximum,
-                    **{name: value for name, value in columns.items() if value is not None},
-                )
-            )  # fmt: skip
+            options = {name: value for name, value in columns.items() if value is not None}
+            stream = find(
+                reader, target.key, search, sort=sort or "newest", limit=maximum, **options
+            )
+            hits = [hit for hit in stream if hit]
             more = len(hits) == maximum
             hits = hits[: limit or None]
             rows = _of_hits(reader, target, hits)

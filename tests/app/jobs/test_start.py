@@ -22,7 +22,7 @@ from grpo_tui.app.jobs.start import Job, new_job, resumed_job
 from grpo_tui.experiments.errors import RunActiveError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder, start_run
+from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -85,16 +85,6 @@ def test_an_engine_that_raises_ends_the_run_with_its_error(
     wanted = ev.RunFailed(step=0, error="CheckpointError", message="step-9 is damaged",
                           traceback="")  # fmt: skip
     assert seen == [wanted]
-
-
-def test_a_run_that_cannot_begin_closes_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[bool] = []
-    monkeypatch.setattr(Recorder, "close", lambda _: closed.append(True))
-    with pytest.raises(Exception, match="no-such"):
-        new_job(RunConfig(), db=tmp_path / "s.db", parent="no-such")
-    assert closed == [True]
 
 
 def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> None:

@@ -311,11 +311,11 @@ class Search:
 
 def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
-    from grpo_tui.experiments.search import searching
+    from grpo_tui.experiments.search import search as find
 
     hits: list[SearchHit] = []
     pauses = 0
-    for hit in searching(reader, text, run=run, limit=MAX_HITS + 1):
+    for hit in find(reader, run, text, limit=MAX_HITS + 1):
         if hit is not None:
             hits.append(hit)
         elif (pauses := pauses + 1) % SLICE == 0:
