@@ -34,16 +34,19 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
     folder = run_folder(reader.path, reader.short_id(run))
     ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).filter_by(id=run))
-    saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
-    checkpoint = max(saved, key=lambda item: item.step, default=None)
+    query = select(EVENT.c.payload).filter_by(run_id=run, kind="CheckpointSaved")
+    saved = [
+        event.step
+        for event in reader.column(query.where(EVENT.c.step <= last))
+        if isinstance(event, ev.CheckpointSaved) and Path(event.path).exists()
+    ]
+    step = max(saved, default=None)
     query = reader.select(Attempt, ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n)
     *_, attempt = (None, *reader.views(Attempt, query))
     return v.PostMortem(
-        run=run,
         last_step=last,
-        checkpoint_step=checkpoint.step if checkpoint else None,
-        checkpoint_path=checkpoint.path if checkpoint else None,
-        steps_to_redo=last - (checkpoint.step if checkpoint else 0),
+        checkpoint_step=step,
+        steps_to_redo=last - (step or 0),
         last_seen=attempt.heartbeat if attempt else "",
         cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
         log_lines=tail(log_file(folder), LINES) or log_lines(reader, run),

@@ -1,13 +1,12 @@
 """StoreReader: the questions that the program asks of a store."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, String, func, not_, null, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, String, func, not_, null, select, type_coerce
 
 from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
@@ -58,7 +57,6 @@ from grpo_tui.experiments.read.connection import (
     Connection,
     among,
     as_view,
-    no_collection,
 )
 from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
@@ -67,6 +65,7 @@ DEFAULT_METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
+BEST = ("eval/accuracy", "eval/greedy/accuracy", "reward")  # what decides which run is best
 MAX_ANCESTORS = 100
 LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
@@ -85,24 +84,6 @@ OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
-
-
-class LazyMetrics(Mapping[str, v.MetricSummary]):
-    """The metrics of a run as rows, converted when read: a list has ten thousand runs."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Mapping[str, Any]) -> None:
-        self._rows = rows
-
-    def __getitem__(self, key: str) -> v.MetricSummary:
-        return as_view(v.MetricSummary, self._rows[key], key=key, direction=spec(key).direction)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 class StoreReader(Connection):
@@ -137,8 +118,7 @@ class StoreReader(Connection):
             query = query.where(RUN.c.id.in_(keys))
         waiting = self.waiting()
         statuses = self._derive_active(waiting)
-        with no_collection():
-            return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
+        return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""
@@ -174,7 +154,7 @@ class StoreReader(Connection):
         keys, labels = [row.key for row in rows], [column.label for column in columns]
         tag = RUN_TAG.c
         tags = grouped(self.rows(select(tag.run_id, tag.tag).where(among(tag.run_id, keys))))
-        metric_rows = self._metric_rows(keys, metrics)
+        summarised = self._metrics(keys, metrics)
         parents = self.pairs(
             select(RUN.c.id, PARENT.c.short)
             .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
@@ -194,21 +174,25 @@ class StoreReader(Connection):
                     attempts=row.attempts or 0, host=row.host or "",
                     tags=tuple(tags.get(row.key, ())),
                     parent=parents.get(row.key), sweep=sweeps.get(row.key),
-                    metrics=LazyMetrics(metric_rows.get(row.key, {})),
+                    metrics=summarised.get(row.key, {}),
                     columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
             )  # fmt: skip
         return tuple(summaries)
 
-    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, dict[str, Any]]:
+    def _metrics(
+        self, runs: Sequence[int], names: Sequence[str]
+    ) -> dict[int, dict[str, v.MetricSummary]]:
         """Return the summaries of runs by the metric's name."""
-        key = METRIC_KEY.c
+        key, columns = METRIC_KEY.c, METRIC_SUMMARY.c
         keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
-        columns = METRIC_SUMMARY.c
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
-        by_run: dict[int, dict[str, Any]] = {}
+        by_run: dict[int, dict[str, v.MetricSummary]] = {}
         for row in self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys))):
-            by_run.setdefault(row[0], {})[keys[row[1]]] = row
+            name = keys[row.key_id]
+            by_run.setdefault(row.run_id, {})[name] = as_view(
+                v.MetricSummary, row, key=name, direction=spec(name).direction
+            )
         return by_run
 
     def run(self, run: int) -> v.RunDetail:
@@ -300,21 +284,18 @@ class StoreReader(Connection):
         """Find a run by id, name, unique prefix of either, `@last` or `@best`."""
         if ref.startswith("@"):
             return self._special(ref)
-        for condition in (or_(RUN.c.short == ref, RUN.c.uid == ref), RUN.c.name == ref):
-            keys = self.column(select(RUN.c.id).where(condition, self.not_deleted()))
-            if len(keys) == 1:
-                return self._summary(keys[0])
         query = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
         rows = self.rows(query.where(self.not_deleted()))
-        matches = {
-            row.id: f"{row.short} ({row.name})"
-            for row in rows
-            if ref and any(name.startswith(ref) for name in row[1:])
-        }
-        if len(matches) == 1:
-            return self._summary(*matches)
+        matches: list[Any] = []
+        for matches in (
+            [row for row in rows if ref in (row.short, row.uid)],
+            [row for row in rows if ref == row.name],
+            [row for row in rows if ref and any(name.startswith(ref) for name in row[1:])],
+        ):
+            if len(matches) == 1:
+                return self._summary(matches[0].id)
         if matches:
-            first = ", ".join(list(matches.values())[:5])
+            first = ", ".join(f"{row.short} ({row.name})" for row in matches[:5])
             raise RunNotFoundError(
                 f"{quoted(ref)} could be {len(matches)} runs: {first}; type more of it"
             )
@@ -329,29 +310,19 @@ class StoreReader(Connection):
     def _special(self, ref: str) -> v.RunSummary:
         if ref not in ("@last", "@best"):
             raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
-        query = select(RUN.c.id, RUN.c.task).where(self.not_deleted())
-        last = self.row(query.order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1))
-        if last is None:
+        runs = self.runs(archived=True, limit=1 if ref == "@last" else None)
+        if not runs:
             raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
-        best = self._best(last.task) if ref == "@best" else None
-        return self._summary(last.id if best is None else best)
-
-    def _best(self, task: str) -> int | None:
-        """Return the best run of a task by held-out accuracy, else by reward."""
-        highest = METRIC_SUMMARY.c.max
-        for key in ("eval/accuracy", "eval/greedy/accuracy", "reward"):
-            best: int | None = self.value(
-                select(RUN.c.id)
-                .join_from(METRIC_SUMMARY, RUN)
-                .join(METRIC_KEY, METRIC_KEY.c.id == METRIC_SUMMARY.c.key_id)
-                .where(METRIC_KEY.c.name == key, RUN.c.task == task, highest.is_not(None))
-                .where(self.not_deleted())
-                .order_by(highest.desc(), RUN.c.id.desc())
-                .limit(1)
-            )
-            if best is not None:
-                return best
-        return None
+        for key in BEST if ref == "@best" else ():  # among runs of the last one's task
+            scored = [
+                (line.max, run.key, run)
+                for run in runs
+                if run.task == runs[0].task and (line := run.metrics.get(key))
+                if line.max is not None
+            ]
+            if scored:
+                return max(scored)[-1]
+        return runs[0]
 
     def _summary(self, run: int) -> v.RunSummary:
         return self.runs(archived=True, keys=[run])[0]
@@ -451,22 +422,6 @@ class StoreReader(Connection):
         query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
         query = query.filter_by(evaluation_id=view.key).order_by(EVALUATION_SAMPLE.c.position)
         return replace(view, rows=self.views(ev.EvaluationSample, query))
-
-    def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
-        """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
-        rows = self.rows(
-            select(EVENT.c.at, EVENT.c.payload)
-            .filter_by(run_id=run, kind="CheckpointSaved")
-            .order_by(EVENT.c.seq)
-        )
-        return tuple(
-            v.CheckpointView(
-                step=event.step, path=event.path, best=event.best, at=at,
-                exists=Path(event.path).exists(),
-            )
-            for at, event in rows
-            if isinstance(event, ev.CheckpointSaved)
-        )  # fmt: skip
 
     # -- groups and rollouts --------------------------------------------------------------------
 

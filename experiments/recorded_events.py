@@ -51,7 +51,7 @@ def events_after(
         keys += [
             (number, source, key)
             for number, key in reader.rows(query.order_by(seq).limit(limit))
-            if not isinstance(number, v.Unreadable)
+            if number > after  # unless it cannot be read
         ]
     keys = sorted(keys)[:limit]
     return _read(reader, run, {

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from grpo_tui.experiments.values import Unreadable
-
 MINUS = "−"
 MEGABYTES_BELOW = 0.0995  # GB
 
@@ -13,8 +11,6 @@ def short(value: float | None, digits: int = 2) -> str:
     """Format to about `digits` digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
     if value is None:
         return "–"
-    if isinstance(value, Unreadable):
-        return str(value)
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -86,7 +82,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
 def seconds(value: float | None) -> str:
     """Format a duration: `0s`, `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
     if value is None or math.isnan(value):
-        return str(value) if isinstance(value, Unreadable) else "–"
+        return "–"
     if value < 9.95:
         text = f"{value:.1f}"
         return "0s" if text == "0.0" else f"{text[1:] if text.startswith('0.') else text}s"

@@ -1,8 +1,7 @@
 """Column types: what a row holds in the values that Python uses.
 
-A store is input: a value that its column cannot hold, or that cannot be read, becomes a
-value of the column's type that shows as what is stored. The reader collects what it met, and says
-whose it is.
+A store is input: a value that its column cannot hold, or that cannot be read, becomes a text that
+shows it, or another type's empty value. The reader collects what it met, and says whose it is.
 """
 
 import json
@@ -20,7 +19,7 @@ from sqlalchemy import REAL, TEXT, Integer
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.texts import escape, unescape, visible
-from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
+from grpo_tui.experiments.values import Status
 
 Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
@@ -76,18 +75,16 @@ def any_text(data: bytes) -> str:
 
 
 class Readable:
-    """Reads a column; subclasses say what is readable, and what is read for other values."""
+    """Reads a column; subclasses say what is readable."""
 
     write: Convert | None = None
+    empty: ClassVar[Any] = None  # what is read of other values; None for their text
 
     def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
         super().__init__(**options)
         self.column = column  # table.column
 
     def convert(self, stored: Any) -> Any:
-        raise NotImplementedError
-
-    def replacement(self, stored: Any) -> Any:
         raise NotImplementedError
 
     def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
@@ -100,21 +97,21 @@ class Readable:
         """Report a value that cannot be read, and return what stands for it."""
         if (collected := _COLLECTED.get()) is not None:
             collected.add(Damage(self.column, stored))
-        return self.replacement(stored)
+        return stored_text(stored) if self.empty is None else self.empty
 
 
 class WholeNumber(Readable, Integer):
+    empty: ClassVar[Any] = 0
+
     def convert(self, stored: Any) -> Any:
         return stored if stored is None or type(stored) is int else self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return UnreadableInt.of(stored_text(stored))
 
 
 class Flag(WholeNumber):
     """Yes or no."""
 
     write = staticmethod(lambda value: None if value is None else int(value))
+    empty = False
 
     def convert(self, stored: Any) -> Any:
         if stored in (0, 1):
@@ -126,6 +123,7 @@ class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
     null: ClassVar[float | None] = None
+    empty = math.nan
 
     def convert(self, stored: Any) -> Any:
         if type(stored) is float:
@@ -133,9 +131,6 @@ class Number(Readable, REAL[float]):
         if stored is None:
             return self.null
         return float(stored) if type(stored) is int else self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return UnreadableFloat.of(stored_text(stored))
 
 
 class Timestamp(Number):
@@ -166,9 +161,6 @@ class Text(Readable, TEXT):
             return self.read(stored)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return stored_text(stored)
 
 
 class Time(Text):
@@ -209,18 +201,14 @@ class JsonObject(Json):
     """A JSON object."""
 
     cls = dict
-
-    def replacement(self, stored: Any) -> Any:
-        return {"unreadable": stored_text(stored)}
+    empty: ClassVar[Any] = {}
 
 
 class JsonList(Json):
     """A JSON list."""
 
     cls = list
-
-    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
-        return []
+    empty: ClassVar[Any] = []
 
 
 class EventJson(Text):
@@ -237,7 +225,8 @@ class EventJson(Text):
             raise TypeError(text)
         return event
 
-    def replacement(self, stored: Any) -> Any:
+    def damaged(self, stored: Any) -> Any:
+        super().damaged(stored)
         text = f"an event that cannot be read: {stored_text(stored)}"
         return ev.NoteWritten(step=0, text=text, severity="warning")
 
@@ -252,6 +241,8 @@ def _texts(kind: str) -> tuple[str, ...]:
 class Numbers(Text):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
+    empty: ClassVar[Any] = {}
+
     @staticmethod
     def write(values: Mapping[str, Any]) -> str:
         return compact(ev.encode(values))
@@ -260,12 +251,11 @@ class Numbers(Text):
     def read(text: str) -> dict[str, float]:
         return {name: float(value) for name, value in json.loads(text).items()}
 
-    def replacement(self, stored: Any) -> Any:
-        return {"unreadable": UnreadableFloat.of(stored_text(stored))}
-
 
 class Spans(Text):
     """The spans of a completion as JSON without defaults; an empty text without any."""
+
+    empty = ()
 
     @staticmethod
     def write(spans: Sequence[ev.Span]) -> str:
@@ -280,6 +270,3 @@ class Spans(Text):
     @staticmethod
     def read(text: str) -> tuple[ev.Span, ...]:
         return tuple(ev.Span(**span) for span in json.loads(text)) if text else ()
-
-    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
-        return ()

@@ -17,6 +17,7 @@ from sqlalchemy import (
     ColumnElement,
     String,
     and_,
+    case,
     exists,
     func,
     literal,
@@ -96,7 +97,8 @@ class Column:
         if self.kind == "field":
             return FIELDS[self.path]
         if self.kind == "setting":
-            return func.comparable(self._setting)
+            stored = self._setting
+            return case((func.json_valid(stored), func.json_extract(stored, "$")), else_=stored)
         key = select(METRIC_KEY.c.id).filter_by(name=self.path).scalar_subquery()
         return (
             select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])

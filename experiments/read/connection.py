@@ -1,10 +1,7 @@
 """The read connection that all queries share, and its helpers."""
 
-import gc
-import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -72,17 +69,6 @@ def _json_in_force(config: str | None, path: str) -> str | None:
     return None if value is None else json_text(value)
 
 
-def _comparable(stored: str | None) -> float | str | None:
-    """Return the JSON of a setting as what filters compare: a number, or text."""
-    try:
-        value = json.loads(stored or "null")
-    except (ValueError, RecursionError):  # as in a store that was edited by hand
-        return stored
-    if isinstance(value, bool | int | float):
-        return float(value)
-    return value if isinstance(value, str) else stored
-
-
 class Connection:
     """One long-lived connection; no cursor outlives a call, so that the log can be checkpointed."""
 
@@ -97,7 +83,6 @@ class Connection:
             raise
         self.file.text_factory = any_text
         self.file.create_function("in_force", 2, _json_in_force, deterministic=True)
-        self.file.create_function("comparable", 1, _comparable, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self.interrupts = 0
         self._connection = sql_connection(self.file)
@@ -266,15 +251,3 @@ def as_view(view: type[V], row: Any, **more: Any) -> V:
     if "nonfinite" not in names and (nonfinite := columns.get("nonfinite")):
         values |= dict.fromkeys(names.intersection(nonfinite.split(",")), math.nan)
     return view(**values | more)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable garbage collection while a hundred thousand rows are read: it takes half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

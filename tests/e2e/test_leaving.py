@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 from tests.e2e.terminal import DEAF, LAUNCH, Terminal
@@ -110,7 +111,7 @@ def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path
     found = summary(store)
     assert found.status == "stopped"
     with closing(StoreReader(store)) as reader:
-        assert max(point.step for point in reader.checkpoints(found.key)) == found.step
+        assert post_mortem(reader, found.key).checkpoint_step == found.step
 
 
 @pytest.mark.slow
