@@ -490,20 +490,26 @@ class StoreReader(Connection):
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""
-        query = select(GROUP.seq).filter_by(run_id=run, id=group, has_tokens=True)
-        for prompt_ids, rows in self.blobs(run, self.column(query)).values():
+        for prompt_ids, rows in self.blobs(run, [group]).values():
             return v.TokenView(group=group, prompt_ids=prompt_ids, rows=rows)
         return None
 
-    def blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
-        """The recorded token numbers; none where the store names a file elsewhere."""
-        from grpo_tui.experiments.db.tokens import read_blobs  # NumPy
+    def blobs(self, run: int, groups: Sequence[int]) -> dict[int, Blob]:
+        """The recorded token numbers by group; none where the store names a file elsewhere."""
+        from grpo_tui.experiments.db.tokens import merged, read_blobs  # NumPy
 
+        query = select(GROUP.id, GROUP.seq, GROUP.tokens_seq).where(among(GROUP.id, groups))
+        rows = self.rows(query.filter_by(run_id=run, has_tokens=True))
         try:
             path = tokens_file(run_folder(self.path, self.short_id(run)))
         except OutsideStoreError:
             return {}
-        return read_blobs(path, seqs)
+        blobs = read_blobs(path, [seq for row in rows for seq in row[1:] if seq])
+        return {
+            row.id: merged(blobs[row.seq], blobs.get(row.tokens_seq, ((), ())))
+            for row in rows
+            if row.seq in blobs
+        }
 
     def _with_rollouts(self, query: Select[Any]) -> tuple[v.GroupView, ...]:
         groups, columns, reward = self.rows(query), ROLLOUT.c, ROLLOUT_REWARD.c

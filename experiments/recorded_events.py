@@ -148,15 +148,12 @@ def _of_groups(
     reader: "StoreReader", run: int, keys: Sequence[int], seq: Column[int]
 ) -> Iterator[v.RecordedEvent]:
     """Yield the events of groups: the groups, or their token numbers."""
-    columns = ROLLOUT_GROUP.c
-    query = select(columns.id, columns.seq, seq.label("number")).where(columns.id.in_(keys))
-    numbers = {key: (of_blob, number) for key, of_blob, number in reader.rows(query)}
-    blobs = reader.blobs(run, [of_blob for of_blob, _ in numbers.values()])
+    numbers = reader.pairs(select(seq.table.c.id, seq).where(seq.table.c.id.in_(keys)))
+    blobs = reader.blobs(run, keys)
     for view in reader.groups_by_key(keys):
-        of_blob, number = numbers[view.key]
-        prompt_ids, rows = blobs.get(of_blob, ((), ()))
+        prompt_ids, rows = blobs.get(view.key, ((), ()))
         event = SOURCES[seq](view, prompt_ids, {row.index: row for row in rows})
-        yield v.RecordedEvent(number, 0.0, event)
+        yield v.RecordedEvent(numbers[view.key], 0.0, event)
 
 
 def _as(cls: type[Value], stored: Any, **changes: Any) -> Value:

@@ -10,7 +10,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from grpo_engine.events import UpdateTotals
+from grpo_engine.events import TokenNumbers, UpdateTotals
 from grpo_tui.experiments.values import TokenRow
 
 CODEC = 2
@@ -34,13 +34,13 @@ KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
 BY_PASS = ("passes", "entropies", "values")  # several arrays a row
 
 
-def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
+def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
     arrays = [array("i", prompt_ids)]
     headers = []
     for row in rows:
         lengths = {}
         for name in FIELDS:
-            if values := getattr(row, name):
+            if values := getattr(row, name, ()):
                 parts = values if name in BY_PASS else (values,)
                 lengths[name] = [len(part) for part in parts]
                 arrays += [array(KINDS.get(name, "f"), part) for part in parts]
@@ -49,6 +49,16 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
     data = np.frombuffer(b"".join(arrays), np.uint8)
     planes = data.reshape(-1, 4).T.tobytes()
     return zlib.compress(len(head).to_bytes(4, "little") + head + planes, 1)
+
+
+def merged(group: Group, numbers: Group) -> Group:
+    """A group with numbers that were recorded after its tokens."""
+    by_index = {row.index: row for row in numbers[1]}
+    rows = (
+        replace(by_index.get(row.index, row), ids=row.ids, ends=row.ends, sampler=row.sampler)
+        for row in group[1]
+    )
+    return group[0], tuple(rows)
 
 
 def decode(blob: bytes, codec: int = CODEC) -> Group:

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Column, Table, bindparam, func, select
@@ -42,20 +41,6 @@ REPLACED = (STEP, METRIC)
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A group, with its token numbers once they arrive."""
-
-    seq: int
-    step: int
-    group: ev.Group
-    numbers: ev.TokensScored | None = None
-    numbers_seq: int | None = None
-
-    def by_index(self) -> dict[int, ev.TokenNumbers]:
-        return {row.index: row for row in self.numbers.numbers} if self.numbers else {}
-
-
 class RunWriter:
     """Writes the events of one attempt, one transaction per call; `run` is the run's row."""
 
@@ -64,7 +49,6 @@ class RunWriter:
         record = run.config.get("record") or {}
         self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
         self.tokens = TokenFile(tokens_file(run_folder(file.store.path, run.short)))
-        self._open: dict[tuple[int, str, int], Scored] = {}
         self._skipped: dict[int, str] = {}
         self._ids: dict[tuple[Column[Any], Any], int] = {}
 
@@ -73,17 +57,11 @@ class RunWriter:
 
     def write(self, items: Items, limit: float) -> float:
         """Commit the events and return the seconds spent waiting for the lock."""
-        before = dict(self._open)
+        blobs = [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
+        self.tokens.write(blobs)
         try:
-            scored = self._pair(items)
-            blobs = [
-                (pair.seq, token_blob(pair))
-                for pair in {pair.seq: pair for pair in scored.values()}.values()
-                if self._has_tokens(pair)
-            ]
-            self.tokens.write(blobs)
             with self.file.transaction(limit) as waited:
-                rows = self._rows(items, scored)
+                rows = self._rows(items)
                 for table, values in rows.items():
                     insertion = table.insert()
                     if table in REPLACED:
@@ -92,23 +70,33 @@ class RunWriter:
                         self.file.sql.execute(insertion, values)
                 if rows[METRIC]:
                     summaries.add(self.file.sql, rows[METRIC])
+                self._numbers([item for item in items if isinstance(item.event, ev.TokensScored)])
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
-            self._open = before
             self._ids.clear()
             raise
-        done = max((item.event.step for item in items if isinstance(item.event, ev.StepFinished)),
-                   default=-1)  # fmt: skip
-        self._open = {key: pair for key, pair in self._open.items() if key[0] > done}
         return waited
 
-    def _has_tokens(self, pair: Scored) -> bool:
+    def _blob(self, event: ev.Event) -> bytes:
+        """The token numbers of an event that are recorded; empty for none."""
+        match event:
+            case ev.GroupScored(group=group) if self._has_tokens(event.step, group.origin):
+                return encode(group.prompt_ids, [
+                    TokenRow(index=item.index, ids=item.ids, ends=item.ends, old=(),
+                             sampler=item.sampler_logprobs)
+                    for item in group.rollouts
+                ])  # fmt: skip
+            case ev.TokensScored() if self._has_tokens(event.step, event.origin):
+                return encode((), event.numbers)
+        return b""
+
+    def _has_tokens(self, step: int, origin: str) -> bool:
         if self.recorded in ("none", "nothing"):
             return False
         return (
             self.recorded == "all"
-            or pair.group.origin == "pinned"
-            or (self.recorded == "every" and pair.step % 10 == 0)
+            or origin == "pinned"
+            or (self.recorded == "every" and step % 10 == 0)
         )
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
@@ -125,38 +113,21 @@ class RunWriter:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _pair(self, items: Items) -> dict[int, Scored]:
-        """Pair groups with their token numbers, keyed by the sequence number of either."""
-        pairs: dict[int, Scored] = {}
-        for item in items:
-            event = item.event
-            if isinstance(event, ev.GroupScored):
-                key = (event.step, event.group.origin, event.group.index)
-                pairs[item.seq] = self._open[key] = Scored(item.seq, event.step, event.group)
-            elif isinstance(event, ev.TokensScored):
-                key = (event.step, event.origin, event.group)
-                if (old := self._open.get(key)) and old.numbers is None:
-                    pair = Scored(old.seq, old.step, old.group, event, item.seq)
-                    pairs[old.seq] = pairs[item.seq] = self._open[key] = pair
-        return pairs
-
-    def _rows(self, items: Items, scored: Mapping[int, Scored]) -> Rows:
+    def _rows(self, items: Items) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
         group, rollout = (
             self.file.sql.scalar(select(func.max(table.c.id))) or 0
             for table in (ROLLOUT_GROUP, ROLLOUT)
         )
-        seqs = {item.seq for item in items}
         for item in items:
             match item.event:
-                case ev.GroupScored():
+                case ev.GroupScored() as event:
                     group += 1
                     row = {"id": group, **self._common(item)}
-                    rollout = self._group(rows, row, scored[item.seq], rollout)
-                case ev.TokensScored() if item.seq in scored:
-                    if scored[item.seq].seq not in seqs:
-                        self._late_numbers(scored[item.seq])
+                    rollout = self._group(rows, row, event.group, rollout)
+                case ev.TokensScored():
+                    pass  # once its group is there
                 case ev.PassFinished() as event:
                     row = {**of_event(UPDATE_PASS, event), "pass": event.index}
                     rows[UPDATE_PASS].append(row | self._common(item))
@@ -175,29 +146,45 @@ class RunWriter:
             "hidden": False,
         }  # fmt: skip
 
-    def _late_numbers(self, pair: Scored) -> None:
-        """Add token numbers to a group that an earlier transaction wrote."""
-        group = {"run_id": self.run, "seq": pair.seq}
-        late = ROLLOUT_GROUP.update().filter_by(**group).values(tokens_seq=pair.numbers_seq)
-        self.file.sql.execute(late)
-        key = select(ROLLOUT_GROUP.c.id).filter_by(**group).scalar_subquery()
-        numbers = pair.by_index()
-        rows = [
-            {"index": item.index, **of_numbers(item, numbers[item.index])}
-            for item in pair.group.rollouts
-            if item.index in numbers
-        ]
-        if rows:
-            self.file.sql.execute(
-                ROLLOUT.update().filter_by(group_id=key, idx=bindparam("index")), rows
-            )
+    def _numbers(self, items: Items) -> None:
+        """Add token numbers to the groups that have none yet."""
+        columns = ROLLOUT_GROUP.c
+        group = select(func.max(columns.id)).where(
+            columns.step == bindparam("at"), columns.origin == bindparam("of"),
+            columns.idx == bindparam("group"),
+        )  # fmt: skip
+        group = group.filter_by(run_id=self.run, attempt=self.attempt, tokens_seq=None)
+        groups: list[Row] = []
+        rollouts: list[Row] = []
+        for item in items:
+            event: Any = item.event
+            groups.append({
+                "at": event.step, "of": event.origin, "group": event.group, "tokens_seq": item.seq
+            })  # fmt: skip
+            rollouts += [
+                {
+                    "seq": item.seq, "index": row.index, "clip_fraction": row.clip_fraction,
+                    "kl": row.kl, "nan": nan_names(clip_fraction=row.clip_fraction, kl=row.kl),
+                }
+                for row in event.numbers
+            ]  # fmt: skip
+        if groups:
+            update = ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery())
+            self.file.sql.execute(update.values(tokens_seq=bindparam("tokens_seq")), groups)
+        if rollouts:
+            found = select(columns.id).filter_by(run_id=self.run, tokens_seq=bindparam("seq"))
+            key = {"group_id": found.scalar_subquery(), "idx": bindparam("index")}
+            nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
+            changed = ROLLOUT.update().filter_by(**key).values(
+                clip_fraction=bindparam("clip_fraction"), kl=bindparam("kl"), nonfinite=nonfinite
+            )  # fmt: skip
+            self.file.sql.execute(changed, rollouts)
 
-    def _group(self, rows: Rows, row: Row, scored: Scored, rollout: int) -> int:
+    def _group(self, rows: Rows, row: Row, group: ev.Group, rollout: int) -> int:
         """Add a group and its rollouts after the last one, and return the id of the new last."""
-        group, numbers = scored.group, scored.by_index()
         rows[ROLLOUT_GROUP].append({
             **row, **of_event(ROLLOUT_GROUP, group), "idx": group.index,
-            "tokens_seq": scored.numbers_seq, "has_tokens": self._has_tokens(scored),
+            "tokens_seq": None, "has_tokens": self._has_tokens(row["step"], group.origin),
             "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
         })  # fmt: skip
         for item in group.rollouts:
@@ -206,8 +193,8 @@ class RunWriter:
                 "id": rollout, "group_id": row["id"], "run_id": self.run,
                 **of_event(ROLLOUT, item), "idx": item.index,
                 "text": item.text if self.recorded != "nothing" else "",
-                "tokens": ev.model_tokens(item.ids, item.spans),
-                **of_numbers(item, numbers.get(item.index)),
+                "tokens": ev.model_tokens(item.ids, item.spans), "clip_fraction": None, "kl": None,
+                "nonfinite": nan_names(reward=item.reward, advantage=item.advantage),
             })  # fmt: skip
             rows[ROLLOUT_REWARD] += [
                 {
@@ -322,14 +309,6 @@ def _size(rows: Rows) -> int:
     )  # fmt: skip
 
 
-def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
-    """Return the columns of a rollout that depend on its token numbers."""
-    clip = numbers.clip_fraction if numbers else None
-    kl = numbers.kl if numbers else None
-    nonfinite = nan_names(reward=item.reward, advantage=item.advantage, clip_fraction=clip, kl=kl)
-    return {"clip_fraction": clip, "kl": kl, "nonfinite": nonfinite}
-
-
 def nan_names(**values: float | None) -> str:
     """Return the names of the numbers that are NaN, as opposed to missing."""
     return ",".join([name for name, value in values.items() if value != value])
@@ -338,19 +317,3 @@ def nan_names(**values: float | None) -> str:
 def of_event(target: Table, event: Any) -> Row:
     """Return the columns of a table that are fields of the event, too."""
     return {name: getattr(event, name) for name in event.__dataclass_fields__ if name in target.c}
-
-
-def token_blob(scored: Scored) -> bytes:
-    numbers = scored.by_index()
-    rows = []
-    for rollout in scored.group.rollouts:
-        row = numbers.get(rollout.index) or ev.TokenNumbers(index=rollout.index, old=())
-        rows.append(
-            TokenRow(
-                **{field.name: getattr(row, field.name) for field in fields(row)},
-                ids=rollout.ids,
-                ends=rollout.ends,
-                sampler=rollout.sampler_logprobs,
-            )
-        )
-    return encode(scored.group.prompt_ids, rows)
