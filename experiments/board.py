@@ -1,9 +1,9 @@
 """The progress board: the current state of a run, overwritten in place and never queued."""
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from grpo_engine import events as ev
@@ -13,52 +13,40 @@ _UNKNOWN = ev.PromptStarted(group=0, origin="train", prompt_text="", target="", 
 
 
 class Board:
-    """The latest phase, counts and texts of a run; written by one thread, read by any.
+    """The latest phase, counts and texts of a run; read by any thread.
 
     Scores are not on the board: viewers get them as recorded events.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._view = BoardView()  # without groups
-        self._snapshot = self._view
-        self._groups: dict[int, BoardGroup] = {}  # without rollouts
-        self._rollouts: dict[int, dict[int, BoardRollout]] = {}
+        self._lock = threading.Lock()  # of its writers: the engine, and the recorder
+        self._view = BoardView()
 
     @property
     def version(self) -> int:
         """A counter that increases with every change."""
         return self._view.version
 
+    def snapshot(self) -> BoardView:
+        """Return the current board; the same object while nothing changed."""
+        return self._view
+
     def apply(self, event: ev.Event) -> None:
         """Apply an event; events that do not concern the board change nothing."""
         with self._lock:
-            changes = self._changes(event)
-            if changes is not None:
-                self._change(changes)
+            if changes := self._changes(event):
+                self._change(**changes)
 
     def warn(self, text: str) -> None:
         """Show a problem of the store; an empty text clears it."""
         with self._lock:
             if text != self._view.store_warning:
-                self._change({"store_warning": text})
+                self._change(store_warning=text)
 
-    def _change(self, changes: Mapping[str, Any]) -> None:
-        version = self.version + 1
-        self._view = dataclasses.replace(self._view, version=version, at=time.time(), **changes)
+    def _change(self, **changes: Any) -> None:
+        self._view = replace(self._view, version=self.version + 1, at=time.time(), **changes)
 
-    def snapshot(self) -> BoardView:
-        """Return the current board; the same object while nothing changed."""
-        with self._lock:
-            if self._snapshot.version != self.version:
-                groups = tuple(
-                    dataclasses.replace(group, rollouts=tuple(self._rollouts[index].values()))
-                    for index, group in self._groups.items()
-                )
-                self._snapshot = dataclasses.replace(self._view, groups=groups)
-            return self._snapshot
-
-    def _changes(self, event: ev.Event) -> dict[str, Any] | None:
+    def _changes(self, event: ev.Event) -> dict[str, Any]:
         match event:
             case ev.RolloutsAdvanced():
                 return self._advance(event)
@@ -67,28 +55,29 @@ class Board:
             case ev.PhaseStarted():
                 return self._start_phase(event)
             case ev.PromptsStarted():
-                for prompt in event.prompts:
-                    self._show(prompt.group, prompt, map(_empty, range(prompt.rows)))
-                return {"step": event.step}
-            case ev.GroupScored():  # after a refill the board has only the new prompts
-                self._show(event.group.index, event.group, map(_complete, event.group.rollouts))
-                return {"step": event.step}
+                shown = (
+                    _group(prompt.group, prompt, map(_empty, range(prompt.rows)))
+                    for prompt in event.prompts
+                )
+                return {"step": event.step, "groups": self._with(*shown)}
+            case ev.GroupScored(group=group):  # after a refill the board has only the new prompts
+                shown_group = _group(group.index, group, map(_complete, group.rollouts))
+                return {"step": event.step, "groups": self._with(shown_group)}
             case ev.RunStarted():
                 return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
             case ev.RunPaused() | ev.RunResumed():
                 return {"paused": isinstance(event, ev.RunPaused)}
             case ev.StepFinished() | ev.RunFinished() | ev.RunFailed():
                 return {"step": event.step, "phase": "", "phase_seconds": self._phase_seconds()}
-        return None
+        return {}
 
     def _start_phase(self, event: ev.PhaseStarted) -> dict[str, Any]:
-        if event.phase in ("generate", "evaluate"):
-            self._groups.clear()
-            self._rollouts.clear()
+        is_sampling = event.phase in ("generate", "evaluate")
         return {
             "step": event.step, "phase": event.phase, "phase_detail": event.detail, "done": 0,
             "total": event.total, "phase_started": time.time(),
             "phase_seconds": self._phase_seconds() if event.step == self._view.step else {},
+            "groups": () if is_sampling else self._view.groups,
         }  # fmt: skip
 
     def _phase_seconds(self) -> Mapping[str, float]:
@@ -100,25 +89,31 @@ class Board:
         spent = time.time() - started if started else 0.0
         return {**seconds, phase: seconds.get(phase, 0.0) + spent}
 
-    def _show(
-        self, index: int, group: ev.PromptStarted | ev.Group, rollouts: Iterable[BoardRollout]
-    ) -> None:
-        self._groups[index] = BoardGroup(
-            index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target
-        )  # fmt: skip
-        self._rollouts[index] = {rollout.index: rollout for rollout in rollouts}
+    def _with(self, *changed: BoardGroup) -> tuple[BoardGroup, ...]:
+        """The groups with some of them replaced."""
+        return tuple({group.index: group for group in (*self._view.groups, *changed)}.values())
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
+        groups = {group.index: group for group in self._view.groups}
         for delta in event.rows:
-            if delta.group not in self._groups:
-                self._show(delta.group, _UNKNOWN, ())
-            rollouts = self._rollouts[delta.group]
+            group = groups.get(delta.group) or _group(delta.group, _UNKNOWN, ())
+            rollouts = {rollout.index: rollout for rollout in group.rollouts}
             rollouts[delta.index] = _grown(rollouts.get(delta.index) or _empty(delta.index), delta)
+            groups[delta.group] = replace(group, rollouts=tuple(rollouts.values()))
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
             "rows_total": event.total, "tokens_per_second": event.tokens_per_second,
-            "done": event.finished, "total": event.total,
+            "done": event.finished, "total": event.total, "groups": tuple(groups.values()),
         }  # fmt: skip
+
+
+def _group(
+    index: int, group: ev.PromptStarted | ev.Group, rollouts: Iterable[BoardRollout]
+) -> BoardGroup:
+    return BoardGroup(
+        index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
+        rollouts=tuple(rollouts),
+    )  # fmt: skip
 
 
 def _empty(index: int) -> BoardRollout:

@@ -116,9 +116,8 @@ def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
 
 
 def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
-    if row is None:
-        return _as(ev.Completion, item)
-    return _as(ev.Completion, item, ids=row.ids, sampler_logprobs=row.sampler, ends=row.ends)
+    tokens = {"ids": row.ids, "sampler_logprobs": row.sampler, "ends": row.ends} if row else {}
+    return _as(ev.Completion, item, **tokens)
 
 
 def _tokens(view: v.GroupView, _: Any, numbers: Numbers) -> ev.Event:

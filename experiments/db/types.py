@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from dataclasses import fields as fields_of
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -253,19 +252,13 @@ class Numbers(Text):
 
 
 class Spans(Text):
-    """The spans of a completion as JSON without defaults; an empty text without any."""
+    """The spans of a completion as JSON; an empty text without any."""
 
     empty = ()
 
     @staticmethod
     def write(spans: Sequence[ev.Span]) -> str:
-        if not spans:
-            return ""
-        defaults = {field.name: field.default for field in fields_of(ev.Span)} | {"info": {}}
-        return json.dumps([
-            {name: value for name, value in asdict(span).items() if value != defaults[name]}
-            for span in spans
-        ])  # fmt: skip
+        return compact([asdict(span) for span in spans]) if spans else ""
 
     @staticmethod
     def read(text: str) -> tuple[ev.Span, ...]:

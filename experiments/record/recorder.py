@@ -30,9 +30,7 @@ from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 
 POLL_S = 0.2
-LATEST_S = 0.5
 LOCK_LIMIT_S = 2.0
-OF_A_STEP = (ev.GroupScored, ev.TokensScored, ev.PassFinished, ev.StepSkipped)
 AT_ONCE = (
     ev.StepFinished, ev.RunStarted, ev.RunPaused, ev.RunResumed, ev.RunFinished, ev.RunFailed,
     ev.CheckpointSaved, ev.EvaluationFinished,
@@ -214,9 +212,7 @@ class Recorder:
                 event.set_result(not self._pending and not self._spilling)
             return
         self._add(at, event)
-        if isinstance(event, AT_ONCE) or not any(
-            isinstance(item.event, OF_A_STEP) for item in self._pending
-        ):
+        if isinstance(event, AT_ONCE):
             self._commit()
 
     def _add(self, at: float, event: ev.Event) -> None:
@@ -307,17 +303,15 @@ class Recorder:
     # -- five times a second --------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Retry failed writes, take requests, write the board for viewers."""
+        """Write what waits for the end of its step or for the store; exchange with viewers."""
         if note := self.file.rescue():
             self._note(note)
+        if not self.ended or self._spilling:
             self._commit()
         if self._spilling:
-            self._commit()
             self._read_in()
         elif self.ended:
             self._finish()
-        elif self._pending and time.time() - self._pending[0].at > LATEST_S:
-            self._commit()  # viewers do not see them yet
         if not self._spilling and not self.ended:
             with suppress(*spill.STORE_ERRORS):
                 self._exchange.poll()

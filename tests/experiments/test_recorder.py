@@ -72,7 +72,7 @@ def test_facts_keep_their_order_and_end_with_none(path: Path) -> None:
 
 
 def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recorder.LATEST_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.POLL_S", PATIENCE)
     handle = start_run(path, CONFIG)
     handle.put(started())
     assert handle.flush(PATIENCE)

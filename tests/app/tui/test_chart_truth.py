@@ -208,7 +208,7 @@ def compared(
     view = View(
         refs=tuple(run.id for run in runs), slots={run.id: i for i, run in enumerate(runs)},
         comparison=Comparison(runs=runs, baseline="r0", at="", differing=(), same={}, metrics=(),
-                              seeds=(), tests=(), notes=()),
+                              seeds=(), notes=()),
         metrics=(key,), **looks,
     )  # fmt: skip
     return view, CurveRequest(
