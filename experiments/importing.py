@@ -87,7 +87,8 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             values["ended_at"] = attempt.ended_at or attempt.heartbeat
             store.execute(ATTEMPT.insert().values(values))
         last = detail.attempts[-1].n if detail.attempts else 1
-        with closing(StoreFile(store)) as file, closing(RunWriter(file, row, last)) as writer:
+        with closing(StoreFile(store)) as file:
+            writer = RunWriter(file, row, last)
             for page in _pages(source, run.key):
                 writer.write(page, limit=30.0)
         _refuse_damaged(source, run)

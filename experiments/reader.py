@@ -382,12 +382,10 @@ class StoreReader(Connection):
         query = self.select(v.StepView, STEP).where(beyond).filter_by(run_id=run, hidden=False)
         return self.views(v.StepView, query.order_by(STEP.c.step))
 
-    def work(
-        self, run: int, *, after: int = -1
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
+    def work(self, run: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """Return the finished steps with cumulative tokens and seconds excluding pauses."""
         query = select(STEP.c.step, STEP.c.tokens, func.coalesce(STEP.c.elapsed, 0.0))
-        query = query.filter_by(run_id=run, hidden=False).where(STEP.c.step > after)
+        query = query.filter_by(run_id=run, hidden=False)
         rows = self.rows(query.order_by(STEP.c.step))
         steps, tokens, times = zip(*rows, strict=True) if rows else ((), (), ())
         return steps, tokens, times

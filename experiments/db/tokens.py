@@ -70,7 +70,7 @@ def decode(blob: bytes, codec: int = CODEC) -> Group:
     size = 4 + int.from_bytes(data[:4], "little")
     header = json.loads(data[4:size])
     if codec == 1:
-        return _decode_first(header, _Planes(data, size))
+        return _decode_first(header, data, size)
     planes = np.frombuffer(data, np.uint8, offset=size)
     values = memoryview(planes.reshape(4, -1).T.tobytes())
 
@@ -96,18 +96,29 @@ def decode(blob: bytes, codec: int = CODEC) -> Group:
 # -- blobs of version 0.1 ------------------------------------------------------------------------
 
 
-def _decode_first(header: dict[str, Any], planes: "_Planes") -> Group:
+def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> Group:
     """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
+
+    def read(dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
+        """Return the next arrays of these lengths."""
+        nonlocal offset
+        lengths, size = list(lengths), np.dtype(dtype).itemsize
+        total = int(sum(lengths))
+        part = np.frombuffer(data, np.uint8, total * size, offset)
+        offset += total * size
+        values = np.ascontiguousarray(part.reshape(size, total).T).view(dtype).reshape(total)
+        return np.split(values, np.cumsum(lengths, dtype=int))[:-1]
+
     index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
-    (prompt,) = planes.read(np.int32, [header.pop("prompt")])
-    ids = planes.read(np.int32, lengths)
-    rises = planes.read(np.int32, np.multiply(lengths, header.pop("ends")))
-    olds = planes.read(np.float32, np.multiply(lengths, header.pop("old")))
+    (prompt,) = read(np.int32, [header.pop("prompt")])
+    ids = read(np.int32, lengths)
+    rises = read(np.int32, np.multiply(lengths, header.pop("ends")))
+    olds = read(np.float32, np.multiply(lengths, header.pop("old")))
     columns: dict[str, list[Any]] = {}
     for name, (kind, *present) in header.items():  # in the order of their planes
         dtype = np.float32 if kind == 2 else np.float16
-        values = planes.read(dtype, np.multiply(lengths, present or 0))
+        values = read(dtype, np.multiply(lengths, present or 0))
         if kind == 1:
             values = [
                 numbers.astype(np.float64) + old if numbers.size else numbers
@@ -137,69 +148,25 @@ def _decode_first(header: dict[str, Any], planes: "_Planes") -> Group:
     )
 
 
-class _Planes:
-    """Reads consecutive arrays of byte planes."""
-
-    def __init__(self, data: bytes, offset: int) -> None:
-        self.data, self.offset = data, offset
-
-    def read(self, dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
-        """Return the next arrays of these lengths."""
-        lengths, size = list(lengths), np.dtype(dtype).itemsize
-        total = int(sum(lengths))
-        part = np.frombuffer(self.data, np.uint8, total * size, self.offset)
-        self.offset += total * size
-        values = np.ascontiguousarray(part.reshape(size, total).T).view(dtype).reshape(total)
-        return np.split(values, np.cumsum(lengths, dtype=int))[:-1]
-
-
 def _tuple(values: Array) -> Any:
     return tuple(values.tolist())
 
 
-class TokenFile:
-    """The blobs of one run by sequence number of their group; purging unlinks the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._conn: sqlite3.Connection | None = None
-
-    def write(self, blobs: Sequence[tuple[int, bytes]]) -> None:
-        """Commit blobs; must precede the commit of the rows that refer to them."""
-        if not blobs:
-            return
-        if self._conn is None or not self.path.exists():
-            self._open()
-        assert self._conn is not None
-        try:
-            with self._conn:
-                self._conn.executemany(
-                    f"INSERT OR REPLACE INTO blob (seq, codec, data) VALUES (?, {CODEC}, ?)", blobs
-                )
-        except sqlite3.Error:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        conn = sqlite3.connect(self.path, timeout=1.0, check_same_thread=False)
-        try:
-            conn.execute("PRAGMA journal_mode = WAL")
-            conn.execute("PRAGMA synchronous = NORMAL")
-            conn.execute(
-                "CREATE TABLE IF NOT EXISTS blob "
-                "(seq INTEGER PRIMARY KEY, codec INTEGER NOT NULL, data BLOB NOT NULL)"
-            )
-        except sqlite3.Error:
-            conn.close()
-            raise
-        self._conn = conn
-
-    def close(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None
+def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:
+    """Commit blobs by sequence number, which must precede the commit of what refers to them."""
+    if not blobs:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path, timeout=1.0)) as conn, conn:
+        conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute("PRAGMA synchronous = NORMAL")
+        conn.execute(
+            "CREATE TABLE IF NOT EXISTS blob "
+            "(seq INTEGER PRIMARY KEY, codec INTEGER NOT NULL, data BLOB NOT NULL)"
+        )
+        conn.executemany(
+            f"INSERT OR REPLACE INTO blob (seq, codec, data) VALUES (?, {CODEC}, ?)", blobs
+        )
 
 
 def read_blobs(path: Path, seqs: Sequence[int]) -> dict[int, Group]:

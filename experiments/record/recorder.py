@@ -337,7 +337,6 @@ class Recorder:
         self.closed = True
         with suppress(*spill.STORE_ERRORS):
             self.store.end_attempt(self.key, self.attempt, self._cause)
-        self.writer.close()
 
 
 def start_tracker(

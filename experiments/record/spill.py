@@ -92,8 +92,8 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
 
 def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
     row, attempt = store.run_row(run), store.last_attempt(run)
-    with closing(StoreFile(store)) as file, closing(RunWriter(file, row, attempt)) as writer:
-        return read_in(writer)
+    with closing(StoreFile(store)) as file:
+        return read_in(RunWriter(file, row, attempt))
 
 
 def _is_recorded(store: ExperimentStore, run: int) -> bool:

@@ -27,7 +27,7 @@ from grpo_tui.experiments.db.tables import (
     UPDATE_PASS,
 )
 from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.db.tokens import TokenFile, encode
+from grpo_tui.experiments.db.tokens import encode, write_blobs
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.recorded_events import SOURCES
 from grpo_tui.experiments.values import RecordedEvent, TokenRow
@@ -48,17 +48,14 @@ class RunWriter:
         self.file, self.run, self.short, self.attempt = file, run.id, run.short, attempt
         record = run.config.get("record") or {}
         self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
-        self.tokens = TokenFile(tokens_file(run_folder(file.store.path, run.short)))
+        self.tokens = tokens_file(run_folder(file.store.path, run.short))
         self._skipped: dict[int, str] = {}
         self._ids: dict[tuple[Column[Any], Any], int] = {}
-
-    def close(self) -> None:
-        self.tokens.close()
 
     def write(self, items: Items, limit: float) -> float:
         """Commit the events and return the seconds spent waiting for the lock."""
         blobs = [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
-        self.tokens.write(blobs)
+        write_blobs(self.tokens, blobs)
         try:
             with self.file.transaction(limit) as waited:
                 rows = self._rows(items)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.experiments.db.tokens import TokenFile, decode, encode, read_blobs
+from grpo_tui.experiments.db.tokens import decode, encode, read_blobs, write_blobs
 from grpo_tui.experiments.values import TokenRow
 
 LOGP = st.floats(-30, 0, width=32)
@@ -61,11 +61,9 @@ def test_a_deleted_token_file_is_made_again(tmp_path: object) -> None:
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "run" / "tokens.db"
-    tokens = TokenFile(path)
-    tokens.write([(1, encode((), [row()]))])
+    write_blobs(path, [(1, encode((), [row()]))])
     for file in path.parent.iterdir():
         file.unlink()
-    tokens.write([(2, encode((5,), [row()]))])
-    tokens.close()
+    write_blobs(path, [(2, encode((5,), [row()]))])
     assert read_blobs(path, [1]) == {}
     assert read_blobs(path, [1, 2]) == {2: ((5,), (row(),))}
