@@ -433,11 +433,12 @@ def judge_all(folder: Path, *, between: bool) -> list[Judged]:
 
 def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[Event]:
     """Return the steps and evaluations of a stored run in their order."""
-    tried, keys = reader.evaluations(run), reader.metric_keys(run)
-    for step in range(reader.last_metric_step(run) + 1):
+    tried = reader.evaluations(run)
+    series = (reader.metric_series(run, key) for key in reader.metric_keys(run))
+    values = {item.key: dict(zip(item.steps, item.values, strict=True)) for item in series}
+    for step in range(max(max(steps) for steps in values.values()) + 1):
         if step:
-            series = (reader.metric_series(run, key, after=step - 1, upto=step) for key in keys)
-            metrics = {item.key: item.values[0] for item in series if item.values}
+            metrics = {key: steps[step] for key, steps in values.items() if step in steps}
             yield StepFinished(step=step, metrics=metrics, tokens=0, elapsed=0.0)
         for one in tried:
             if one.step == step and (between or one.moment != "during"):

@@ -343,11 +343,9 @@ class StoreReader(Connection):
         )
         return tuple(self.column(query.order_by(METRIC_KEY.c.id)))
 
-    def metric_series(
-        self, run: int, key: str, *, after: int = -1, upto: int = LAST
-    ) -> v.MetricSeries:
-        beyond = METRIC.c.step.between(after + 1, upto)
-        rows = self.rows(_values(run, key).where(beyond).order_by(METRIC.c.step))
+    def metric_series(self, run: int, key: str, *, after: int = -1) -> v.MetricSeries:
+        query = _values(run, key).where(METRIC.c.step > after)
+        rows = self.rows(query.order_by(METRIC.c.step))
         steps, values = zip(*rows, strict=True) if rows else ((), ())
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
@@ -366,20 +364,15 @@ class StoreReader(Connection):
         )
         return cast("int | None", self.value(query))
 
-    def last_metric_step(self, run: int) -> int:
-        """Return the last step of any metric; evaluations may follow the last finished step."""
-        last = func.max(METRIC_SUMMARY.c.last_step)
-        return int(self.value(select(last).filter_by(run_id=run)) or 0)
-
     def max_passes(self, run: int) -> int:
         """Return the largest number of passes over a step's rollouts."""
         last = func.max(UPDATE_PASS.c["pass"])
         return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
-    def steps(self, run: int, *, after: int = -1, upto: int = LAST) -> tuple[v.StepView, ...]:
+    def steps(self, run: int, *, after: int = -1) -> tuple[v.StepView, ...]:
         """Return the finished steps beyond `after`."""
-        beyond = STEP.c.step.between(after + 1, upto)
-        query = self.select(v.StepView, STEP).where(beyond).filter_by(run_id=run, hidden=False)
+        query = self.select(v.StepView, STEP).where(STEP.c.step > after)
+        query = query.filter_by(run_id=run, hidden=False)
         return self.views(v.StepView, query.order_by(STEP.c.step))
 
     def work(self, run: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:

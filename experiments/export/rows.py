@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Runs = Sequence[RunSummary]
 PAGE = 200
-WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 _NAMES = [field.name for field in fields(RunSummary)]
@@ -95,9 +94,16 @@ def metric_rows(reader: "StoreReader", runs: Runs, *, after: int = -1) -> Iterat
     """One row per trained or evaluated step beyond `after`, one column per metric."""
     for run in runs:
         keys = reader.metric_keys(run.key)
-        last = max((reader.last_metric_step(run.key), run.step))
-        for before in range(after, last, WINDOW):
-            yield from _window(reader, run, keys, before, before + WINDOW)
+        empty = dict.fromkeys((*METRIC_FIELDS, *keys)) | {"run": run.id, "name": run.name}
+        rows = defaultdict[int, Row](empty.copy)
+        for view in reader.steps(run.key, after=after):
+            rows[view.step] |= {"at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens}
+        for key in keys:
+            series = reader.metric_series(run.key, key, after=after)
+            for step, value in zip(series.steps, series.values, strict=True):
+                rows[step][key] = value
+        for step in sorted(rows):
+            yield rows[step] | {"step": step}
 
 
 def step_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
@@ -117,22 +123,6 @@ def _numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
         for path, value in reader.run(run.key).settings.items()
         if isinstance(value, int | float) and path != "seed"
     }
-
-
-def _window(
-    reader: "StoreReader", run: RunSummary, keys: Sequence[str], after: int, upto: int
-) -> Iterator[Row]:
-    """Yield the rows of the steps beyond `after` up to `upto`."""
-    empty = dict.fromkeys((*METRIC_FIELDS, *keys)) | {"run": run.id, "name": run.name}
-    rows = defaultdict[int, Row](empty.copy)
-    for view in reader.steps(run.key, after=after, upto=upto):
-        rows[view.step] |= {"at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens}
-    for key in keys:
-        series = reader.metric_series(run.key, key, after=after, upto=upto)
-        for step, value in zip(series.steps, series.values, strict=True):
-            rows[step][key] = value
-    for step in sorted(rows):
-        yield rows[step] | {"step": step}
 
 
 def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, GroupView]]:

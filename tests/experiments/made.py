@@ -25,9 +25,8 @@ def integrity(reader: StoreReader) -> str:
 
 def metrics_at(reader: StoreReader, run: int, step: int) -> dict[str, float]:
     """The metrics of a step."""
-    series = (reader.metric_series(run, key, after=step - 1, upto=step)
-              for key in reader.metric_keys(run))  # fmt: skip
-    return {item.key: item.values[0] for item in series if item.values}
+    series = (reader.metric_series(run, key, after=step - 1) for key in reader.metric_keys(run))
+    return {item.key: item.values[0] for item in series if item.steps[:1] == (step,)}
 
 
 def config(**sections: object) -> dict[str, object]:

@@ -48,7 +48,6 @@ def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
         packed = Series.of(key, smoothing=0.9).extended(series.steps, series.values)
         assert (tuple(packed.steps), tuple(packed.values)) == (series.steps, series.values)
     assert reader.metric_series(1, "reward", after=3).steps == (4, 5)
-    assert reader.metric_series(1, "reward", after=1, upto=3).steps == (2, 3)
     assert reader.work(1)[1] == tuple(step.tokens for step in reader.steps(1))
     reader.close()
 
