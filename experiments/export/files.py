@@ -20,20 +20,15 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 DATABASE = b"SQLite format 3\0"
+AT_A_TIME = 10_000
 FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     """Return the columns of an export, from the first rows of each run."""
-    names = header_of(
+    return header_of(
         chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
     )
-    if table_name == "tokens" and names:  # a step may have fewer passes, and evaluations have none
-        passes = max(reader.max_passes(run.key) for run in runs)
-        names = [name for name in names if not name.startswith("pass_")]
-        at = names.index("after")
-        names[at:at] = [f"pass_{number}" for number in range(1, passes + 1)]
-    return names
 
 
 def write_rows(
@@ -145,22 +140,13 @@ def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -
         ) from error
     if not isinstance(out, Path):
         raise ExportError("parquet is binary: give a file with --out")
-    count = 0
-    with replacing(out) as part:
-        writer = None
-        try:
-            while page := list(islice(rows, 10_000)):
-                table = _arrow_table(pa, page, names, writer.schema if writer else None)
-                writer = writer or pq.ParquetWriter(part, table.schema)
-                writer.write_table(table)
-                count += len(page)
-            if writer is None:
-                pq.write_table(
-                    pa.table({escape(name): pa.array([], pa.string()) for name in names}), part
-                )
-        finally:
-            if writer is not None:
-                writer.close()
+    table = _arrow_table(pa, list(islice(rows, AT_A_TIME)), names, None)
+    count: int = table.num_rows
+    with replacing(out) as part, pq.ParquetWriter(part, table.schema) as writer:
+        writer.write_table(table)
+        while page := list(islice(rows, AT_A_TIME)):
+            writer.write_table(_arrow_table(pa, page, names, table.schema))
+            count += len(page)
     return count
 
 

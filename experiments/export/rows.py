@@ -174,6 +174,7 @@ def turn_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
 
 
 def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
+    passes = {run.key: reader.max_passes(run.key) for run in runs}  # a step may have fewer
     for run, group in _groups(reader, runs):
         view = reader.tokens(run.key, group.key) if group.has_tokens else None
         rollouts = {rollout.index: rollout for rollout in group.rollouts}
@@ -184,7 +185,8 @@ def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
             columns = {
                 "sampler": row.sampler, "old": row.old, "reference": row.reference,
                 **({"teacher": row.teacher} if row.teacher else {}),
-                **{f"pass_{number}": values for number, values in enumerate(row.passes, start=1)},
+                **dict.fromkeys((f"pass_{n}" for n in range(1, passes[run.key] + 1)), ()),
+                **{f"pass_{n}": values for n, values in enumerate(row.passes, start=1)},
                 "after": row.after, "entropy": row.entropy, "advantage": advantages,
             }  # fmt: skip
             for position, token in enumerate(row.ids):
