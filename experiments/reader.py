@@ -188,10 +188,12 @@ class StoreReader(Connection):
         keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
         by_run: dict[int, dict[str, v.MetricSummary]] = {}
-        for row in self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys))):
-            name = keys[row.key_id]
-            by_run.setdefault(row.run_id, {})[name] = as_view(
-                v.MetricSummary, row, key=name, direction=spec(name).direction
+        query = query.where(among(columns.run_id, runs), columns.key_id.in_(keys))
+        _, _, *names = query.selected_columns.keys()
+        for run, key_id, *values in self.rows(query):
+            name = keys[key_id]
+            by_run.setdefault(run, {})[name] = v.MetricSummary(
+                key=name, direction=spec(name).direction, **dict(zip(names, values, strict=True))
             )
         return by_run
 
