@@ -179,8 +179,9 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         {},
         *(pytest.param(changes, marks=pytest.mark.slow) for changes in (
-            {"grad_checkpoint": "on"}, {"dtype": "bfloat16"}, {"compute": "rows"}, {"tuning": "full"}, {"tuning": "dora"},
-            {"lora_layers": 3}, {"dtype": "bfloat16", "grad_checkpoint": "on"},
+            {"grad_checkpoint": "on"}, {"dtype": "bfloat16"}, {"compute": "rows"},
+            {"tuning": "full"}, {"tuning": "dora"}, {"lora_layers": 3},
+            {"dtype": "bfloat16", "grad_checkpoint": "on"},
         )),
     ],
     ids=str,
