@@ -130,6 +130,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
     handle.close()
 
 
+@pytest.mark.slow
 def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     code = (
