@@ -182,7 +182,7 @@ def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
             rollout, starts = rollouts.get(row.index), (0, *row.ends)
             text = rollout.text if rollout else ""
             advantages = row.advantages or (rollout and [rollout.advantage] * len(row.ids))
-            columns = {
+            columns: dict[str, Any] = {
                 "sampler": row.sampler, "old": row.old, "reference": row.reference,
                 **({"teacher": row.teacher} if row.teacher else {}),
                 **dict.fromkeys((f"pass_{n}" for n in range(1, passes[run.key] + 1)), ()),

@@ -33,7 +33,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     without_losses,
 )
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
@@ -381,8 +381,7 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
 async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_path: Path) -> None:
     events, half = list(run_events()), STEPS // 2
     later = next(i for i, event in enumerate(events) if event.step > half)
-    recorder = Recorder(tmp_path / "runs.db")
-    handle = recorder.start_run(build(CONFIG))
+    handle = start_run(tmp_path / "runs.db", build(CONFIG))
     for event in events[:later]:
         handle.put(event)
     handle.flush()
@@ -400,7 +399,6 @@ async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_pa
         assert screen.view.step is not None
         assert screen.view.step.step > half
     handle.close()
-    recorder.close()
 
 
 async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(store: Path) -> None:
