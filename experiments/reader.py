@@ -1,7 +1,7 @@
 """StoreReader: the questions that the program asks of a store."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -57,6 +57,7 @@ from grpo_tui.experiments.read.connection import (
     Connection,
     among,
     as_view,
+    no_collection,
 )
 from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
@@ -84,6 +85,24 @@ OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
+
+
+class LazyMetrics(Mapping[str, v.MetricSummary]):
+    """The metrics of a run as rows, converted when read: a list has ten thousand runs."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[str, Any]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, key: str) -> v.MetricSummary:
+        return as_view(v.MetricSummary, self._rows[key], key=key, direction=spec(key).direction)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 class StoreReader(Connection):
@@ -118,7 +137,8 @@ class StoreReader(Connection):
             query = query.where(RUN.c.id.in_(keys))
         waiting = self.waiting()
         statuses = self._derive_active(waiting)
-        return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
+        with no_collection():
+            return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""
@@ -154,7 +174,7 @@ class StoreReader(Connection):
         keys, labels = [row.key for row in rows], [column.label for column in columns]
         tag = RUN_TAG.c
         tags = grouped(self.rows(select(tag.run_id, tag.tag).where(among(tag.run_id, keys))))
-        summarised = self._metrics(keys, metrics)
+        metric_rows = self._metric_rows(keys, metrics)
         parents = self.pairs(
             select(RUN.c.id, PARENT.c.short)
             .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
@@ -174,27 +194,21 @@ class StoreReader(Connection):
                     attempts=row.attempts or 0, host=row.host or "",
                     tags=tuple(tags.get(row.key, ())),
                     parent=parents.get(row.key), sweep=sweeps.get(row.key),
-                    metrics=summarised.get(row.key, {}),
+                    metrics=LazyMetrics(metric_rows.get(row.key, {})),
                     columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
             )  # fmt: skip
         return tuple(summaries)
 
-    def _metrics(
-        self, runs: Sequence[int], names: Sequence[str]
-    ) -> dict[int, dict[str, v.MetricSummary]]:
+    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, dict[str, Any]]:
         """Return the summaries of runs by the metric's name."""
-        key, columns = METRIC_KEY.c, METRIC_SUMMARY.c
+        key = METRIC_KEY.c
         keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
+        columns = METRIC_SUMMARY.c
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
-        by_run: dict[int, dict[str, v.MetricSummary]] = {}
-        query = query.where(among(columns.run_id, runs), columns.key_id.in_(keys))
-        _, _, *names = query.selected_columns.keys()
-        for run, key_id, *values in self.rows(query):
-            name = keys[key_id]
-            by_run.setdefault(run, {})[name] = v.MetricSummary(
-                key=name, direction=spec(name).direction, **dict(zip(names, values, strict=True))
-            )
+        by_run: dict[int, dict[str, Any]] = {}
+        for row in self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys))):
+            by_run.setdefault(row[0], {})[keys[row[1]]] = row
         return by_run
 
     def run(self, run: int) -> v.RunDetail:

@@ -1,9 +1,10 @@
 """Results of queries: frozen values of plain Python."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from grpo_engine.events import (
     AlertRaised,
@@ -27,6 +28,43 @@ Status = Literal[
 
 ACTIVE: frozenset[str] = frozenset({"running", "paused", "stalled"})
 ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", "imported", "lost"})
+
+
+class Unreadable:
+    """What is stored where a value of another type belongs: it counts as none, and shows as it is.
+
+    Its text is safe to print.
+    """
+
+    text: str
+    exists: ClassVar[bool] = False  # whether there is any in this process
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        Unreadable.exists = True
+        value = cls()
+        value.text = text
+        return value
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __format__(self, spec: str) -> str:
+        return self.text
+
+
+class UnreadableInt(Unreadable, int):
+    """Counts as 0."""
+
+
+class UnreadableFloat(Unreadable, float):
+    """Counts as NaN."""
+
+    def __new__(cls, value: float = math.nan) -> Self:
+        return super().__new__(cls, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

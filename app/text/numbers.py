@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from grpo_tui.experiments.values import Unreadable
+
 MINUS = "−"
 MEGABYTES_BELOW = 0.0995  # GB
 
@@ -11,6 +13,8 @@ def short(value: float | None, digits: int = 2) -> str:
     """Format to about `digits` digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
     if value is None:
         return "–"
+    if isinstance(value, Unreadable):
+        return str(value)
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -82,7 +86,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
 def seconds(value: float | None) -> str:
     """Format a duration: `0s`, `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
     if value is None or math.isnan(value):
-        return "–"
+        return str(value) if isinstance(value, Unreadable) else "–"
     if value < 9.95:
         text = f"{value:.1f}"
         return "0s" if text == "0.0" else f"{text[1:] if text.startswith('0.') else text}s"

@@ -1,7 +1,8 @@
 """Column types: what a row holds in the values that Python uses.
 
-A store is input: a value that its column cannot hold, or that cannot be read, becomes a text that
-shows it, or another type's empty value. The reader collects what it met, and says whose it is.
+A store is input: a value that its column cannot hold, or that cannot be read, becomes a
+value of the column's type that shows as what is stored. The reader collects what it met, and says
+whose it is.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -18,7 +20,7 @@ from sqlalchemy import REAL, TEXT, Integer
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.texts import escape, unescape, visible
-from grpo_tui.experiments.values import Status
+from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 
 Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
@@ -74,16 +76,18 @@ def any_text(data: bytes) -> str:
 
 
 class Readable:
-    """Reads a column; subclasses say what is readable."""
+    """Reads a column; subclasses say what is readable, and what is read for other values."""
 
     write: Convert | None = None
-    empty: ClassVar[Any] = None  # what is read of other values; None for their text
 
     def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
         super().__init__(**options)
         self.column = column  # table.column
 
     def convert(self, stored: Any) -> Any:
+        raise NotImplementedError
+
+    def replacement(self, stored: Any) -> Any:
         raise NotImplementedError
 
     def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
@@ -96,21 +100,21 @@ class Readable:
         """Report a value that cannot be read, and return what stands for it."""
         if (collected := _COLLECTED.get()) is not None:
             collected.add(Damage(self.column, stored))
-        return stored_text(stored) if self.empty is None else self.empty
+        return self.replacement(stored)
 
 
 class WholeNumber(Readable, Integer):
-    empty: ClassVar[Any] = 0
-
     def convert(self, stored: Any) -> Any:
         return stored if stored is None or type(stored) is int else self.damaged(stored)
+
+    def replacement(self, stored: Any) -> Any:
+        return UnreadableInt.of(stored_text(stored))
 
 
 class Flag(WholeNumber):
     """Yes or no."""
 
     write = staticmethod(lambda value: None if value is None else int(value))
-    empty = False
 
     def convert(self, stored: Any) -> Any:
         if stored in (0, 1):
@@ -122,7 +126,6 @@ class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
     null: ClassVar[float | None] = None
-    empty = math.nan
 
     def convert(self, stored: Any) -> Any:
         if type(stored) is float:
@@ -130,6 +133,9 @@ class Number(Readable, REAL[float]):
         if stored is None:
             return self.null
         return float(stored) if type(stored) is int else self.damaged(stored)
+
+    def replacement(self, stored: Any) -> Any:
+        return UnreadableFloat.of(stored_text(stored))
 
 
 class Timestamp(Number):
@@ -160,6 +166,9 @@ class Text(Readable, TEXT):
             return self.read(stored)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return self.damaged(stored)
+
+    def replacement(self, stored: Any) -> Any:
+        return stored_text(stored)
 
 
 class Time(Text):
@@ -200,14 +209,18 @@ class JsonObject(Json):
     """A JSON object."""
 
     cls = dict
-    empty: ClassVar[Any] = {}
+
+    def replacement(self, stored: Any) -> Any:
+        return {"unreadable": stored_text(stored)}
 
 
 class JsonList(Json):
     """A JSON list."""
 
     cls = list
-    empty: ClassVar[Any] = []
+
+    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
+        return []
 
 
 class EventJson(Text):
@@ -224,8 +237,7 @@ class EventJson(Text):
             raise TypeError(text)
         return event
 
-    def damaged(self, stored: Any) -> Any:
-        super().damaged(stored)
+    def replacement(self, stored: Any) -> Any:
         text = f"an event that cannot be read: {stored_text(stored)}"
         return ev.NoteWritten(step=0, text=text, severity="warning")
 
@@ -240,8 +252,6 @@ def _texts(kind: str) -> tuple[str, ...]:
 class Numbers(Text):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
-    empty: ClassVar[Any] = {}
-
     @staticmethod
     def write(values: Mapping[str, Any]) -> str:
         return compact(ev.encode(values))
@@ -250,16 +260,26 @@ class Numbers(Text):
     def read(text: str) -> dict[str, float]:
         return {name: float(value) for name, value in json.loads(text).items()}
 
+    def replacement(self, stored: Any) -> Any:
+        return {"unreadable": UnreadableFloat.of(stored_text(stored))}
+
 
 class Spans(Text):
-    """The spans of a completion as JSON; an empty text without any."""
-
-    empty = ()
+    """The spans of a completion as JSON without defaults; an empty text without any."""
 
     @staticmethod
     def write(spans: Sequence[ev.Span]) -> str:
-        return compact([asdict(span) for span in spans]) if spans else ""
+        if not spans:
+            return ""
+        defaults = {field.name: field.default for field in fields_of(ev.Span)} | {"info": {}}
+        return json.dumps([
+            {name: value for name, value in asdict(span).items() if value != defaults[name]}
+            for span in spans
+        ])  # fmt: skip
 
     @staticmethod
     def read(text: str) -> tuple[ev.Span, ...]:
         return tuple(ev.Span(**span) for span in json.loads(text)) if text else ()
+
+    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
+        return ()

@@ -66,8 +66,8 @@ def test_every_table_and_column_is_described() -> None:
     for row in tables.declared():
         words = [word for word, _ in described[str(row.__tablename__)]]
         assert words == ["", *row.__table__.columns.keys()]  # type: ignore[attr-defined]
-    assert ("run_id", "integer, → run") in described["attempt"]
-    assert ("id", "integer, key") in described["attempt"]
+    assert ("run_id", "integer, → run. The run.") in described["attempt"]
+    assert ("id", "integer, key. Key of the row.") in described["attempt"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
