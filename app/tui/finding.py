@@ -141,5 +141,5 @@ def _helps(screen: WorkbenchScreen) -> Iterator[Entry]:
     for name, part in PANELS.items():
         yield Entry(f"Help: {part.heading}", part.paragraphs[0][1],
                     partial(screen.explain, f"panel:{name}"))  # fmt: skip
-    for rule, (what, _) in ALERTS.items():
+    for rule, what in ALERTS.items():
         yield Entry(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))
