@@ -1,6 +1,5 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ import typer
 from typer.core import TyperCommand
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import join_bash_words
 from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
 from grpo_tui.app.cli.verb_table import VERBS, Verb
@@ -123,8 +121,6 @@ def start(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     warnings.formatwarning = plain_warning
-    if "COMP_WORDS" in os.environ:
-        join_bash_words()
     command = typer.main.get_command(root)
     try:
         command.main(list(args) if args is not None else None, prog_name="grpo-tui")

@@ -63,8 +63,6 @@ def compare(
     ] = None,
     at: At = "",
     reach: Reach = "",
-    example: Annotated[str, typer.Option(hidden=True)] = "",
-    grid: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Include every metric and equal settings.")
     ] = False,
@@ -87,16 +85,6 @@ def compare(
     """
     from grpo_tui.experiments.compare.runs import compare as compare_runs
 
-    if grid:
-        raise typer.BadParameter(
-            "--grid is gone: compare ranks the settings of a sweep, and "
-            f"`grpo-tui runs --columns '={grid[0]}'` has them as columns"
-        )
-    if example:
-        raise typer.BadParameter(
-            f"--example is gone: `grpo-tui export {' '.join(runs)} --what rollouts --where "
-            f"'example_key={example}'` has the answers of each run"
-        )
     axis, value = _equal_work(at)
     with reading(db) as reader:
         selected, base = _resolved(reader, runs, baseline)
