@@ -54,6 +54,9 @@ def _options() -> list[tuple[str, ...]]:
         params = getattr(command, "params", [])
         needed = ["one" for param in params if param.param_type_name == "argument"]
         for param in params:
+            if param.required and param.param_type_name == "option":
+                needed += [param.opts[0], "one"]
+        for param in params:
             is_value = param.param_type_name == "option" and not getattr(param, "is_flag", False)
             if is_value and param.name not in (*MAY_BE_EMPTY, "help"):
                 words.append((*names, *needed, param.opts[0]))
