@@ -231,12 +231,8 @@ class RunApp(ThemedApp):
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
-        from grpo_tui.app.jobs.start import with_teacher
-        from grpo_tui.app.trial.ready import require_apart
 
-        config = with_teacher(message.config, self.store)
-        require_apart([config], later=True)
-        self._post(msg.Queued(enqueue(config, self.store, message.parent)))
+        self._post(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -249,14 +245,10 @@ class RunApp(ThemedApp):
 
     def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue_sweep, start_queue_worker
-        from grpo_tui.app.jobs.start import with_teacher
-        from grpo_tui.app.jobs.sweep import sweep_of
-        from grpo_tui.app.trial.ready import require_apart
 
-        points = [(point, with_teacher(config, self.store)) for point, config in message.points]
-        require_apart([config for _, config in points], later=True)
-        sweep = sweep_of(points, message.seeds)
-        count = enqueue_sweep(message.name, sweep, self.store, message.parent)
+        count = enqueue_sweep(
+            message.name, message.points, message.seeds, self.store, message.parent
+        )
         if message.start:
             start_queue_worker(self.store)
         self._post(msg.Queued(message.name, count, message.start))
@@ -287,7 +279,8 @@ class RunApp(ThemedApp):
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
-        """Report why a run was not started."""
+        """Report why a run was not started; one that was to be handed over stays here."""
+        self.plan = "" if self.plan == "hand_over" else self.plan
         if self.session is not None and isinstance(self.session.feed, StartingFeed):
             self.session.feed.fail(message.reason)
         self.notify(message.reason, title="not started", severity="error", markup=False,
@@ -322,20 +315,14 @@ class RunApp(ThemedApp):
         if self.plan != "hand_over" or status != "stopped":
             self.exit(0)
             return
-
-        def hand_over() -> None:
-            from grpo_tui.app.jobs.launch import resume_detached
-
-            try:
-                self.handed_over = resume_detached(self.bridge.run, self.store)
-            except Exception as error:  # told on the screen; the workbench stays open
-                self.plan = ""
-                self._post(msg.LaunchRefused(str(error)))
-            else:
-                self.call_from_thread(self.exit, 0)
-
         self.notify("Handing the run over to a background process.")
-        self.run_worker(hand_over, thread=True, exit_on_error=False)
+        self._in_background(self._hand_over)
+
+    def _hand_over(self) -> None:
+        from grpo_tui.app.jobs.launch import resume_detached
+
+        self.handed_over = resume_detached(self.bridge.run, self.store)
+        self.call_from_thread(self.exit, 0)
 
     # -- leaving ----------------------------------------------------------------------------
 
@@ -395,7 +382,7 @@ class RunApp(ThemedApp):
     def finish_run(self) -> None:
         """After the screen closes, wait for the engine or report that the run was handed over.
 
-        After an error of the workbench, say what became of the run and which command shows it.
+        After an error of the workbench, say what became of its run and which command shows it.
         """
         crashed = has_crashed(self)
         if self.has_deleted and not (crashed or self.read_only or self.terminal_lost):
@@ -405,7 +392,14 @@ class RunApp(ThemedApp):
                              "run grpo-tui watch to see it\n")  # fmt: skip
             return
         if crashed:
-            sys.stderr.write(f"grpo-tui: the workbench has failed; {self._whereabouts()}\n")
+            state = "what was recorded is in the store"
+            if self.bridge.running:
+                state = f"run {self.bridge.name} goes on in this process, ctrl-c saves and stops it"
+            see = f"grpo-tui --db {shlex.quote(str(self.store))}"
+            sys.stderr.write(
+                visible(f"grpo-tui: the workbench has failed; {state}; to see it: {see}")
+            )
+            sys.stderr.write("\n")
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -413,8 +407,6 @@ class RunApp(ThemedApp):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         while not self.bridge.wait(1.0):
             pass
-        if crashed:
-            sys.stderr.write(f"grpo-tui: {self._whereabouts()}\n")
 
     def _purge(self) -> None:
         """Remove the deleted runs; what fails is left to the next command that writes."""
@@ -422,26 +414,6 @@ class RunApp(ThemedApp):
 
         with suppress(StoreError, OSError):
             writes.purge(self.store)
-
-    def _whereabouts(self) -> str:
-        """Where the run of this process or on screen goes on or is saved, and what shows it."""
-        snapshot = Snapshot()
-        if self.live is not None:
-            snapshot = self.live.pull()
-        elif self.session is not None and not self.session.feed.mark:  # not a replay
-            snapshot = self.session.state.snapshot()
-        run, name = snapshot.head.id, snapshot.head.name
-        state, stop = f"is saved up to step {snapshot.step}", ""
-        if self.bridge.running:
-            run, name = self.bridge.run, self.bridge.name
-            state, stop = "goes on in this process", "; ctrl-c saves and stops it"
-        elif snapshot.active and self.live is None:
-            state = "goes on in a process of its own"
-        db = f"--db {shlex.quote(str(self.store))}"
-        if not run:
-            return visible(f"what was recorded is in the store; to see it: grpo-tui {db}")
-        watch = f"grpo-tui watch {shlex.quote(run)} {db}"
-        return visible(f"run {name} {state}; to see it: {watch}{stop}")
 
     def panic(self, *renderables: Any) -> None:
         """Close only the screen, not the run, if the terminal is gone."""

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from textual.keys import format_key
 from textual.reactive import reactive
 from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
@@ -87,7 +87,7 @@ def key_of(screen: Screen[Any], binding: str) -> str:
     """The key of a binding on this screen, as shown to people."""
     keys = (active.binding.key for active in screen.active_bindings.values()
             if active.binding.id == binding)  # fmt: skip
-    return next(map(key_name, keys), "?")
+    return next(map(format_key, keys), "?")
 
 
 class TourLine(Bar):

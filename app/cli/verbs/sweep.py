@@ -97,19 +97,16 @@ def _plan(
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
     from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.app.jobs.start import with_teacher
-    from grpo_tui.app.jobs.sweep import sweep_of
-    from grpo_tui.app.trial.ready import require_apart
+    from grpo_tui.app.jobs.launch import checked_sweep
     from grpo_tui.experiments.queue import points
 
     configs = [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
     ]
-    configs = [(point, with_teacher(config, queue.store.path)) for point, config in configs]
-    for download in require_apart([config for _, config in configs], later=later):
+    sweep, downloads = checked_sweep(configs, seeds, queue.store.path, later=later)
+    for download in downloads:
         print_stderr(download)
-    sweep = sweep_of(configs, seeds)
     key, new = queue.sweep(name, sweep.axes, sweep.runs)
     print_stderr(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
     return key

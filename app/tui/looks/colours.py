@@ -141,7 +141,7 @@ def _shade(ramp: str, value: float | None, largest: float) -> str:
 
 
 LOOKS = tomllib.loads(files(__package__).joinpath("palettes.toml").read_text(encoding="utf-8"))
-PALETTES = {
+PALETTES: dict[str, Palette] = {
     name: Palette(name=name, **{**LOOKS["palettes"][DARK], **colours})
     for name, colours in LOOKS["palettes"].items()
 }

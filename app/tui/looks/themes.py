@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
@@ -14,7 +15,7 @@ from grpo_tui.app.tui.looks.colours import LOOKS, PALETTES, Palette, hex_of, rgb
 
 
 def theme_of(palette: Palette) -> Theme:
-    def colours(table: str) -> dict[str, str]:
+    def colours(table: str) -> dict[str, Any]:
         return {name: hex_of(palette.colour(colour)) for name, colour in LOOKS[table].items()}
 
     return Theme(

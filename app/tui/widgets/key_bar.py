@@ -5,11 +5,11 @@ from itertools import accumulate
 
 from textual import events
 from textual.binding import ActiveBinding
+from textual.keys import format_key
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 
@@ -19,7 +19,7 @@ Hint = tuple[str, str, str]  # key, description and action
 
 
 def _is_typed(key: str) -> bool:
-    name = key_name(key)
+    name = format_key(key)
     return (len(name) == 1 and name.isascii()) or key == "space"
 
 
@@ -71,7 +71,7 @@ class KeyBar(Bar):
             typed = typing and _is_typed(binding.key)
             if binding.show and active.enabled and binding.action not in self.hidden and not typed:
                 name = renamed.get(binding.action, binding.description)
-                key = key_name(binding.key, binding.key_display)
+                key = format_key(binding.key)
                 hints.setdefault(binding.description, (key, name, binding.action))
         ordered = sorted(
             hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
