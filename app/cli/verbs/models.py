@@ -120,35 +120,34 @@ def export_(
 def card_of(name: str, target: "Target", held_out: Sequence[str]) -> str:
     """The README.md of an exported model, with the front matter that model hubs read."""
     from grpo_engine.config.parse import changed, flatten
+    from grpo_tui.experiments.export.markdown import table
 
     config = target.config
+    changes = changed(flatten(config)).items()
+    rows = [{"setting": path, "value": value} for path, value in changes if path not in BESIDE]
     lines = [
         "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
         "", f"# {name}", "",
         f"{target.base}, trained for {target.step} steps with the recipe "
         f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
         *held_out,
+        "## Settings that differ from the defaults", "", *table(("setting", "value"), rows),
     ]  # fmt: skip
-    lines += ["## Settings that differ from the defaults", ""]
-    lines += ["| setting | value |", "| --- | --- |"]
-    changes = changed(flatten(config)).items()
-    lines += [f"| {path} | `{value}` |" for path, value in changes if path not in BESIDE]
     return "\n".join(lines) + "\n"
 
 
 def held_out_table(evaluations: "Sequence[EvaluationView]") -> list[str]:
     """A run's evaluations in Markdown; nothing where none says what is right."""
+    from grpo_tui.experiments.export.markdown import table
+
     rows = []
-    for evaluation in evaluations:
-        right = [evaluation.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
+    for item in evaluations:
+        right = [item.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
         if right[0] is not None:
             accuracy, low, high = map(share, right)
-            interval = f"{accuracy} ({low} to {high})"
-            rows.append(
-                f"| {evaluation.step} | {evaluation.mode} | {evaluation.problems} | {interval} |"
-            )
-    head = ["| step | answers | problems | right (95 %) |", "| ---: | --- | ---: | --- |"]
-    return ["## Held-out problems", "", *head, *rows, ""] if rows else []
+            rows.append({"step": item.step, "answers": item.mode, "problems": item.problems,
+                         "right (95 %)": f"{accuracy} ({low} to {high})"})  # fmt: skip
+    return ["## Held-out problems", "", *table(list(rows[0]), rows), ""] if rows else []
 
 
 def imported_folder() -> Path:

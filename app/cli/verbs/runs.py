@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
+from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
@@ -110,8 +110,6 @@ def show(
         bool, typer.Option("--all", help="Include settings at their defaults.")
     ] = False,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Show one run: status, settings that are not the defaults, metrics, alerts, attempts.
@@ -128,10 +126,6 @@ def show(
         ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
         mortem = post_mortem(reader, summary.key) if ended_badly else None
     row = run_row(detail.summary)
-    settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
-    if as_csv:
-        print_rows([row | settings], as_json=False, as_csv=True, raw=raw)
-        return
     if as_json:
         import dataclasses
 
@@ -150,7 +144,7 @@ def show(
     }
     if detail.descent:
         fields["begun from"] = detail.descent
-    print_table([{"field": name, "value": value} for name, value in fields.items()])
+    print_fields(fields)
     print()
     _print_settings(detail.settings, all_settings)
     print()

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_rows, print_table
+from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import (
-    Csv,
     Db,
     Json,
     Preset,
-    Raw,
     Steps,
     complete_metrics,
     complete_settings,
@@ -53,8 +51,6 @@ def sweep(
         bool, typer.Option("--again", help="Train what was skipped because the same run exists.")
     ] = False,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Train a grid of settings and seeds, one run after another.
@@ -80,7 +76,7 @@ def sweep(
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
-        rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv, raw=raw)
+        rows = _report(store.path, key, metric, as_json=as_json)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -123,9 +119,7 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     return path.strip(), values_in(text)
 
 
-def _report(
-    path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool, raw: bool
-) -> list[dict[str, Any]]:
+def _report(path: Path, key: int, metric: str, *, as_json: bool) -> list[dict[str, Any]]:
     from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(path)) as reader:
@@ -147,8 +141,8 @@ def _report(
     if as_json:
         print_json({"sweep": view.name, "metric": shown, "items": rows, "points": points})
     else:
-        print_rows(rows, as_csv=as_csv, raw=raw)
-        if not as_csv and max(point["n"] for point in points) > 1:
+        print_table(rows)
+        if max(point["n"] for point in points) > 1:
             print()
             print_table(points)
     return rows

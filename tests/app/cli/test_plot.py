@@ -178,14 +178,12 @@ class SimpleStream:
         return False
 
 
-def test_json_and_csv_have_the_stored_values(cli: Cli) -> None:
+def test_json_has_the_stored_values(cli: Cli) -> None:
     data = cli("plot", "plain-otter", "brave-fox", "--json").data
     assert [(one["metric"], one["name"], one["steps"]) for one in data] == [
         ("reward", "plain-otter", [1, 2, 3]), ("reward", "brave-fox", [1, 2, 3, 4]),
     ]  # fmt: skip
-    rows = cli("plot", "plain-otter", "brave-fox", "--metric", "reward", "--csv").rows
-    assert [float(row["reward"]) for row in rows] == [*data[0]["values"], *data[1]["values"]]
-    assert [row["name"] for row in rows] == ["plain-otter"] * 3 + ["brave-fox"] * 4
+    assert all(len(one["values"]) == len(one["steps"]) for one in data)
 
 
 def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> None:
