@@ -37,14 +37,18 @@ EARLIER_IDS: Final = MappingProxyType({
   | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
 
-def bind(keys: str, action: str, name: str, id: str, tooltip: str) -> Binding:
+def bind(
+    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
+) -> Binding:
     """A key, with a hint in the key bar."""
-    return Binding(keys, action, name, id=id, tooltip=tooltip)
+    return Binding(keys, action, name, id=id, tooltip=tooltip, key_display=written)
 
 
-def hidden(keys: str, action: str, name: str, id: str, tooltip: str) -> Binding:
+def hidden(
+    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
+) -> Binding:
     """A key without a hint."""
-    return replace(bind(keys, action, name, id, tooltip), show=False)
+    return replace(bind(keys, action, name, id, tooltip, written), show=False)
 
 
 def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:

@@ -71,7 +71,7 @@ class KeyBar(Bar):
             typed = typing and _is_typed(binding.key)
             if binding.show and active.enabled and binding.action not in self.hidden and not typed:
                 name = renamed.get(binding.action, binding.description)
-                key = format_key(binding.key)
+                key = binding.key_display or format_key(binding.key)
                 hints.setdefault(binding.description, (key, name, binding.action))
         ordered = sorted(
             hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
