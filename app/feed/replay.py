@@ -285,7 +285,9 @@ class ReplayFeed(Feed):
             yield Timed(0.0, None, note if self.run else failed)
 
 
-def _read(items: Generator[Timed, None, None], queue: "Queue[Timed | None]", stop: threading.Event) -> None:
+def _read(
+    items: Generator[Timed, None, None], queue: "Queue[Timed | None]", stop: threading.Event
+) -> None:
     """Fill the queue until the end, or until the replay has gone elsewhere."""
     with closing(items):
         for item in itertools.chain(items, [None]):

@@ -44,7 +44,7 @@ def screen(columns: int) -> list[str]:
     terminal = pyte.Screen(columns, 24)
     stream = pyte.ByteStream(terminal)
     try:
-        while not any("left" in line for line in terminal.display):
+        while not any("min" in line for line in terminal.display):
             stream.feed(os.read(ours, 65536))
         return [line.rstrip() for line in terminal.display]
     finally:
