@@ -1,6 +1,5 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -122,14 +121,12 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     warnings.formatwarning = plain_warning
     command = typer.main.get_command(root)
-    try:
-        command.main(list(args) if args is not None else None, prog_name="grpo-tui")
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else exit_codes.FAILED
-    except KeyboardInterrupt as error:
-        return exit_codes.report(error, sys.stderr)
-    except Exception as error:
-        if not exit_codes.is_ours(error):
-            raise
-        return exit_codes.report(error, sys.stderr)
-    return exit_codes.OK
+
+    def run() -> int:
+        try:
+            command.main(list(args) if args is not None else None, prog_name="grpo-tui")
+        except SystemExit as left:
+            return left.code if isinstance(left.code, int) else exit_codes.FAILED
+        return exit_codes.OK
+
+    return exit_codes.guarded(run)

@@ -74,6 +74,12 @@ RunRef = Annotated[
     typer.Argument(help="Id, unique prefix, name, @last or @best.", autocompletion=complete_runs),
 ]
 Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")]
+Checkpoint = Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="A metric; may be repeated.", autocompletion=complete_metrics),
+]
 Preset = Annotated[
     str | None,
     typer.Option(

@@ -15,7 +15,6 @@ from textual import events, on
 from textual.app import SystemCommand
 from textual.command import Provider
 from textual.driver import Driver
-from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -261,7 +260,7 @@ class Workbench(RunApp):
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.again()
         elif request is not None:
-            await self.forward(mode, request)
+            await self.forward(request)
         else:
             if mode in ("watch", "rollouts") and self.session is None and self.selected:
                 self._open(self.selected)  # as if opened before, also after a restart
@@ -336,38 +335,14 @@ class Workbench(RunApp):
 
     # -- requests from screens --------------------------------------------------------------
 
-    @on(msg.ControlRequested)
-    def pass_on_control(self, message: msg.ControlRequested) -> None:
-        """Pass a screen's request on to the shown run."""
-        self.control(message.verb)
-
-    @on(msg.RolloutOpened)
-    async def show_rollout(self, message: msg.RolloutOpened) -> None:
-        """Show an answer token by token."""
-        if not message.run and self.session is not None:
-            message.run = self.session.run
-        await self.forward("rollouts", message)
-
-    @on(msg.MetricRequested)
-    async def show_metric(self, message: msg.MetricRequested) -> None:
-        """Show a metric of the shown run alone."""
-        await self.forward("watch", message)
-
-    @on(msg.CompareRequested)
-    async def show_comparison(self, message: msg.CompareRequested) -> None:
-        """Compare runs side by side."""
-        await self.forward("compare", message)
-
-    @on(msg.NewRunRequested)
-    async def show_form(self, message: msg.NewRunRequested) -> None:
-        """Open the New run form."""
-        await self.forward("new_run", message)
-
-    async def forward(self, mode: str, message: Message) -> None:
+    @on(msg.ScreenRequest)
+    async def forward(self, message: msg.ScreenRequest) -> None:
         """Switch to a screen and pass it a request."""
-        await self.action_lead(mode)
+        if isinstance(message, msg.RolloutOpened) and not message.run and self.session is not None:
+            message.run = self.session.run
+        await self.action_lead(message.mode)
         screen = self.screen
-        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
+        if isinstance(screen, WorkbenchScreen) and screen.mode == message.mode:
             screen.receive(message)
 
 

@@ -10,7 +10,7 @@ import typer
 from grpo_engine.config.conditions import number_of
 from grpo_engine.metrics import spec
 from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
+from grpo_tui.app.cli.params import Csv, Db, Json, Metrics, Raw, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
@@ -52,15 +52,11 @@ UNKNOWN = (
 
 
 def compare(
-    runs: Annotated[
-        list[str], typer.Argument(help="Two runs or more.", autocompletion=complete_runs)
-    ],
+    runs: Runs,
     baseline: Annotated[
         str, typer.Option(help="Show differences from this run.", autocompletion=complete_runs)
     ] = "",
-    metric: Annotated[
-        list[str] | None, typer.Option(help="Only these metrics.", autocompletion=complete_metrics)
-    ] = None,
+    metric: Metrics = None,
     at: At = "",
     reach: Reach = "",
     all_settings: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
@@ -91,7 +91,7 @@ def export_(
         Literal["float32", "float16", "bfloat16", "q8_0"],
         typer.Option(help="Number format; q8_0 is for gguf, peft is always float32."),
     ] = "float32",
-    step: Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")] = None,
+    step: Checkpoint = None,
     as_json: Json = False,
     db: Db = None,
 ) -> None:

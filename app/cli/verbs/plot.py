@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Db, Json, complete_metrics, complete_runs
+from grpo_tui.app.cli.params import Db, Json, Metrics, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -19,15 +19,8 @@ if TYPE_CHECKING:
 
 
 def plot(
-    runs: Annotated[
-        list[str], typer.Argument(help="One run or more.", autocompletion=complete_runs)
-    ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The metric; may be repeated, a chart for each.", autocompletion=complete_metrics
-        ),
-    ] = None,
+    runs: Runs,
+    metric: Metrics = None,
     smooth: Annotated[
         float,
         typer.Option(min=0.0, max=0.999, help="Moving average, as on Watch with 0.9; 0 is none."),

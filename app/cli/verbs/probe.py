@@ -1,12 +1,11 @@
 """`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets
 from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.table import table_lines
 
@@ -17,7 +16,7 @@ WIDE = 40  # cells of the longest bar
 
 
 def probe(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    file: ConfigFile = None,
     preset: Preset = None,
     sets: Sets = None,
     prompts: Annotated[int, typer.Option(help="Training prompts to try.", min=2)] = 64,

@@ -10,7 +10,7 @@ import typer
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
+from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -261,7 +261,7 @@ def archive(
 
 @app.command("delete")
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="Archived runs.", autocompletion=complete_runs)],
+    runs: Runs,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also delete runs that are not archived.")

@@ -9,6 +9,7 @@ import typer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import (
+    ConfigFile,
     Db,
     Json,
     Preset,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    file: ConfigFile = None,
     preset: Preset = None,
     sets: Annotated[
         list[str] | None,

@@ -20,24 +20,20 @@ def pulse(now: float) -> int:
     return (0, 1, 2, 1)[int(phase * 4)]
 
 
+MARKS = {
+    "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),
+    **dict.fromkeys(("lost", "stalled", "unknown"), ("?", "warn")),
+    **dict.fromkeys(("completed", "imported"), ("✓", "good")),
+    **dict.fromkeys(("stopped", "aborted"), ("■", "label")),
+    "queued": ("◌", "label"),
+}  # fmt: skip
+
+
 def status_mark(status: str, now: float) -> tuple[str, str]:
     """Symbol and colour of a run's state; the symbol alone is enough."""
-    match status:
-        case "running" | "loading":
-            return "●", f"live.{pulse(now)}"
-        case "paused":
-            return "‖", "warn"
-        case "failed" | "error":
-            return "✗", "bad"
-        case "lost" | "stalled" | "unknown":
-            return "?", "warn"
-        case "completed" | "imported":
-            return "✓", "good"
-        case "stopped" | "aborted":
-            return "■", "label"
-        case "queued":
-            return "◌", "label"
-    return "○", "label"
+    if status in ("running", "loading"):
+        return "●", f"live.{pulse(now)}"
+    return MARKS.get(status, ("○", "label"))
 
 
 class TopBar(Bar):

@@ -173,7 +173,7 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
     path = sweep_of_settings(tmp_path, betas=(0.04, 0.1, 0.4), seeds=2, steps=4)
     app = workbench(path)
     async with app.run_test(size=size) as pilot:
-        await app.forward("compare", CompareRequested(refs_of(path)))
+        await app.forward(CompareRequested(refs_of(path)))
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         await until(app, lambda: screen.view.charts is not None, app.frame_now)
