@@ -174,12 +174,15 @@ class RunApp(ThemedApp):
         if self.refused():
             return
         if message.where == "detached":
-            self._in_background(lambda: self._start_detached(message))
+            from grpo_tui.app.jobs.launch import detached
+
+            start = partial(detached, message.config, self.store, message.parent)
+            self.run_worker(self._show_detached(start))
             await self._show_starting(message)
         elif message.where == "queue":
             self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
                         "waits in the queue.", markup=False)  # fmt: skip
-            self._in_background(lambda: self._enqueue(message))
+            self.run_worker(self._enqueue(message))
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
@@ -206,33 +209,33 @@ class RunApp(ThemedApp):
         if self.refused():
             return
         if message.where == "detached" or self.bridge.running:
-            self._in_background(lambda: self._resume_detached(message.ref))
+            from grpo_tui.app.jobs.launch import resume_detached
+
+            self.run_worker(self._show_detached(partial(resume_detached, message.ref, self.store)))
         else:
             self.bridge.resume(message.ref)
 
-    def _in_background(self, work: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as error:  # told on the screen, whatever it is
-                self._post(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+    async def _attempt(self, start: Callable[[], T]) -> T | None:
+        """What a start on a thread returns; None if it failed, which is reported."""
+        try:
+            return await asyncio.to_thread(start)
+        except Exception as error:  # told on the screen, whatever it is
+            self.say_refused(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+            return None
 
-        self.run_worker(guarded, thread=True, exit_on_error=False)
+    async def _show_detached(self, start: Callable[[], str]) -> None:
+        """Watch a run once it has started in its own process."""
+        if (name := await self._attempt(start)) is not None:
+            self.notify(f"{name} runs in the background.", markup=False)
+            starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
+            await self.open_run(msg.RunOpened(name, "" if starting else "watch"))
 
-    def _start_detached(self, message: msg.LaunchRequested) -> None:
-        from grpo_tui.app.jobs.launch import detached
-
-        self._post(msg.Detached(detached(message.config, self.store, message.parent)))
-
-    def _resume_detached(self, ref: str) -> None:
-        from grpo_tui.app.jobs.launch import resume_detached
-
-        self._post(msg.Detached(resume_detached(ref, self.store)))
-
-    def _enqueue(self, message: msg.LaunchRequested) -> None:
+    async def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
 
-        self._post(msg.Queued(enqueue(message.config, self.store, message.parent)))
+        start = partial(enqueue, message.config, self.store, message.parent)
+        if (name := await self._attempt(start)) is not None:
+            self.notify(f"{name} waits in the queue; Q on Runs shows it.", markup=False)
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -241,17 +244,25 @@ class RunApp(ThemedApp):
             return
         self.notify(f"Starting the sweep {message.name}: checking the settings of its "
                     f"{len(message.points)} points…", markup=False)  # fmt: skip
-        self._in_background(lambda: self._enqueue_sweep(message))
+        self.run_worker(self._enqueue_sweep(message))
 
-    def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
-        from grpo_tui.app.jobs.launch import enqueue_sweep, start_queue_worker
+    async def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
+        from grpo_tui.app.jobs import launch
 
-        count = enqueue_sweep(
-            message.name, message.points, message.seeds, self.store, message.parent
-        )
-        if message.start:
-            start_queue_worker(self.store)
-        self._post(msg.Queued(message.name, count, message.start))
+        def start() -> int:
+            count = launch.enqueue_sweep(
+                message.name, message.points, message.seeds, self.store, message.parent
+            )
+            if message.start:
+                launch.start_queue_worker(self.store)
+            return count
+
+        if (count := await self._attempt(start)) is not None:
+            state = "train one after another" if message.start else "wait in the queue"
+            if message.start:
+                await self.run_action("mode('runs')")
+            text = f"{count} runs of {message.name} {state}; Q on Runs shows them."
+            self.notify(text, markup=False)
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
@@ -259,28 +270,9 @@ class RunApp(ThemedApp):
         self.live = self.show_feed(message.feed)
         await self.run_action("mode('watch')")
 
-    @on(msg.Detached)
-    async def show_detached(self, message: msg.Detached) -> None:
-        """Watch a run that has started in its own process."""
-        self.notify(f"{message.name} runs in the background.", markup=False)
-        starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
-        await self.open_run(msg.RunOpened(message.name, "" if starting else "watch"))
-
-    @on(msg.Queued)
-    async def say_queued(self, message: msg.Queued) -> None:
-        """Report that a run or a sweep is queued; one that starts now shows on Runs."""
-        text = f"{message.name} waits in the queue; Q on Runs shows it."
-        if message.count > 1:
-            state = "train one after another" if message.start else "wait in the queue"
-            text = f"{message.count} runs of {message.name} {state}; Q on Runs shows them."
-        if message.start:
-            await self.run_action("mode('runs')")
-        self.notify(text, markup=False)
-
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
-        """Report why a run was not started; one that was to be handed over stays here."""
-        self.plan = "" if self.plan == "hand_over" else self.plan
+        """Report why a run was not started."""
         if self.session is not None and isinstance(self.session.feed, StartingFeed):
             self.session.feed.fail(message.reason)
         self.notify(message.reason, title="not started", severity="error", markup=False,
@@ -316,13 +308,17 @@ class RunApp(ThemedApp):
             self.exit(0)
             return
         self.notify("Handing the run over to a background process.")
-        self._in_background(self._hand_over)
+        self.run_worker(self._hand_over())
 
-    def _hand_over(self) -> None:
+    async def _hand_over(self) -> None:
         from grpo_tui.app.jobs.launch import resume_detached
 
-        self.handed_over = resume_detached(self.bridge.run, self.store)
-        self.call_from_thread(self.exit, 0)
+        name = await self._attempt(partial(resume_detached, self.bridge.run, self.store))
+        if name is None:
+            self.plan = ""  # the workbench stays open
+        else:
+            self.handed_over = name
+            self.exit(0)
 
     # -- leaving ----------------------------------------------------------------------------
 

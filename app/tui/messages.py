@@ -135,22 +135,6 @@ class RunBegan(Message):
 
 
 @dataclass
-class Detached(Message):
-    """A run started in its own process."""
-
-    name: str
-
-
-@dataclass
-class Queued(Message):
-    """A run was queued, or the runs of a sweep, with `start` to be trained at once."""
-
-    name: str
-    count: int = 1
-    start: bool = False
-
-
-@dataclass
 class EngineEnded(Message):
     """The engine thread has finished a run; `error` describes the failure, if any."""
 
