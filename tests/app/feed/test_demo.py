@@ -7,6 +7,8 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from docs import screens
 from grpo_tui import app
 from grpo_tui.app.feed import demo
@@ -25,6 +27,8 @@ import time
 from pathlib import Path
 from grpo_tui.app.feed.demo import RUN, unpack
 from grpo_tui.app.feed.replay import ReplayFeed
+import pytest
+
 from docs import screens
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.app.feed.session import Session
