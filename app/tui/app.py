@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import SystemCommand
 from textual.command import Provider
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -24,10 +23,8 @@ from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
-from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.keys import hidden
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.looks.themes import THEMES
 from grpo_tui.app.tui.messages import Said
 from grpo_tui.app.tui.preferences import Preferences, preferences_path
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -316,17 +313,6 @@ class Workbench(RunApp):
         self.clear_notifications()
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
-
-    def get_system_commands(self, screen: Screen[Any]) -> Any:
-        """Return the screen's actions and the themes for the command palette."""
-        for item in key_actions(screen):
-            run = partial(self.run_action, item.action, item.node)
-            name = item.name[:1].upper() + item.name[1:]
-            keys = f"  ({item.written})" if item.keys else ""
-            yield SystemCommand(name, item.help + keys, run)
-        for theme in THEMES:
-            yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
-                                partial(self.change_theme, theme.name))  # fmt: skip
 
     def change_theme(self, name: str) -> None:
         """Switch to another theme and remember it."""
