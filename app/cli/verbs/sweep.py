@@ -21,8 +21,6 @@ from grpo_tui.app.cli.store_access import writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from grpo_tui.experiments.queue import RunQueue
 
 
@@ -138,34 +136,10 @@ def _report(path: Path, key: int, metric: str, *, as_json: bool) -> list[dict[st
             f"best {shown}": line and line.best, f"last {shown}": line and line.last,
             "note": item.note,
         })  # fmt: skip
-    points = _points(rows, [path for path in view.axes if path != "seed"], shown)
     if as_json:
-        print_json({"sweep": view.name, "metric": shown, "items": rows, "points": points})
+        print_json({"sweep": view.name, "metric": shown, "items": rows})
     else:
         print_table(rows)
-        if max(point["n"] for point in points) > 1:
-            print()
-            print_table(points)
+        if len(runs) > 1:
+            print_stderr(f"which setting is better: grpo-tui compare {' '.join(runs)}")
     return rows
-
-
-def _points(
-    rows: "Sequence[Mapping[str, Any]]", axes: "Sequence[str]", metric: str
-) -> list[dict[str, Any]]:
-    """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
-    from grpo_engine.metrics import natural_range
-    from grpo_tui.experiments.compare.statistics import mean_and_std, mean_interval
-
-    points: dict[str, tuple[dict[str, Any], list[float]]] = {}
-    for row in rows:
-        point = {path: row.get(path) for path in axes}
-        _, values = points.setdefault(repr(point), (point, []))
-        if row[f"best {metric}"] is not None:
-            values.append(row[f"best {metric}"])
-    table = []
-    for point, values in points.values():
-        mean, std = mean_and_std(values) if values else (None, None)
-        low, high = mean_interval(values, limits=natural_range(metric)) if values else (None, None)
-        statistics = {"n": len(values), "mean": mean, "std": std, "low": low, "high": high}
-        table.append(point | statistics)
-    return table

@@ -192,16 +192,7 @@ def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> 
     assert "did you mean reward" in done.err
 
 
-def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:
     report = cli("report", "plain-otter").out
     assert "## Curves\n\n```text\nreward\n" in report
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
-    runs = ("plain-otter", "brave-fox")
-    assert "┌" not in cli("compare", *runs).out
-    monkeypatch.setattr(
-        "grpo_tui.app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False
-    )
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "a plain-otter" in cli("compare", *runs).out

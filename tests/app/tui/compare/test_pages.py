@@ -282,7 +282,6 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         assert "held-out accuracy, greedy" in frames.text(app)
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
-    assert "beta 0.4, 2 seeds (0, 1): mean and 95% interval" in printed
     assert "eval/accuracy (sampled) ↑" in printed
 
 
