@@ -200,6 +200,7 @@ def describe(path: str) -> dict[str, Any]:
     from grpo_engine.config.settings import ModelConfig
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.source import load_parts
+    from grpo_engine.rollouts.prompts import has_chat_template
 
     model, tokenizer, settings, folder, notes = load_parts(ModelConfig(path=path), lazy=True)
     from mlx_lm.utils import get_total_parameters
@@ -215,24 +216,6 @@ def describe(path: str) -> dict[str, Any]:
         "context": context_length(settings),
         "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
         "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
-        "chat template": _template_state(path, tokenizer),
+        "chat template": "yes" if has_chat_template(tokenizer) else "no",
         "notes": "; ".join(notes) or None,
     }
-
-
-def _template_state(path: str, tokenizer: Any) -> str:
-    """Return `yes` or `no`, or why the template cannot be used."""
-    from grpo_engine.config.settings import TaskConfig
-    from grpo_engine.errors import DataError, ModelError
-    from grpo_engine.rollouts.prompts import PromptRenderer, has_chat_template
-    from grpo_engine.tasks.base import Example, Task, user_message
-
-    if not has_chat_template(tokenizer):
-        return "no"
-    example = Example(key="", prompt=user_message("2+2?"), where="2+2?")
-    task = Task(name="", description="", train=(example,), held_out=(), fingerprint="")
-    try:
-        PromptRenderer(tokenizer, task, TaskConfig(), path)(example)
-    except (DataError, ModelError) as error:
-        return f"cannot be used: {error}"
-    return "yes"
