@@ -250,13 +250,13 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
     if older and recipe.stop != "never" and recipe.minibatches > 1:
         return "no push: the stop rule ended the step before the minibatch of these answers"
     entropies = recipe.entropy_bonus or recipe.entropy_target is not None
+    reads_more = (
+        recipe.minibatches > 1 or recipe.weight == "per_batch_token" or recipe.signal == "gae"
+        or entropies or recipe.entropy_top_quantile < 1 or think_budget > 0
+    )  # fmt: skip
     reads_reference = recipe.beta > 0 and recipe.anchor_place == "loss"
     unknown = {
-        "which answers were in each minibatch": older and recipe.minibatches > 1,
-        "which answers were in each micro-batch": older and recipe.weight == "per_batch_token",
-        "which tokens the think budget forced": older and think_budget > 0,
-        "the entropies": older and (entropies or recipe.entropy_top_quantile < 1),
-        "the critic's values": older and recipe.signal == "gae",
+        "its updates, as later versions do": older and reads_more,
         "the teacher's log-probabilities": recipe.teacher_weight > 0
         and not all(row.teacher for row in rows),
         "the reference's log-probabilities": reads_reference
