@@ -70,20 +70,14 @@ def _moved(number: int, step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def style(
-    foreground: int | None, background: int | None = None, *, bold: bool = False,
-    underline: bool = False, italic: bool = False, reverse: bool = False,
-) -> Style:  # fmt: skip
+def style(foreground: int | None, background: int | None = None, **effects: bool) -> Style:
     """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
     if foreground is not None and background is not None:
         foreground = readable(foreground, background)
     return Style(
         color=Color.from_rgb(*rgb(foreground)) if foreground is not None else None,
         bgcolor=Color.from_rgb(*rgb(background)) if background is not None else None,
-        bold=bold or None,
-        underline=underline or None,
-        italic=italic or None,
-        reverse=reverse or None,
+        **effects,
     )
 
 
