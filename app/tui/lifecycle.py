@@ -423,7 +423,7 @@ class RunApp(ThemedApp):
         text = event.text.strip()
         session = self.live or self.session
         if text and session is not None:
-            session.state.note(text, at=None)
+            session.state.note(text)
 
 
 class BusyDialog(Choice[str]):
