@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -70,7 +71,7 @@ def _moved(number: int, step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def style(foreground: int | None, background: int | None = None, **effects: bool) -> Style:
+def style(foreground: int | None, background: int | None = None, **effects: Any) -> Style:
     """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
     if foreground is not None and background is not None:
         foreground = readable(foreground, background)
