@@ -360,7 +360,7 @@ def probability(p: float) -> str:
 
 def points(share: float) -> str:
     """Format a difference of shares in percentage points: `+3.1`, `−12`."""
-    return signed(100 * share)
+    return signed(100 * share, 1)
 
 
 def percent(share: float) -> str:
