@@ -83,35 +83,44 @@ def _step(
     pending: list[TimedEvent], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
     """A step's facts and its progress, in the order of their times."""
-    step = last.step
     generate, score, logprobs, update = _spans(length, last)
-    scored = start + generate + score
-    passes = sum(isinstance(event, ev.PassFinished) for _, event in pending)
-    facts: list[Timed] = []
-    trained: list[ev.Group] = []
-    progress = [
-        Timed(start + generate, at, ev.PhaseStarted(step=step, phase="score"), True),
-        Timed(scored, at, ev.PhaseStarted(step=step, phase="logprobs"), True),
-        Timed(scored + logprobs, at,
-              ev.PhaseStarted(step=step, phase="update", total=passes), True),
-    ]  # fmt: skip
+    scored, end = start + generate + score, start + length
+    count = sum(isinstance(event, ev.PassFinished) for _, event in pending)
+    groups: list[ev.Group] = []
+    early, trained, passes, late, others = (list[Timed]() for _ in range(5))
+    moved = scored + logprobs
     for wall, event in pending:
-        due = start + length
         match event:
             case ev.GroupScored(group=group) if group.origin == "train":
-                trained.append(group)
-                due = scored
-            case ev.GroupScored() if event.step < step:
-                due = start
+                groups.append(group)
+                trained.append(Timed(scored, wall, event))
+            case ev.GroupScored() if event.step < last.step:
+                early.append(Timed(start, wall, event))
+            case ev.GroupScored():
+                late.append(Timed(end, wall, event))
             case ev.PassFinished():
-                done = len(progress) - 2
-                due = scored + logprobs + update * done / passes
-                moved = ev.PhaseAdvanced(step=step, phase="update", done=done, total=passes)
-                progress.append(Timed(due, at, moved, True))
-        facts.append(Timed(due, wall, event))
-    items = [*facts, *_sampling(start, generate, step, trained), *progress]
-    yield from sorted(items, key=lambda item: item.due)
-    yield Timed(start + length, at, last)
+                moved += update / count
+                done = len(passes) // 2 + 1
+                progress = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=count)
+                passes += [Timed(moved, at, progress, True), Timed(moved, wall, event)]
+            case _:
+                others.append(Timed(end, wall, event))
+
+    def phase(due: float, name: ev.Phase, total: int = 0) -> Timed:
+        return Timed(due, at, ev.PhaseStarted(step=last.step, phase=name, total=total), True)
+
+    yield from early
+    yield from _sampling(start, generate, last.step, groups)
+    yield phase(start + generate, "score")
+    yield from trained
+    if logprobs:
+        yield phase(scored, "logprobs")
+    yield phase(scored + logprobs, "update", count)
+    yield from passes
+    if late:
+        yield phase(end, "evaluate")
+    yield from (*late, *others)
+    yield Timed(end, at, last)
 
 
 def _spans(length: float, last: ev.StepFinished) -> list[float]:

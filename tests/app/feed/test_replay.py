@@ -63,7 +63,7 @@ def played(session: Session, step: int) -> Snapshot:
     assert isinstance(clock, Clock)
     while settled(session).step < step:
         clock.now += 0.01
-    return session.pull()
+    return settled(session)
 
 
 def facts_of(snapshot: Snapshot) -> tuple[object, ...]:
