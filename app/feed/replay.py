@@ -88,7 +88,7 @@ def _step(
     count = sum(isinstance(event, ev.PassFinished) for _, event in pending)
     groups: list[ev.Group] = []
     early, trained, passes, late, others = (list[Timed]() for _ in range(5))
-    moved = scored + logprobs
+    due = scored + logprobs
     for wall, event in pending:
         match event:
             case ev.GroupScored(group=group) if group.origin == "train":
@@ -99,10 +99,10 @@ def _step(
             case ev.GroupScored():
                 late.append(Timed(end, wall, event))
             case ev.PassFinished():
-                moved += update / count
+                due += update / count
                 done = len(passes) // 2 + 1
                 progress = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=count)
-                passes += [Timed(moved, at, progress, True), Timed(moved, wall, event)]
+                passes += [Timed(due, at, progress, True), Timed(due, wall, event)]
             case _:
                 others.append(Timed(end, wall, event))
 
@@ -196,8 +196,8 @@ class ReplayFeed(Feed):
         super().__init__(Head(name=ref))
         self._path, self._ref, self.speed = path, ref, speed
         self._clock = clock
-        self._held = False
-        self._news: ev.Event | None = None  # that it is held or goes on
+        self._paused = False
+        self._pause_event: ev.Event | None = None  # that it is held or goes on
         self.restarts = -1
         self._stop = threading.Event()
         self.seek(0)
@@ -223,7 +223,7 @@ class ReplayFeed(Feed):
         self._read_all = False
         self._board = Board()
         self._position, self._at = 0.0, self._clock()
-        self._news = ev.RunPaused(step=step) if self._held else None
+        self._pause_event = ev.RunPaused(step=step) if self._paused else None
         self.restarts += 1
         threading.Thread(
             target=_read, args=(self.recorded(step), self._queue, self._stop),
@@ -244,9 +244,9 @@ class ReplayFeed(Feed):
             self._board.apply(item.event)
             if not item.progress:
                 timed_events.append((item.at, item.event))
-        if self._news is not None and not self.catching_up:
-            timed_events.append((time.time(), self._news))
-            self._news = None
+        if self._pause_event is not None and not self.catching_up:
+            timed_events.append((time.time(), self._pause_event))
+            self._pause_event = None
         return timed_events
 
     def board(self) -> BoardView | None:
@@ -254,11 +254,11 @@ class ReplayFeed(Feed):
 
     def ask(self, verb: Asked) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
-        if self._held != (verb == "pause"):
+        if self._paused != (verb == "pause"):
             self._now()
-            self._held = not self._held
-            event = ev.RunPaused if self._held else ev.RunResumed
-            self._news = event(step=self._board.snapshot().step)
+            self._paused = not self._paused
+            event = ev.RunPaused if self._paused else ev.RunResumed
+            self._pause_event = event(step=self._board.snapshot().step)
 
     def close(self) -> None:
         """Stop the reading thread."""
@@ -267,7 +267,7 @@ class ReplayFeed(Feed):
     def _now(self) -> float:
         """The position in the replay, in seconds."""
         before, self._at = self._at, self._clock()
-        if not self._held:
+        if not self._paused:
             self._position += (self._at - before) * self.speed
         return self._position
 

@@ -395,11 +395,8 @@ class RunApp(ThemedApp):
             state = "what was recorded is in the store"
             if self.bridge.running:
                 state = f"run {self.bridge.name} goes on in this process, ctrl-c saves and stops it"
-            see = f"grpo-tui --db {shlex.quote(str(self.store))}"
-            sys.stderr.write(
-                visible(f"grpo-tui: the workbench has failed; {state}; to see it: {see}")
-            )
-            sys.stderr.write("\n")
+            text = f"{state}; to see it: grpo-tui --db {shlex.quote(str(self.store))}"
+            sys.stderr.write(f"grpo-tui: the workbench has failed; {visible(text)}\n")
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
