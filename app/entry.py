@@ -30,9 +30,4 @@ def main(args: Sequence[str] | None = None) -> int:
     warnings.formatwarning = plain_warning
     if arguments:
         name_store(Path(arguments[1]))
-    try:
-        return open_workbench()
-    except (KeyboardInterrupt, Exception) as error:
-        if not (isinstance(error, KeyboardInterrupt) or exit_codes.is_ours(error)):
-            raise
-        return exit_codes.report(error, sys.stderr)
+    return exit_codes.guarded(open_workbench)

@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
@@ -73,3 +75,13 @@ def report(error: BaseException, stream: TextIO) -> int:
         with suppress(OSError):
             Path(path).write_text(message, encoding="utf-8")
     return exit_code(error)
+
+
+def guarded(call: Callable[[], int]) -> int:
+    """Call, and report an error that a person can act on; return the exit status."""
+    try:
+        return call()
+    except (KeyboardInterrupt, Exception) as error:
+        if not (isinstance(error, KeyboardInterrupt) or is_ours(error)):
+            raise
+        return report(error, sys.stderr)

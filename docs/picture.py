@@ -11,7 +11,6 @@ from rich.style import Style
 
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.looks.colours import hex_of
-from grpo_tui.app.tui.textual_private.screen_lines import strips_of
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -36,7 +35,10 @@ def picture(app: "App[int]") -> str:
 
 def rows_of(app: "App[int]") -> list[Row]:
     """The active screen as rows of styled text."""
-    return [[(s.text, s.style) for s in strip if not s.control] for strip in strips_of(app.screen)]
+    return [
+        [(s.text, s.style) for s in strip if not s.control]
+        for strip in app.screen._compositor.render_strips()
+    ]
 
 
 def paper_of(app: "App[int]") -> str:

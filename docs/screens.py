@@ -265,7 +265,7 @@ async def shoot(
         if shot.answer is not None:
             step, group, answer = shot.answer
             run = app.session.run if app.session else 1
-            await app.forward("rollouts", RolloutOpened(run, step, "train", group, answer))
+            await app.forward(RolloutOpened(run, step, "train", group, answer))
             await until(pilot, app, lambda: f"step {step} " in text_of(app))
         for key in shot.keys:
             if key.startswith("WAIT:"):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import count, islice
+from itertools import count
 
 from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
 
@@ -16,7 +16,6 @@ LABEL_CELLS = 6
 ANY = (-math.inf, math.inf)
 NOISE = 1e-9  # relative; averages of equal values differ by less
 SMALLEST, LARGEST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
-DECADE = (1, 2, 5)
 SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
 
 
@@ -62,14 +61,17 @@ def axis(
     if equal(low, high):
         return _constant(high, unit, natural, log)
     if log:
-        return _logarithmic(low, high, unit, natural, labels)
-    if 0 <= low <= 0.6 * high:
-        low = 0.0
-    for guide in guides:
-        if 0 <= guide <= 3 * high:
-            low, high = min(low, guide), max(high, guide)
-    ends = _round_ends(low, high, unit, natural, halves=labels == 3)
-    return Axis(float(ends[0]), float(ends[-1]), _labelled(ends, unit, labels))
+        ends = _decades(low, high)
+    else:
+        low = 0.0 if 0 <= low <= 0.6 * high else low
+        near = [guide for guide in guides if 0 <= guide <= 3 * high]
+        ends = _round_ends(min([low, *near]), max([high, *near]), unit, natural)
+    last = len(ends) - 1
+    marks = [ends[round(last * part / (labels - 1))] for part in range(labels)]
+    if not texts(marks, unit):
+        marks = [ends[0], ends[-1]]
+    at = [math.log10(mark) if log else float(mark) for mark in marks]
+    return Axis(at[0], at[-1], tuple(zip(at, texts(marks, unit), strict=True)))
 
 
 def equal(low: float, high: float) -> bool:
@@ -78,91 +80,45 @@ def equal(low: float, high: float) -> bool:
 
 
 def _constant(value: float, unit: str, natural: tuple[float, float], log: bool) -> Axis:
-    """A constant is drawn in the middle, or at the end of its natural range if it is there."""
+    """The axis of a constant: its size to both sides, as far as the metric can be."""
     label = rounded(value, unit)
     if log:
         middle, octave = math.log10(value), math.log10(2)
         return Axis(middle - octave, middle + octave, ((middle, label),))
     smallest, limit = natural if natural[0] <= value <= natural[1] else ANY
     reach = abs(value) or 1.0
-    low, high = max(smallest, value - reach), min(limit, value + reach)
-    space = min(value - low, high - value)
-    if space > NOISE * reach:
-        low, high = value - space, value + space
-    return Axis(low, high, ((value, label),))
+    return Axis(max(smallest, value - reach), min(limit, value + reach), ((value, label),))
 
 
-def _round_ends(
-    low: float, high: float, unit: str, natural: tuple[float, float], *, halves: bool = False
-) -> list[Decimal]:
-    """The multiples of the finest step that suits the labels, from below the data to above.
-
-    There is one in the middle if there are to be `halves`.
-    """
-    ends: list[Decimal] = []
-    for step in _steps((high - low) / 8):
+def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]) -> list[Decimal]:
+    """The multiples of the finest step that suits the labels, from below the data to above."""
+    finest = (high - low) / 16
+    for step in _steps(math.floor(math.log10(finest))):
+        if float(step) < finest:
+            continue
         first = math.floor(low / float(step) + NOISE)
         last = math.ceil(high / float(step) - NOISE)
-        if halves and (last - first) % 2:
-            if high <= natural[1] < (last + 1) * step:
-                first -= 1
-            else:
-                last += 1
         ends = [n * step for n in range(first, last + 1)]
         if ends[-1] > natural[1] >= high:
             ends[-1] = Decimal(round(natural[1]))
         if texts([ends[0], ends[-1]], unit):
-            break
-    return ends
+            return ends
+    raise AssertionError("the steps have no end")
 
 
-def _steps(limit: float) -> Iterator[Decimal]:
-    """The largest of 1, 2 and 5 times a power of ten that is at most this, then coarser ones."""
-    exponent = math.floor(math.log10(limit))
-    smaller = sum(step <= limit for step in _decades([exponent]))
-    return islice(_decades(count(exponent)), max(0, smaller - 1), None)
+def _decades(low: float, high: float) -> list[Decimal]:
+    """1, 2 and 5 times the powers of ten, from below the data to above."""
+    ends: list[Decimal] = []
+    for step in _steps(math.floor(math.log10(low))):
+        ends = [step] if float(step) <= low else [*ends, step]
+        if float(step) >= high:
+            return ends
+    raise AssertionError("the steps have no end")
 
 
-def _decades(exponents: Iterable[int]) -> Iterator[Decimal]:
-    """1, 2 and 5 times each of these powers of ten."""
-    return (Decimal(factor).scaleb(exponent) for exponent in exponents for factor in DECADE)
-
-
-def _labelled(ends: Sequence[Decimal], unit: str, count: int) -> tuple[tuple[float, str], ...]:
-    """Both ends and, between them, the multiples nearest to equal distances."""
-    last = len(ends) - 1
-    marks = [ends[round(last * part / (count - 1))] for part in range(count)]
-    if not texts(marks, unit):
-        marks = [ends[0], ends[-1]]
-    return tuple((float(mark), text(mark, unit)) for mark in marks)
-
-
-def _logarithmic(
-    low: float, high: float, unit: str, natural: tuple[float, float], labels: int
-) -> Axis:
-    """Round ends within a decade, else 1, 2 or 5 times a power of ten; the middle has one digit."""
-    ends = _round_ends(low, high, unit, natural) if high < 10 * low else [Decimal(0)]
-    if ends[0] <= 0:
-        powers = range(math.floor(math.log10(low)) - 1, math.floor(math.log10(high)) + 2)
-        decades = [*_decades(powers)]
-        ends = [
-            max(end for end in decades if end <= low * (1 + NOISE)),
-            min(end for end in decades if end >= high * (1 - NOISE)),
-        ]
-    first, last = float(ends[0]), float(ends[-1])
-    middle = _significant(math.sqrt(first) * math.sqrt(last), 1)
-    marks = [ends[0], ends[-1]]
-    if labels > 2 and ends[0] < middle < ends[-1] and texts([ends[0], middle, ends[-1]], unit):
-        marks.insert(1, middle)
-    pairs = zip(marks, texts(marks, unit), strict=True)
-    return Axis(
-        math.log10(first), math.log10(last), tuple((math.log10(mark), text) for mark, text in pairs)
-    )
-
-
-def _significant(value: float, digits: int) -> Decimal:
-    """The nearest number with this many digits."""
-    return Decimal(f"{value:.{digits - 1}e}")
+def _steps(exponent: int) -> Iterator[Decimal]:
+    """1, 2 and 5 times this power of ten and those above it."""
+    return (Decimal(factor).scaleb(power) for power in count(exponent) for factor in (1, 2, 5))
 
 
 # -- labels -------------------------------------------------------------------------------------
@@ -178,7 +134,7 @@ def rounded(value: float, unit: str) -> str:
     """The label of a number with about as many digits as the chart's title has, if they fit."""
     signed = len(f"{abs(value):.0f}")
     limit = 2 if unit == "share" or abs(value) < 1 else max(3, min(4, signed))
-    labels = (text(_significant(value, digits), unit) for digits in range(limit, 0, -1))
+    labels = (text(Decimal(f"{value:.{digits}e}"), unit) for digits in range(limit - 1, -1, -1))
     return next((label for label in labels if label), "")
 
 

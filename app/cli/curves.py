@@ -4,12 +4,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from math import isfinite
 from typing import NamedTuple
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import axis
-from grpo_tui.app.charts.series import Series, Trace, cut
+from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.cli.output import uses_colour, writes_unicode
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe
@@ -98,23 +99,14 @@ def lines_of(series: Series, wide: int) -> list[Points]:
         return []
     first = series.steps[0]
     span = (series.last_step - first) or 1
-    if len(series.steps) <= wide:
-        return _pieces(zip(series.steps, series.line, strict=True))
-    trace: Trace = cut(series, series.steps, span, wide, first)
-    return _pieces((round(first + item.x * span / (wide - 1)), value)
-                   for item in trace.columns for value in item.line)  # fmt: skip
-
-
-def _pieces(points: Iterable[tuple[float, float]]) -> list[Points]:
-    """The finite points between gaps."""
-    pieces: list[Points] = [([], [])]
-    for step, value in points:
-        if isfinite(value):
-            pieces[-1][0].append(step)
-            pieces[-1][1].append(value)
-        elif pieces[-1][0]:
-            pieces.append(([], []))
-    return [piece for piece in pieces if piece[0]]
+    points: Iterable[tuple[float, float]] = zip(series.steps, series.line, strict=True)
+    if len(series.steps) > wide:
+        points = ((round(first + item.x * span / (wide - 1)), value)
+                  for item in cut(series, series.steps, span, wide, first).columns
+                  for value in item.line)  # fmt: skip
+    groups = groupby(points, key=lambda point: isfinite(point[1]))
+    lines = (list(zip(*group, strict=True)) for is_finite, group in groups if is_finite)
+    return [(list(steps), list(values)) for steps, values in lines]
 
 
 def step_ticks(first: int, last: int, width: int) -> Sequence[int]:

@@ -1,7 +1,5 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
-import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,7 +11,6 @@ import typer
 from typer.core import TyperCommand
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import join_bash_words
 from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
 from grpo_tui.app.cli.verb_table import VERBS, Verb
@@ -123,17 +120,13 @@ def start(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     warnings.formatwarning = plain_warning
-    if "COMP_WORDS" in os.environ:
-        join_bash_words()
     command = typer.main.get_command(root)
-    try:
-        command.main(list(args) if args is not None else None, prog_name="grpo-tui")
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else exit_codes.FAILED
-    except KeyboardInterrupt as error:
-        return exit_codes.report(error, sys.stderr)
-    except Exception as error:
-        if not exit_codes.is_ours(error):
-            raise
-        return exit_codes.report(error, sys.stderr)
-    return exit_codes.OK
+
+    def run() -> int:
+        try:
+            command.main(list(args) if args is not None else None, prog_name="grpo-tui")
+        except SystemExit as left:
+            return left.code if isinstance(left.code, int) else exit_codes.FAILED
+        return exit_codes.OK
+
+    return exit_codes.guarded(run)

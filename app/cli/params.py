@@ -1,6 +1,5 @@
 """Arguments and options that several verbs have, each with what the shell may complete it to."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
@@ -12,7 +11,6 @@ from grpo_tui.experiments.db.paths import store_path
 
 Completions = Iterator[tuple[str, str]]  # a value and its line of help
 RECENT = 50  # runs offered
-SETTING = "_GRPO_TUI_SETTING"  # whose value bash completes
 WIDEST = 60  # characters of help: a shell may show each line as a choice
 
 
@@ -50,18 +48,13 @@ def complete_settings(incomplete: str) -> Completions:
     from grpo_engine.config.parse import settings
     from grpo_engine.config.recipes import RECIPES
 
-    path, is_named, start = incomplete.partition("=")
-    prefix = f"{path}="
-    if SETTING in os.environ:
-        path, is_named, start, prefix = os.environ[SETTING], "=", incomplete, ""
-    if not is_named:
-        candidates = settings().values()
-        yield from _matching(
-            incomplete, *((f"{setting.path}=", setting.help) for setting in candidates)
-        )
-    elif path in settings():
-        choices = tuple(RECIPES) if path == "algorithm.recipe" else settings()[path].choices
-        yield from ((prefix + choice, "") for choice in choices if choice.startswith(start))
+    path, is_named, _ = incomplete.partition("=")
+    if is_named and path in settings():
+        choices = RECIPES if path == "algorithm.recipe" else settings()[path].choices
+        yield from _matching(incomplete, *((f"{path}={choice}", "") for choice in choices))
+    else:
+        names = ((f"{setting.path}=", setting.help) for setting in settings().values())
+        yield from _matching(incomplete, *names)
 
 
 def complete_metrics(incomplete: str) -> Completions:
@@ -76,26 +69,17 @@ def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
             yield name, shorten(help, WIDEST, placeholder=" …")
 
 
-def join_bash_words() -> None:
-    """Take `a.b =` out of bash's words: it splits `--set a.b=c` and completes only the `c`."""
-    arguments, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
-    value = arguments[at] if at < len(arguments) else ""
-    equals = at if value == "=" else at - 1
-    if equals < 2 or arguments[equals] != "=":
-        return
-    os.environ[SETTING] = arguments[equals - 1]
-    joined = [*arguments[: equals - 1], "" if value == "=" else value]
-    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = (
-        "\n".join(joined),
-        str(len(joined) - 1),
-    )
-
-
 RunRef = Annotated[
     str,
     typer.Argument(help="Id, unique prefix, name, @last or @best.", autocompletion=complete_runs),
 ]
 Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")]
+Checkpoint = Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="A metric; may be repeated.", autocompletion=complete_metrics),
+]
 Preset = Annotated[
     str | None,
     typer.Option(

@@ -1,13 +1,10 @@
 """Refuses what a command would take in silence, before it does anything.
 
-An empty value, a number that is none, a path that cannot exist, formats that exclude each other.
-Values in messages are cut.
+An empty value, a number that is none, formats that exclude each other. Values in messages are cut.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -32,26 +29,16 @@ def brief_errors() -> Iterator[None]:
 
 
 def check(command: Any, context: Any, args: Sequence[str]) -> None:
-    """Refuse values as they were typed; typer.BadParameter names the option and the remedy."""
-    typed, *_ = command.make_parser(context).parse_args(list(args))
-    for param in command.params:
-        for text in _texts(typed.get(param.name)):
-            if not text and param.name not in MAY_BE_EMPTY:
-                raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
-
-
-def check_values(command: Any, context: Any, args: Sequence[str]) -> None:
-    """Refuse parsed values: numbers, paths, and formats that exclude each other."""
+    """Refuse values; typer.BadParameter names the option and the remedy."""
     typed, *_ = command.make_parser(context).parse_args(list(args))
     for param in command.params:
         value, texts = context.params.get(param.name), _texts(typed.get(param.name))
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        if any(type(item) in (int, float) for item in values):
-            for text in texts:
+        values = value if isinstance(value, list | tuple) else [value]
+        for text in texts:
+            if not text and param.name not in MAY_BE_EMPTY:
+                raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
+            if any(type(item) in (int, float) for item in values):
                 _check_number(_name(param), text)
-        if texts and (param.name == "db" or any(isinstance(item, Path) for item in values)):
-            for text in texts:
-                _check_path(_name(param), text)
     formats = [flag for name, flag in FORMATS.items() if context.params.get(name)]
     if len(formats) > 1:
         raise typer.BadParameter(f"{' and '.join(formats)} exclude each other: give one of them")
@@ -80,18 +67,6 @@ def _check_number(name: str, text: str) -> None:
         raise typer.BadParameter(f"{name}: {error}") from None
 
 
-def _check_path(name: str, text: str) -> None:
-    try:
-        os.lstat(Path(text).expanduser())
-    except FileNotFoundError:
-        return
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise typer.BadParameter(
-            f"{name} {quoted(text)} cannot be used ({reason}); give another path"
-        ) from None
-
-
 class StrictCommand(TyperCommand):
     """A command whose values are checked before it runs."""
 
@@ -114,11 +89,9 @@ class StrictGroup(TyperGroup):
 
 
 def _parsed(command: Any, ctx: Any, args: list[str], parse: Any) -> list[str]:
-    if ctx.resilient_parsing:  # for completion
-        return list(parse(ctx, args))
     arguments = list(args)
     with brief_errors():
-        check(command, ctx, arguments)
         remaining = list(parse(ctx, args))
-        check_values(command, ctx, arguments)
+        if not ctx.resilient_parsing:  # for completion
+            check(command, ctx, arguments)
     return remaining

@@ -3,12 +3,10 @@
 `python -m tools.make_demo` records it again: a real starter run on this machine.
 """
 
-import shutil
 import tarfile
 from importlib.resources import as_file, files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from grpo_engine.paths import inside
 from grpo_tui.experiments.db.paths import FILE_NAME
 
 RUN = "@last"
@@ -36,17 +34,7 @@ def unpack(folder: Path) -> Path:
 def unpacked(source: Path, folder: Path) -> Path:
     """Unpack an archive of `pack` into the folder and return the store's path."""
     with tarfile.open(source, "r:xz") as archive:
-        extract(archive, folder)
+        # Python 3.11.0 to 3.11.3 have no filter and read none
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     return folder / FILE_NAME
-
-
-def extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Extract plain files inside the folder; Python 3.11.0 to 3.11.3 lack the safe filter."""
-    for member in archive:
-        content = archive.extractfile(member)
-        if content is None:
-            continue
-        path = inside(folder, *PurePosixPath(member.name).parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with content, path.open("wb") as file:
-            shutil.copyfileobj(content, file)

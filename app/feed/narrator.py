@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
 MOSTLY = (0.5, 1.5)  # of the loss, as a share: what the KL penalty then is
+WAITING = {
+    "pause": "Pausing at the next token or micro-batch.",
+    "stop_after_step": "Stopping after step {step} and a checkpoint.",
+    "stop_now": "Stopping now; step {step} is discarded.",
+    "checkpoint": "Saving a checkpoint of the last finished step at the next token.",
+    "continue": "Continuing.",
+}
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -167,17 +174,8 @@ def _right(snapshot: Snapshot) -> str:
 
 
 def _waiting(snapshot: Snapshot) -> str:
-    match snapshot.asked:
-        case "pause":
-            return "Pausing at the next token or micro-batch."
-        case "stop_after_step":
-            return f"Stopping after step {snapshot.current_step} and a checkpoint."
-        case "stop_now":
-            return f"Stopping now; step {snapshot.current_step} is discarded."
-        case "checkpoint":
-            return "Saving a checkpoint of the last finished step at the next token."
-        case "continue":
-            return "Continuing."
+    if snapshot.asked:
+        return WAITING[snapshot.asked].format(step=snapshot.current_step)
     if snapshot.board.paused and (trouble := snapshot.board.store_warning):
         return f"The run waits: {trouble}"
     if snapshot.status != "paused":

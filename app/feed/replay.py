@@ -7,7 +7,7 @@ even pace, which is why the screen says "recorded speed".
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,24 +51,24 @@ def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
     before: float | None = None
     pending: list[TimedEvent] = []
     for at, event in facts:
-        if isinstance(event, ev.StepFinished) and event.step <= skip:
-            yield from (Timed(now, *item) for item in (*pending, (at, event)))
-            before, pending = at, []
-        elif isinstance(event, ev.StepFinished):
-            length = _length(before, at, event)
-            yield from _step(now, length, event, pending, at)
-            now += length
-            before = at
-            pending = []
-        elif isinstance(event, ev.GroupScored | ev.PassFinished | ev.StepSkipped | ev.AlertRaised):
-            pending.append((at, event))
-        else:
-            if isinstance(event, ev.RunStarted | ev.ModelLoaded) and not skip:
-                now += START_S
-            before = at if at is not None else before
-            yield Timed(now, at, event)
-    for at, event in pending:
-        yield Timed(now, at, event)
+        match event:
+            case ev.StepFinished(step=step) if step <= skip:
+                yield from (Timed(now, *item) for item in (*pending, (at, event)))
+            case ev.StepFinished():
+                length = _length(before, at, event)
+                yield from _step(now, length, event, pending, at)
+                now += length
+            case ev.GroupScored() | ev.PassFinished() | ev.StepSkipped() | ev.AlertRaised():
+                pending.append((at, event))
+                continue
+            case _:
+                if isinstance(event, ev.RunStarted | ev.ModelLoaded) and not skip:
+                    now += START_S
+                before = at if at is not None else before
+                yield Timed(now, at, event)
+                continue
+        before, pending = at, []
+    yield from (Timed(now, *item) for item in pending)
 
 
 def _length(before: float | None, at: float | None, event: ev.StepFinished) -> float:
@@ -82,46 +82,53 @@ def _step(
     start: float, length: float, last: ev.StepFinished,
     pending: list[TimedEvent], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
-    spans = _spans(length, last)
-    scored = [(wall, e) for wall, e in pending if isinstance(e, ev.GroupScored)]
-    trained = [(wall, e) for wall, e in scored if e.group.origin == "train"]
-    held_out = [(wall, e) for wall, e in scored if e.group.origin != "train"]
-    yield from (Timed(start, *item) for item in held_out if item[1].step < last.step)
-    yield from _sampling(start, spans[0], last.step, [e.group for _, e in trained])
-    due = start + spans[0]
-    yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="score"), True)
-    due += spans[1]
-    yield from (Timed(due, *item) for item in trained)
-    if spans[2]:
-        yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="logprobs"), True)
-        due += spans[2]
-    passes = [(m, e) for m, e in pending if isinstance(e, ev.PassFinished)]
-    total = len(passes)
-    yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="update", total=total), True)
-    for done, (wall, event) in enumerate(passes, 1):
-        moved = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=total)
-        due += spans[3] / total
-        yield Timed(due, at, moved, True)
-        yield Timed(due, wall, event)
-    end = start + length
-    late = [item for item in held_out if item[1].step == last.step]
+    """A step's facts and its progress, in the order of their times."""
+    generate, score, logprobs, update = _spans(length, last)
+    scored, end = start + generate + score, start + length
+    count = sum(isinstance(event, ev.PassFinished) for _, event in pending)
+    groups: list[ev.Group] = []
+    early, trained, passes, late, others = (list[Timed]() for _ in range(5))
+    due = scored + logprobs
+    for wall, event in pending:
+        match event:
+            case ev.GroupScored(group=group) if group.origin == "train":
+                groups.append(group)
+                trained.append(Timed(scored, wall, event))
+            case ev.GroupScored() if event.step < last.step:
+                early.append(Timed(start, wall, event))
+            case ev.GroupScored():
+                late.append(Timed(end, wall, event))
+            case ev.PassFinished():
+                due += update / count
+                done = len(passes) // 2 + 1
+                progress = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=count)
+                passes += [Timed(due, at, progress, True), Timed(due, wall, event)]
+            case _:
+                others.append(Timed(end, wall, event))
+
+    def phase(due: float, name: ev.Phase, total: int = 0) -> Timed:
+        return Timed(due, at, ev.PhaseStarted(step=last.step, phase=name, total=total), True)
+
+    yield from early
+    yield from _sampling(start, generate, last.step, groups)
+    yield phase(start + generate, "score")
+    yield from trained
+    if logprobs:
+        yield phase(scored, "logprobs")
+    yield phase(scored + logprobs, "update", count)
+    yield from passes
     if late:
-        yield Timed(end, at, ev.PhaseStarted(step=last.step, phase="evaluate"), True)
-        yield from (Timed(end, *item) for item in late)
-    remaining = (
-        item for item in pending if not isinstance(item[1], ev.GroupScored | ev.PassFinished)
-    )
-    yield from (Timed(end, *item) for item in remaining)
+        yield phase(end, "evaluate")
+    yield from (*late, *others)
     yield Timed(end, at, last)
 
 
 def _spans(length: float, last: ev.StepFinished) -> list[float]:
+    """The seconds of each phase; some usual ones where they were not recorded."""
     parts = [last.metrics.get(time_of(phase), 0.0) for phase in PHASES]
     parts = [part if part == part and part > 0 else 0.0 for part in parts]
-    total = sum(parts)
-    if total <= 0:
-        return [0.6 * length, 0.05 * length, 0.1 * length, 0.2 * length]
-    return [part / max(total, 1e-9) * length * 0.98 for part in parts]
+    parts = parts if any(parts) else [0.6, 0.05, 0.1, 0.2]
+    return [part / sum(parts) * length * 0.98 for part in parts]
 
 
 def _sampling(
@@ -189,12 +196,10 @@ class ReplayFeed(Feed):
         super().__init__(Head(name=ref))
         self._path, self._ref, self.speed = path, ref, speed
         self._clock = clock
-        self._next: Timed | None = None
-        self._started: float | None = None
-        self._paused_at: float | None = None
-        self._pause_event: ev.Event | None = None
+        self._paused = False
+        self._pause_event: ev.Event | None = None  # that it is held or goes on
         self.restarts = -1
-        self._stop = self._read_all = threading.Event()
+        self._stop = threading.Event()
         self.seek(0)
 
     @property
@@ -205,31 +210,30 @@ class ReplayFeed(Feed):
     @property
     def catching_up(self) -> bool:
         """Whether what comes before the sought step is still being read."""
-        read_all = self._read_all.is_set()  # asked first: the thread may end after a look
         head = self._peek()
-        return head.due <= 0 if head is not None else not read_all
+        return head.due <= 0 if head is not None else not self._read_all
 
     def seek(self, step: int) -> None:
         """Go to the end of a step and play on from there; a held replay stays held."""
         self.sought = step = max(0, step)
         self._stop.set()
-        self._stop, self._read_all = threading.Event(), threading.Event()
-        self._queue: Queue[Timed] = Queue(maxsize=AHEAD)
-        self._next = None
+        self._stop = threading.Event()
+        self._queue: Queue[Timed | None] = Queue(maxsize=AHEAD)  # None at the end
+        self._next: Timed | None = None
+        self._read_all = False
         self._board = Board()
-        self._started = None
-        self._pause_event = ev.RunPaused(step=step) if self._paused_at is not None else None
+        self._position, self._at = 0.0, self._clock()
+        self._pause_event = ev.RunPaused(step=step) if self._paused else None
         self.restarts += 1
         threading.Thread(
-            target=_read, args=(self, step, self._queue, self._stop, self._read_all),
+            target=_read, args=(self.recorded(step), self._queue, self._stop),
             name="replay", daemon=True,
         ).start()  # fmt: skip
 
     def play_at(self, speed: float) -> None:
         """Play on at another speed, relative to the recording."""
-        now, clock = self._now(), self._paused_at if self._paused_at is not None else self._clock()
+        self._now()
         self.speed = max(SLOWEST, min(FASTEST, speed))
-        self._started = clock - now / self.speed
 
     def facts(self) -> list[TimedEvent]:
         """Return the facts up to the current replay time."""
@@ -250,32 +254,31 @@ class ReplayFeed(Feed):
 
     def ask(self, verb: Asked) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
-        step = self._board.snapshot().step
-        if verb == "pause" and self._paused_at is None:
-            self._paused_at = self._clock()
-            self._pause_event = ev.RunPaused(step=step)
-        elif self._paused_at is not None and self._started is not None:
-            self._started += self._clock() - self._paused_at
-            self._paused_at = None
-            self._pause_event = ev.RunResumed(step=step)
+        if self._paused != (verb == "pause"):
+            self._now()
+            self._paused = not self._paused
+            event = ev.RunPaused if self._paused else ev.RunResumed
+            self._pause_event = event(step=self._board.snapshot().step)
 
     def close(self) -> None:
         """Stop the reading thread."""
         self._stop.set()
 
     def _now(self) -> float:
-        clock = self._paused_at if self._paused_at is not None else self._clock()
-        if self._started is None:
-            self._started = clock
-        return (clock - self._started) * self.speed
+        """The position in the replay, in seconds."""
+        before, self._at = self._at, self._clock()
+        if not self._paused:
+            self._position += (self._at - before) * self.speed
+        return self._position
 
     def _peek(self) -> Timed | None:
-        if self._next is None:
+        if self._next is None and not self._read_all:
             with suppress(Empty):
                 self._next = self._queue.get_nowait()
+                self._read_all = self._next is None
         return self._next
 
-    def recorded(self, step: int) -> Iterator[Timed]:
+    def recorded(self, step: int) -> Generator[Timed, None, None]:
         """What is played after `step`, and before it what led there; runs on the thread."""
         from grpo_tui.experiments.reader import StoreReader
 
@@ -292,18 +295,17 @@ class ReplayFeed(Feed):
 
 
 def _read(
-    feed: ReplayFeed, step: int, queue: "Queue[Timed]", stop: threading.Event,
-    read_all: threading.Event,
-) -> None:  # fmt: skip
+    items: Generator[Timed, None, None], queue: "Queue[Timed | None]", stop: threading.Event
+) -> None:
     """Fill the queue until the end, or until the replay has gone elsewhere."""
-    for item in feed.recorded(step):
-        while not stop.is_set():
-            with suppress(Full):
-                queue.put(item, timeout=0.2)
-                break
-        if stop.is_set():
-            break
-    read_all.set()
+    with closing(items):
+        for item in itertools.chain(items, [None]):
+            while not stop.is_set():
+                with suppress(Full):
+                    queue.put(item, timeout=0.2)
+                    break
+            if stop.is_set():
+                return
 
 
 def _pages(reader: "StoreReader", run: int) -> Iterator[TimedEvent]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_engine import events as ev
-from grpo_tui.app.charts.series import SMOOTHING, Series
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.experiments.values import AlertView, BoardView
@@ -25,8 +25,7 @@ SIGNAL_STEPS = 64
 class RunState:
     """Folds events into snapshots; returns the same object while nothing changed."""
 
-    def __init__(self, head: Head | None = None, *, smoothing: float = SMOOTHING) -> None:
-        self._smoothing = smoothing
+    def __init__(self, head: Head | None = None) -> None:
         self._head = head or Head()
         self._series: dict[str, Series] = {}
         self._new: dict[str, tuple[list[int], list[float]]] = {}  # steps and values
@@ -122,10 +121,10 @@ class RunState:
             self._values["status"] = status
             self._dirty = True
 
-    def note(self, text: str, severity: ev.Severity = "info", at: float | None = None) -> None:
+    def note(self, text: str) -> None:
         """Add a line to the log."""
         step = self._values.get("step", 0)
-        self._log.append(LogLine(at=at, step=step, severity=severity, text=text))
+        self._log.append(LogLine(at=None, step=step, severity="info", text=text))
         self._dirty = True
 
     # -- output -----------------------------------------------------------------------------
@@ -179,7 +178,7 @@ class RunState:
     def _all_series(self) -> Mapping[str, Series]:
         """The series with the values that came since the last call."""
         for name, added in self._new.items():
-            series = self._series.get(name) or Series.of(name, smoothing=self._smoothing)
+            series = self._series.get(name) or Series.of(name)
             self._series[name] = series.extended(*added)
         self._new.clear()
         return self._series.copy()

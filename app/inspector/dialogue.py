@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from grpo_engine.events import Span
-from grpo_tui.app.inspector.layout import lay_out
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, safe
+from grpo_tui.app.text.safe_text import ELLIPSIS, clip, clip_start, safe, wrap
 
 CALL = "⚙ "  # how the line of a tool call begins
 CALLS = re.compile("<tool_call>.*?</tool_call>", re.DOTALL)
@@ -49,65 +50,40 @@ def flow(text: str, spans: Sequence[Span], width: int, limit: int) -> list[list[
 
     A tool call is one line, if there are several: the reply is shorter than the model's call.
     """
+    joined = authors = ""
+    for piece, is_reply in _pieces(text, spans, width, calls=limit > 1):
+        joined += piece
+        authors += "e" * len(piece) if is_reply else "m" * len(piece)
+    joined = joined.rstrip()
+    wrapped = [clip_start(joined, width)]
+    if limit > 1:
+        wrapped = wrap(joined, width, limit, keep_end=True)
     lines: list[list[Piece]] = []
-    pieces: list[Piece] = []
-    ending = _ending(messages(text, spans), 8 * width * limit + 256)
-    for message, reply in zip(ending, [*ending[1:], None], strict=True):
-        if message.has_calls and limit > 1:
-            calls = message.text.splitlines()[-limit:]
-            lines += [*_filled(pieces, width), *([(clip(call, width), True)] for call in calls)]
-            pieces = []
+    end = len(joined)
+    for line in reversed(wrapped):
+        visible = line.removeprefix(ELLIPSIS)
+        end = joined.rfind(visible, 0, end)
+        parts = groupby(zip(visible, authors[end:], strict=False), key=itemgetter(1))
+        cut = [(ELLIPSIS, True)] if visible != line else []
+        lines.append(cut + [("".join(char for char, _ in part), by == "e") for by, part in parts])
+    return lines[::-1]
+
+
+def _pieces(text: str, spans: Sequence[Span], width: int, *, calls: bool) -> Iterator[Piece]:
+    """The words of both authors with a space after them, and tool calls between line ends."""
+    parts = list(messages(text, spans))
+    inline = False
+    for message, reply in zip(parts, [*parts[1:], None], strict=True):
+        if message.has_calls and calls:
+            yield "\n" * inline, True
+            yield from ((f"{clip(call, width)}\n", True) for call in message.text.splitlines())
+            inline = False
             continue
         visible = message.text
         if reply is not None and reply.has_calls:
             visible = CALLS.sub("", visible)
-        elif message.is_reply and not message.has_calls and visible:
-            visible = f"‹{visible}›"
-        pieces += [(f"{word} ", message.is_reply) for word in safe(visible, " ").split()]
-    if pieces:
-        pieces[-1] = (pieces[-1][0].rstrip(), pieces[-1][1])
-    if limit == 1:
-        return [_line_end(pieces, width)]
-    lines += _filled(pieces, width)
-    if len(lines) > limit:
-        lines = lines[-limit:]
-        lines[0] = _line_end([("… ", True), *lines[0]], width)
-    return lines
-
-
-def _ending(parts: Iterable[Message], characters: int) -> list[Message]:
-    """The last messages that have this many characters together."""
-    result: list[Message] = []
-    for message in reversed(list(parts)):
-        if characters <= 0:
-            break
-        result.append(Message(message.text[-characters:], message.span))
-        characters -= len(message.text)
-    return result[::-1]
-
-
-def _filled(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
-    """Words in lines of `width` cells."""
-    lines: list[list[Piece]] = []
-    for line in lay_out([text for text, _ in pieces], width) if pieces else ():
-        # the space behind a word of just this width is on the next line
-        visible = line[1:] if line and line[0].text.isspace() else line
-        if visible:
-            lines.append([(piece.text, pieces[piece.token][1]) for piece in visible])
-    return lines
-
-
-def _line_end(line: Sequence[Piece], width: int) -> list[Piece]:
-    """The end of a line, cut to `width` cells."""
-    if sum(cell_len(text) for text, _ in line) <= width:
-        return list(line)
-    result: list[Piece] = []
-    left = width - 1
-    for text, is_reply in reversed(line):
-        if cell_len(text) > left:
-            if not result:
-                return [(clip_start(text, width), is_reply)]
-            break
-        result.append((text, is_reply))
-        left -= cell_len(text)
-    return [("…", True), *result[::-1]]
+        words = " ".join(safe(visible, " ").split())
+        if words:
+            inline = True
+            is_short = message.is_reply and not message.has_calls
+            yield f"‹{words}› " if is_short else f"{words} ", message.is_reply

@@ -3,9 +3,8 @@
 MLX is imported in the thread that calls first; callers must use one thread.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from grpo_engine.config.recipes import Recipe
@@ -15,7 +14,6 @@ from grpo_tui.experiments.values import TokenRow, TokenView
 
 if TYPE_CHECKING:
     import mlx.core as mx
-    import numpy as np
 
     from grpo_engine.maths.loss import Loss
     from grpo_engine.maths.weight import Totals
@@ -64,31 +62,6 @@ class TokenLoss(NamedTuple):
     def gradient(self) -> float:
         """Which way the loss moves the token's log-probability, and how strongly."""
         return self.push + self.pull
-
-
-class TokenLosses(Sequence[TokenLoss]):
-    """An answer's tokens in the loss, made when one is read: a long answer has thousands."""
-
-    def __init__(self, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
-        self._columns = columns
-
-    @cached_property
-    def _tokens(self) -> tuple[TokenLoss, ...]:
-        count, defaults = len(self), TokenLoss._field_defaults
-        lists = (
-            self._columns[name].tolist() if name in self._columns else [defaults[name]] * count
-            for name in TokenLoss._fields
-        )
-        return tuple(map(TokenLoss._make, zip(*lists, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self._columns["ratio"])
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._tokens[index]
-
-    def __iter__(self) -> Iterator[TokenLoss]:
-        return iter(self._tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,7 +197,7 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
 
 def token_losses(
     tokens: TokenView, recipe: Recipe, *, at: int, max_length: int, step: int = 0
-) -> tuple[Sequence[TokenLoss], ...]:
+) -> tuple[tuple[TokenLoss, ...], ...]:
     """Each token of a group in pass `at` (0-based), or in an answer's last one before it.
 
     Every row must have `updates`.
@@ -250,10 +223,14 @@ def token_losses(
     columns = {name: getattr(terms, name, None) for name in TokenLoss._fields} | arrays
     values = {name: np.array(array) for name, array in columns.items() if array is not None}
     values["side"] = np.array(SIDES)[values["side"].astype(int)]
-    return tuple(
-        TokenLosses({name: column[index, : len(row.ids)] for name, column in values.items()})
-        for index, row in enumerate(rows)
-    )
+    defaults, losses = TokenLoss._field_defaults, []
+    for index, count in enumerate(len(row.ids) for row in rows):
+        lists = [
+            values[name][index, :count].tolist() if name in values else [defaults[name]] * count
+            for name in TokenLoss._fields
+        ]
+        losses.append(tuple(map(TokenLoss._make, zip(*lists, strict=True))))
+    return tuple(losses)
 
 
 def of_pass(passes: Sequence[T], at: int) -> T | None:
@@ -273,13 +250,13 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
     if older and recipe.stop != "never" and recipe.minibatches > 1:
         return "no push: the stop rule ended the step before the minibatch of these answers"
     entropies = recipe.entropy_bonus or recipe.entropy_target is not None
+    reads_more = (
+        recipe.minibatches > 1 or recipe.weight == "per_batch_token" or recipe.signal == "gae"
+        or entropies or recipe.entropy_top_quantile < 1 or think_budget > 0
+    )  # fmt: skip
     reads_reference = recipe.beta > 0 and recipe.anchor_place == "loss"
     unknown = {
-        "which answers were in each minibatch": older and recipe.minibatches > 1,
-        "which answers were in each micro-batch": older and recipe.weight == "per_batch_token",
-        "which tokens the think budget forced": older and think_budget > 0,
-        "the entropies": older and (entropies or recipe.entropy_top_quantile < 1),
-        "the critic's values": older and recipe.signal == "gae",
+        "its updates, as later versions do": older and reads_more,
         "the teacher's log-probabilities": recipe.teacher_weight > 0
         and not all(row.teacher for row in rows),
         "the reference's log-probabilities": reads_reference

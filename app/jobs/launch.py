@@ -1,7 +1,8 @@
 """Start runs outside this process: detached, or handed over when the workbench closes."""
 
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
-    from grpo_tui.app.jobs.sweep import Sweep
+    from grpo_tui.app.jobs.sweep import Point, Sweep
+    from grpo_tui.experiments.queue import RunQueue
 
 CLONE_OF = "clone of"  # the setting of a queued run that names its parent
 
@@ -38,27 +40,50 @@ def _start(verb: str, subject: str, store: Path, parent: str = "") -> str:
     return str(started["name"])
 
 
-def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
-    """Queue a run and return its name."""
+def checked_sweep(
+    points: "Sequence[Point]", seeds: int, store: Path, *, later: bool = True
+) -> "tuple[Sweep, tuple[str, ...]]":
+    """A sweep of these points, and what its runs download; raise if one of them would fail."""
+    from grpo_tui.app.jobs.start import with_teacher
+    from grpo_tui.app.jobs.sweep import sweep_of
+    from grpo_tui.app.trial.ready import require_apart
+
+    points = [(point, with_teacher(config, store)) for point, config in points]
+    downloads = require_apart([config for _, config in points], later=later)
+    return sweep_of(points, seeds), downloads
+
+
+@contextmanager
+def _queue(store: Path) -> "Iterator[RunQueue]":
     from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.store import ExperimentStore
 
-    cloned = {CLONE_OF: parent} if parent else {}
     with closing(ExperimentStore(store)) as opened:
-        key = RunQueue(opened).add(config, name=config.name, settings=cloned)
+        yield RunQueue(opened)
+
+
+def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
+    """Queue a run and return its name; raise if it would fail."""
+    from grpo_tui.app.jobs.start import with_teacher
+    from grpo_tui.app.trial.ready import require_apart
+
+    config = with_teacher(config, store)
+    require_apart([config], later=True)
+    cloned = {CLONE_OF: parent} if parent else {}
+    with _queue(store) as queue:
+        key = queue.add(config, name=config.name, settings=cloned)
     return config.name or f"run {key}"
 
 
-def enqueue_sweep(name: str, sweep: "Sweep", store: Path, parent: str = "") -> int:
+def enqueue_sweep(
+    name: str, points: "Sequence[Point]", seeds: int, store: Path, parent: str = ""
+) -> int:
     """Queue a sweep, unless it is queued already, and return the number of its runs."""
-    from grpo_tui.experiments.queue import RunQueue
-    from grpo_tui.experiments.store import ExperimentStore
-
+    sweep, _ = checked_sweep(points, seeds, store)
     cloned = {CLONE_OF: parent} if parent else {}
-    with closing(ExperimentStore(store)) as opened:
-        runs = [({**point, **cloned}, config) for point, config in sweep.runs]
-        RunQueue(opened).sweep(name, sweep.axes, runs)
-    return len(runs)
+    with _queue(store) as queue:
+        queue.sweep(name, sweep.axes, [({**point, **cloned}, tree) for point, tree in sweep.runs])
+    return len(sweep.runs)
 
 
 def start_queue_worker(store: Path) -> None:

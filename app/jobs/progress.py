@@ -14,6 +14,7 @@ from rich.text import Text
 from grpo_engine import events as ev
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.event_text import sentence, severity
+from grpo_tui.app.text.numbers import seconds
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 
@@ -28,18 +29,21 @@ class Printer:
     def close(self) -> None: ...
 
 
+NUMBERS = {
+    "reward": "reward {:.3f}", "kl": "kl {:.4f}", "completions/mean_length": "length {:.1f}",
+    "tokens_per_second": "{:,.0f} tok/s", "step_time": "{:.2f} s/step",
+}  # fmt: skip
+
+
 class RunProgress:
-    """The latest step, phase, speed and remaining time of a run."""
+    """The latest step and phase of a run, and the numbers of its last step."""
 
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
         self.step = self.total = 0
-        self.phase = "start"
-        self.share = ""
-        self.speed = 0.0
+        self.phase, self.share = "start", ""
         self.metrics: Mapping[str, float] = {}
         self.evaluations = list(evaluations)  # those of earlier attempts first
         self.adapter = ""
-        self._seconds: float | None = None
 
     def add(self, event: ev.Event) -> None:
         """Update from an event."""
@@ -48,52 +52,24 @@ class RunProgress:
                 self.step, self.total = event.step, event.total_steps
             case ev.PhaseStarted():
                 self.phase, self.share = event.phase, ""
-            case ev.PhaseAdvanced():
-                self.share = f" {event.done}/{event.total}" if event.total else ""
-            case ev.RolloutsAdvanced():
-                self.speed = event.tokens_per_second
-                self.share = f" {event.finished}/{event.total}"
+            case ev.PhaseAdvanced(done=done, total=total) if total:
+                self.share = f" {done}/{total}"
+            case ev.RolloutsAdvanced(finished=done, total=total):
+                self.share = f" {done}/{total}"
             case ev.StepFinished():
                 self.step, self.metrics = event.step, event.metrics
-                self.speed = event.metrics.get("tokens_per_second", self.speed)
-                seconds = event.metrics.get("step_time", 0.0)
-                old = self._seconds
-                self._seconds = seconds if old is None else 0.9 * old + 0.1 * seconds
             case ev.EvaluationFinished():
                 self.evaluations.append(event)
             case ev.CheckpointSaved():
                 self.adapter = event.path
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Return the seconds to the last step at the recent pace; None before the first step."""
-        return None if self._seconds is None else self._seconds * (self.total - self.step)
-
     def numbers(self) -> str:
         """Format reward, KL, speed and remaining time."""
-        parts = [
-            f"{label} {self.metrics[key]:{form}}"
-            for label, key, form in (
-                ("reward", "reward", ".3f"),
-                ("kl", "kl", ".4f"),
-                ("length", "completions/mean_length", ".1f"),
-            )
-            if key in self.metrics
-        ]
-        if self.speed:
-            parts.append(f"{self.speed:,.0f} tok/s")
+        parts = [form.format(self.metrics[key]) for key, form in NUMBERS.items()
+                 if key in self.metrics]  # fmt: skip
         if "step_time" in self.metrics:
-            parts.append(f"{self.metrics['step_time']:.2f} s/step")
-        if self.seconds_left is not None:
-            parts.append(f"{clock(self.seconds_left)} left")
+            parts.append(f"{seconds(self.metrics['step_time'] * (self.total - self.step))} left")
         return "  ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """Format seconds as `m:ss` or `h:mm:ss`."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def line_of(event: ev.Event, progress: RunProgress) -> str:

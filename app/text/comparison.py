@@ -7,7 +7,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds
-from grpo_tui.app.text.numbers import MINUS, seconds, short, tokens
+from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.compare.values import (
@@ -359,13 +359,8 @@ def probability(p: float) -> str:
 
 
 def points(share: float) -> str:
-    """Format a difference of shares in percentage points: `+3.1`, `−12`; only 0 is `0`."""
-    value = 100 * share
-    text = f"{abs(value):.1f}".removesuffix(".0")
-    if text == "0" and value:
-        text = f"{abs(value):.1g}"
-    sign = "" if not value else "+" if value > 0 else MINUS
-    return sign + text
+    """Format a difference of shares in percentage points: `+3.1`, `−12`."""
+    return signed(100 * share, 1)
 
 
 def percent(share: float) -> str:

@@ -71,15 +71,15 @@ def share(value: float | None) -> str:
     return f"{percent:.1f}%".replace("-", MINUS).replace("0.", ".", abs(percent) < 0.95)
 
 
-def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
+def with_unit(value: float | None, unit: str) -> str:
     """Format a metric's value by its unit."""
     if unit == "share":
         return share(value)
     if unit == "s":
         return seconds(value)
     if unit == "GB" and value is not None and abs(value) < MEGABYTES_BELOW:
-        return f"{short(value * 1e3, digits)} MB"
-    text = short(value, digits)
+        return f"{short(value * 1e3)} MB"
+    text = short(value)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
 
 

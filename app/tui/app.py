@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import SystemCommand
 from textual.command import Provider
 from textual.driver import Driver
-from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -25,10 +23,8 @@ from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
-from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.keys import hidden
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.looks.themes import THEMES
 from grpo_tui.app.tui.messages import Said
 from grpo_tui.app.tui.preferences import Preferences, preferences_path
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -265,7 +261,7 @@ class Workbench(RunApp):
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.again()
         elif request is not None:
-            await self.forward(mode, request)
+            await self.forward(request)
         else:
             if mode in ("watch", "rollouts") and self.session is None and self.selected:
                 self._open(self.selected)  # as if opened before, also after a restart
@@ -322,17 +318,6 @@ class Workbench(RunApp):
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
 
-    def get_system_commands(self, screen: Screen[Any]) -> Any:
-        """Return the screen's actions and the themes for the command palette."""
-        for item in key_actions(screen):
-            run = partial(self.run_action, item.action, item.node)
-            name = item.name[:1].upper() + item.name[1:]
-            keys = f"  ({item.written})" if item.keys else ""
-            yield SystemCommand(name, item.help + keys, run)
-        for theme in THEMES:
-            yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
-                                partial(self.change_theme, theme.name))  # fmt: skip
-
     def change_theme(self, name: str) -> None:
         """Switch to another theme and remember it."""
         self.theme = name
@@ -340,38 +325,14 @@ class Workbench(RunApp):
 
     # -- requests from screens --------------------------------------------------------------
 
-    @on(msg.ControlRequested)
-    def pass_on_control(self, message: msg.ControlRequested) -> None:
-        """Pass a screen's request on to the shown run."""
-        self.control(message.verb)
-
-    @on(msg.RolloutOpened)
-    async def show_rollout(self, message: msg.RolloutOpened) -> None:
-        """Show an answer token by token."""
-        if not message.run and self.session is not None:
-            message.run = self.session.run
-        await self.forward("rollouts", message)
-
-    @on(msg.MetricRequested)
-    async def show_metric(self, message: msg.MetricRequested) -> None:
-        """Show a metric of the shown run alone."""
-        await self.forward("watch", message)
-
-    @on(msg.CompareRequested)
-    async def show_comparison(self, message: msg.CompareRequested) -> None:
-        """Compare runs side by side."""
-        await self.forward("compare", message)
-
-    @on(msg.NewRunRequested)
-    async def show_form(self, message: msg.NewRunRequested) -> None:
-        """Open the New run form."""
-        await self.forward("new_run", message)
-
-    async def forward(self, mode: str, message: Message) -> None:
+    @on(msg.ScreenRequest)
+    async def forward(self, message: msg.ScreenRequest) -> None:
         """Switch to a screen and pass it a request."""
-        await self.action_lead(mode)
+        if isinstance(message, msg.RolloutOpened) and not message.run and self.session is not None:
+            message.run = self.session.run
+        await self.action_lead(message.mode)
         screen = self.screen
-        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
+        if isinstance(screen, WorkbenchScreen) and screen.mode == message.mode:
             screen.receive(message)
 
 

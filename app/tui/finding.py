@@ -5,16 +5,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
+from textual.screen import Screen
 
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
@@ -35,9 +38,7 @@ class Finding(Provider):
     async def startup(self) -> None:
         """Read the runs once, and list all names."""
         app, screen = self.app, self.screen
-        self._actions = tuple(
-            Entry(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
-        )
+        self._actions = tuple(_actions(app, screen))
         if not isinstance(app, RunApp) or not isinstance(screen, WorkbenchScreen):
             return
         runs: tuple[RunSummary, ...] = ()
@@ -86,6 +87,16 @@ def _score(entry: Entry, term: str) -> float:
         return 0.25 if term in entry.help.casefold() else 0.0
     parts = PARTS.split(names)
     return 1.0 if term in parts else 0.75 if any(p.startswith(term) for p in parts) else 0.5
+
+
+def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
+    for item in key_actions(screen):
+        name = item.name[:1].upper() + item.name[1:]
+        keys = f"  ({item.written})" if item.keys else ""
+        yield Entry(name, item.help + keys, partial(app.run_action, item.action, item.node))
+    for theme in PALETTES:
+        yield Entry(f"Theme: {theme}", "Colours of the whole workbench",
+                    partial(app.change_theme, theme))  # fmt: skip
 
 
 def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
@@ -141,5 +152,5 @@ def _helps(screen: WorkbenchScreen) -> Iterator[Entry]:
     for name, part in PANELS.items():
         yield Entry(f"Help: {part.heading}", part.paragraphs[0][1],
                     partial(screen.explain, f"panel:{name}"))  # fmt: skip
-    for rule, (what, _) in ALERTS.items():
+    for rule, what in ALERTS.items():
         yield Entry(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))

@@ -9,18 +9,12 @@ from typing import Any
 
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.keys import format_key
 from textual.screen import Screen
 
 from grpo_tui.app import tui
 from grpo_tui.app.tui.keys import is_bound
 
-NAMES = {
-    "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
-    "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
-    "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
-    "exclamation_mark": "!", "plus": "+", "at": "@", "less_than_sign": "<",
-    "greater_than_sign": ">", "left_curly_bracket": "{", "right_curly_bracket": "}",
-}  # fmt: skip
 # Textual's own bindings that the help lists, described in our words.
 OWN_WORDS = {
     "app.focus_next": ("next panel", "Go to the next panel or field"),
@@ -46,13 +40,6 @@ class KeyAction:
         return " ".join(self.keys)
 
 
-def key_name(key: str, display: str | None = None) -> str:
-    """Return a key as shown to people."""
-    if display:
-        return display
-    return NAMES.get(key, key)
-
-
 def words_of(binding: Binding) -> tuple[str, str] | None:
     """Return a binding's name and explanation, or None for Textual's that the help omits."""
     if binding.id:
@@ -67,7 +54,7 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
         if active.enabled and words_of(active.binding) is not None:
             _, keys = found.setdefault((active.binding.action, active.node), (active.binding, []))
             if is_bound(active.binding.key):
-                keys.append(key_name(active.binding.key))
+                keys.append(format_key(active.binding.key))
     for (action, node), (binding, keys) in found.items():
         words = words_of(binding)
         if words is not None:
@@ -112,5 +99,5 @@ def described_keys() -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
 
 def _keys_of(binding: Binding) -> str:
     """The keys of a binding: `→ l`; a dash if it has none."""
-    keys = " ".join(key_name(key) for key in binding.key.split(",") if is_bound(key))
+    keys = " ".join(format_key(key) for key in binding.key.split(",") if is_bound(key))
     return keys or "–"

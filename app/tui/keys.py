@@ -1,40 +1,14 @@
-"""Keys: the bindings that all panels share, actions without a key, and ids of earlier keymaps.
+"""Keys: the bindings that all panels share, and actions without a key.
 
 A key means the same on every screen: `tests/app/tui/test_key_grammar.py` has the meaning of each.
 """
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from textual.binding import Binding
 
 LAST: Final = 1_000_000  # lines that home and end move by: further than any panel is long
-
-# Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
-EARLIER_IDS: Final = MappingProxyType({
-    "compare.home": "move.first", "compare.end": "move.last",
-    "compare.grid_down": "compare.page", "compare.grid_across": "compare.page",
-    "pick.sweep": "compare.sweep", "new.pick_cancel": "pick.leave",
-    "new.pick_down": "move.down", "new.pick_up": "move.up",
-    "rollouts.token": "move.right", "rollouts.token_before": "move.left",
-    "rollouts.first": "move.first", "rollouts.last": "move.last",
-    "rollouts.answer": "move.down", "rollouts.answer_before": "move.up",
-    "rollouts.turn": "move.page_down", "rollouts.turn_before": "move.page_up",
-    "lab.knob": "move.down", "lab.knob_before": "move.up",
-    "lab.turn": "move.right", "lab.turn_back": "move.left",
-    "lab.answer": "move.down", "lab.answer_before": "move.up",
-    "chat.next": "move.right", "chat.before": "move.left",
-} | {
-    f"{screen}.{earlier}": f"move.{action}"
-    for screen in ("compare", "explore", "new", "runs", "queue", "pick", "messages", "log",
-                   "curves", "groups", "lanes")
-    for earlier, action in (("down", "down"), ("up", "up"), ("left", "left"), ("right", "right"),
-                            ("page_down", "page_down"), ("page_up", "page_up"),
-                            ("first", "first"), ("last", "last"))
-} | {"new.next": "move.right", "new.more": "move.right", "new.before": "move.left",
-     "new.less": "move.left"}
-  | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
 
 def bind(

@@ -176,12 +176,15 @@ class RunApp(ThemedApp):
         if self.refused():
             return
         if message.where == "detached":
-            self._in_background(lambda: self._start_detached(message))
+            from grpo_tui.app.jobs.launch import detached
+
+            start = partial(detached, message.config, self.store, message.parent)
+            self.run_worker(self._show_detached(start))
             await self._show_starting(message)
         elif message.where == "queue":
             self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
                         "waits in the queue.", timeout=CHECK_S, markup=False)  # fmt: skip
-            self._in_background(lambda: self._enqueue(message))
+            self.run_worker(self._enqueue(message))
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
@@ -208,37 +211,33 @@ class RunApp(ThemedApp):
         if self.refused():
             return
         if message.where == "detached" or self.bridge.running:
-            self._in_background(lambda: self._resume_detached(message.ref))
+            from grpo_tui.app.jobs.launch import resume_detached
+
+            self.run_worker(self._show_detached(partial(resume_detached, message.ref, self.store)))
         else:
             self.bridge.resume(message.ref)
 
-    def _in_background(self, work: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as error:  # told on the screen, whatever it is
-                self._post(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+    async def _attempt(self, start: Callable[[], T]) -> T | None:
+        """What a start on a thread returns; None if it failed, which is reported."""
+        try:
+            return await asyncio.to_thread(start)
+        except Exception as error:  # told on the screen, whatever it is
+            self.say_refused(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+            return None
 
-        self.run_worker(guarded, thread=True, exit_on_error=False)
+    async def _show_detached(self, start: Callable[[], str]) -> None:
+        """Watch a run once it has started in its own process."""
+        if (name := await self._attempt(start)) is not None:
+            self.notify(f"{name} runs in the background.", markup=False)
+            starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
+            await self.open_run(msg.RunOpened(name, "" if starting else "watch"))
 
-    def _start_detached(self, message: msg.LaunchRequested) -> None:
-        from grpo_tui.app.jobs.launch import detached
-
-        self._post(msg.Detached(detached(message.config, self.store, message.parent)))
-
-    def _resume_detached(self, ref: str) -> None:
-        from grpo_tui.app.jobs.launch import resume_detached
-
-        self._post(msg.Detached(resume_detached(ref, self.store)))
-
-    def _enqueue(self, message: msg.LaunchRequested) -> None:
+    async def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
-        from grpo_tui.app.jobs.start import with_teacher
-        from grpo_tui.app.trial.ready import require_apart
 
-        config = with_teacher(message.config, self.store)
-        require_apart([config], later=True)
-        self._post(msg.Queued(enqueue(config, self.store, message.parent)))
+        start = partial(enqueue, message.config, self.store, message.parent)
+        if (name := await self._attempt(start)) is not None:
+            self.notify(f"{name} waits in the queue; Q on Runs shows it.", markup=False)
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -247,45 +246,31 @@ class RunApp(ThemedApp):
             return
         self.notify(f"Starting the sweep {message.name}: checking the settings of its "
                     f"{len(message.points)} points…", timeout=CHECK_S, markup=False)  # fmt: skip
-        self._in_background(lambda: self._enqueue_sweep(message))
+        self.run_worker(self._enqueue_sweep(message))
 
-    def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
-        from grpo_tui.app.jobs.launch import enqueue_sweep, start_queue_worker
-        from grpo_tui.app.jobs.start import with_teacher
-        from grpo_tui.app.jobs.sweep import sweep_of
-        from grpo_tui.app.trial.ready import require_apart
+    async def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
+        from grpo_tui.app.jobs import launch
 
-        points = [(point, with_teacher(config, self.store)) for point, config in message.points]
-        require_apart([config for _, config in points], later=True)
-        sweep = sweep_of(points, message.seeds)
-        count = enqueue_sweep(message.name, sweep, self.store, message.parent)
-        if message.start:
-            start_queue_worker(self.store)
-        self._post(msg.Queued(message.name, count, message.start))
+        def start() -> int:
+            count = launch.enqueue_sweep(
+                message.name, message.points, message.seeds, self.store, message.parent
+            )
+            if message.start:
+                launch.start_queue_worker(self.store)
+            return count
+
+        if (count := await self._attempt(start)) is not None:
+            state = "train one after another" if message.start else "wait in the queue"
+            if message.start:
+                await self.run_action("mode('runs')")
+            text = f"{count} runs of {message.name} {state}; Q on Runs shows them."
+            self.notify(text, markup=False)
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
         self.live = self.show_feed(message.feed)
         await self.run_action("mode('watch')")
-
-    @on(msg.Detached)
-    async def show_detached(self, message: msg.Detached) -> None:
-        """Watch a run that has started in its own process."""
-        self.notify(f"{message.name} runs in the background.", markup=False)
-        starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
-        await self.open_run(msg.RunOpened(message.name, "" if starting else "watch"))
-
-    @on(msg.Queued)
-    async def say_queued(self, message: msg.Queued) -> None:
-        """Report that a run or a sweep is queued; one that starts now shows on Runs."""
-        text = f"{message.name} waits in the queue; Q on Runs shows it."
-        if message.count > 1:
-            state = "train one after another" if message.start else "wait in the queue"
-            text = f"{message.count} runs of {message.name} {state}; Q on Runs shows them."
-        if message.start:
-            await self.run_action("mode('runs')")
-        self.notify(text, markup=False)
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
@@ -324,20 +309,18 @@ class RunApp(ThemedApp):
         if self.plan != "hand_over" or status != "stopped":
             self.exit(0)
             return
-
-        def hand_over() -> None:
-            from grpo_tui.app.jobs.launch import resume_detached
-
-            try:
-                self.handed_over = resume_detached(self.bridge.run, self.store)
-            except Exception as error:  # told on the screen; the workbench stays open
-                self.plan = ""
-                self._post(msg.LaunchRefused(str(error)))
-            else:
-                self.call_from_thread(self.exit, 0)
-
         self.notify("Handing the run over to a background process.")
-        self.run_worker(hand_over, thread=True, exit_on_error=False)
+        self.run_worker(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        from grpo_tui.app.jobs.launch import resume_detached
+
+        name = await self._attempt(partial(resume_detached, self.bridge.run, self.store))
+        if name is None:
+            self.plan = ""  # the workbench stays open
+        else:
+            self.handed_over = name
+            self.exit(0)
 
     # -- leaving ----------------------------------------------------------------------------
 
@@ -397,7 +380,7 @@ class RunApp(ThemedApp):
     def finish_run(self) -> None:
         """After the screen closes, wait for the engine or report that the run was handed over.
 
-        After an error of the workbench, say what became of the run and which command shows it.
+        After an error of the workbench, say what became of its run and which command shows it.
         """
         crashed = has_crashed(self)
         if self.has_deleted and not (crashed or self.read_only or self.terminal_lost):
@@ -409,7 +392,11 @@ class RunApp(ThemedApp):
             ) + "\n")  # fmt: skip
             return
         if crashed:
-            sys.stderr.write(f"grpo-tui: the workbench has failed; {self._whereabouts()}\n")
+            state = "what was recorded is in the store"
+            if self.bridge.running:
+                state = f"run {self.bridge.name} goes on in this process, ctrl-c saves and stops it"
+            text = f"{state}; to see it: grpo-tui --db {shlex.quote(str(self.store))}"
+            sys.stderr.write(f"grpo-tui: the workbench has failed; {visible(text)}\n")
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -417,8 +404,6 @@ class RunApp(ThemedApp):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         while not self.bridge.wait(1.0):
             pass
-        if crashed:
-            sys.stderr.write(f"grpo-tui: {self._whereabouts()}\n")
 
     def _purge(self) -> None:
         """Remove the deleted runs; what fails is left to the next command that writes."""
@@ -426,26 +411,6 @@ class RunApp(ThemedApp):
 
         with suppress(StoreError, OSError):
             writes.purge(self.store)
-
-    def _whereabouts(self) -> str:
-        """Where the run of this process or on screen goes on or is saved, and what shows it."""
-        snapshot = Snapshot()
-        if self.live is not None:
-            snapshot = self.live.pull()
-        elif self.session is not None and not self.session.feed.mark:  # not a replay
-            snapshot = self.session.state.snapshot()
-        run, name = snapshot.head.id, snapshot.head.name
-        state, stop = f"is saved up to step {snapshot.step}", ""
-        if self.bridge.running:
-            run, name = self.bridge.run, self.bridge.name
-            state, stop = "goes on in this process", "; ctrl-c saves and stops it"
-        elif snapshot.active and self.live is None:
-            state = "goes on in a process of its own"
-        db = f"--db {shlex.quote(str(self.store))}"
-        if not run:
-            return visible(f"what was recorded is in the store; to see it: grpo-tui {db}")
-        watch = f"grpo-tui watch {shlex.quote(run)} {db}"
-        return visible(f"run {name} {state}; to see it: {watch}{stop}")
 
     def panic(self, *renderables: Any) -> None:
         """Close only the screen, not the run, if the terminal is gone."""
@@ -459,7 +424,7 @@ class RunApp(ThemedApp):
         text = event.text.strip()
         session = self.live or self.session
         if text and session is not None:
-            session.state.note(text, at=None)
+            session.state.note(text)
 
 
 class BusyDialog(Choice[str]):

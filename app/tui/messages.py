@@ -1,11 +1,9 @@
 """Messages from panels to screens and from screens to the app."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual.message import Message
-
-from grpo_tui.app.feed.snapshot import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +29,6 @@ class ExplainRequested(Message):
 
 
 @dataclass
-class ControlRequested(Message):
-    """Send a request to the shown run."""
-
-    verb: Asked
-
-
-@dataclass
 class MuteRequested(Message):
     """Mute this kind of alert in the shown run, or unmute it."""
 
@@ -45,17 +36,25 @@ class MuteRequested(Message):
     muted: bool
 
 
+class ScreenRequest(Message):
+    """A request that a screen fulfils, by its mode."""
+
+    mode: ClassVar[str]
+
+
 @dataclass
-class MetricRequested(Message):
+class MetricRequested(ScreenRequest):
     """Show this metric of the shown run alone."""
 
+    mode = "watch"
     key: str
 
 
 @dataclass
-class RolloutOpened(Message):
-    """Show this answer on the Rollouts screen."""
+class RolloutOpened(ScreenRequest):
+    """Show this answer on the Rollouts screen; run 0 is the one on screen."""
 
+    mode = "rollouts"
     run: int
     step: int
     origin: str
@@ -72,20 +71,22 @@ class RunOpened(Message):
 
 
 @dataclass
-class CompareRequested(Message):
+class CompareRequested(ScreenRequest):
     """Compare these runs side by side."""
 
+    mode = "compare"
     refs: tuple[str, ...]
     baseline: str = ""
 
 
 @dataclass
-class NewRunRequested(Message):
+class NewRunRequested(ScreenRequest):
     """Open the form, filled in from this run's settings, or go to a setting.
 
     `changes` are settings of a clone by path, with their values.
     """
 
+    mode = "new_run"
     clone: str = ""
     changes: tuple[tuple[str, Any], ...] = ()
     setting: str = ""
@@ -131,22 +132,6 @@ class RunBegan(Message):
     """A run started in this process; its feed can be shown."""
 
     feed: Any
-
-
-@dataclass
-class Detached(Message):
-    """A run started in its own process."""
-
-    name: str
-
-
-@dataclass
-class Queued(Message):
-    """A run was queued, or the runs of a sweep, with `start` to be trained at once."""
-
-    name: str
-    count: int = 1
-    start: bool = False
 
 
 @dataclass

@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from grpo_tui.app.tui.keys import EARLIER_IDS
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 
 
@@ -51,7 +52,9 @@ class Preferences:
         keys = self._values.get("keymap")
         if not isinstance(keys, dict):
             return {}
-        renamed = {EARLIER_IDS[name]: key for name, key in keys.items() if name in EARLIER_IDS}
+        ids = files(__package__).joinpath("earlier_keys.toml").read_text(encoding="utf-8")
+        earlier = tomllib.loads(ids)
+        renamed = {earlier[name]: key for name, key in keys.items() if name in earlier}
         return {str(name): str(key) for name, key in {**renamed, **keys}.items()}
 
     def get(self, name: str, default: Any = None) -> Any:

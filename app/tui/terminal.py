@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MOST_OSC52 = 70_000
-TOOLS = (
-    ("pbcopy",),
-    ("wl-copy",),
-    ("xclip", "-selection", "clipboard"),
-)
+# clipboard tools, and the variable that says that there is such a clipboard
+TOOLS = (("pbcopy", ""), ("wl-copy", "WAYLAND_DISPLAY"), ("xclip -selection clipboard", "DISPLAY"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +29,9 @@ def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
     """Detect the capabilities from environment variables."""
     env = os.environ if environment is None else environment
     ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
-    copier: tuple[str, ...] = ()
-    if not ssh:
-        for tool in TOOLS:
-            if tool[0] == "wl-copy" and not env.get("WAYLAND_DISPLAY"):
-                continue
-            if tool[0] == "xclip" and not env.get("DISPLAY"):
-                continue
-            if shutil.which(tool[0], path=env.get("PATH")):
-                copier = tool
-                break
-    return Capabilities(ssh=ssh, copier=copier)
+    tools = [tool.split() for tool, needs in TOOLS if not ssh and (not needs or env.get(needs))]
+    usable = (tuple(tool) for tool in tools if shutil.which(tool[0], path=env.get("PATH")))
+    return Capabilities(ssh=ssh, copier=next(usable, ()))
 
 
 def copy(app: "App[int]", text: str, able: Capabilities) -> str:

@@ -1,13 +1,15 @@
 """The tour: nine sentences on a recorded run, each of which asks for one key."""
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
+from textual.keys import format_key
 from textual.reactive import reactive
 from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
@@ -21,32 +23,10 @@ class Stop:
     sentence: str
 
 
-STOPS = (
-    Stop("watch", "watch.next",
-         "A model learns arithmetic in this recorded run. Beside the curves are its answers to one "
-         "prompt: press {key} for the next."),
-    Stop("watch", "watch.forth_far",
-         "Answers to a prompt are compared with each other, ▲ is pushed up and ▼ down: press {key} "
-         "to go ten steps on."),
-    Stop("watch", "run.pause",
-         "The curves follow every step, and the line above them says in words what it taught: "
-         "press {key} to hold the replay."),
-    Stop("watch", "mode.rollouts",
-         "Every answer is kept down to the token: press {key} to look into one."),
-    Stop("rollouts", "rollouts.moment",
-         "The bar below a token is its push: press {key} to find a token whose push was clipped."),
-    Stop("rollouts", "rollouts.heat",
-         "Below the text it says why, in numbers and words: press {key} to shade by another "
-         "measure."),
-    Stop("rollouts", "mode.runs",
-         "All runs are on the first screen, to search, mark, tag and compare: press {key} to go "
-         "there."),
-    Stop("runs", "mode.new_run",
-         "A run shows its curves and what was set: press {key} for the settings of a new one."),
-    Stop("new_run", "explain",
-         "The setting under the cursor is explained here, and every panel has help: press {key} to "
-         "read it."),
-)  # fmt: skip
+STOPS = tuple(
+    Stop(**stop)
+    for stop in tomllib.loads(files(__package__).joinpath("tour.toml").read_text("utf-8"))["stops"]
+)
 END = "That was the tour. q goes back and, on Runs, leaves."
 
 
@@ -87,7 +67,7 @@ def key_of(screen: Screen[Any], binding: str) -> str:
     """The key of a binding on this screen, as shown to people."""
     keys = (active.binding.key for active in screen.active_bindings.values()
             if active.binding.id == binding)  # fmt: skip
-    return next(map(key_name, keys), "?")
+    return next(map(format_key, keys), "?")
 
 
 class TourLine(Bar):

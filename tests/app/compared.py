@@ -128,7 +128,7 @@ def refs_of(store: Path) -> tuple[str, ...]:
 
 async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) -> CompareScreen:
     """Open the screen with these runs, or with all runs of the store."""
-    await app.forward("compare", CompareRequested(refs or refs_of(app.store)))
+    await app.forward(CompareRequested(refs or refs_of(app.store)))
     screen = app.screen
     assert isinstance(screen, CompareScreen)
     await settled(pilot, screen)

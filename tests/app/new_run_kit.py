@@ -22,7 +22,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
 
 
 async def opened(app: Workbench, pilot: Pilot[int], **request: Any) -> NewRunScreen:
-    await app.forward("new_run", NewRunRequested(**request))
+    await app.forward(NewRunRequested(**request))
     screen = app.screen
     assert isinstance(screen, NewRunScreen)
     await pilot.pause()

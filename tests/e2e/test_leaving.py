@@ -87,16 +87,15 @@ workbench.Workbench.on_mount = launch
     with Terminal(["-c", program, str(store), str(world), "5000", "calm-otter"]) as terminal:
         terminal.until_step(3)
         terminal.press("\x0f")
-        terminal.until(lambda: b"ctrl-c saves and stops it" in terminal.raw)
+        terminal.until(lambda: b"saves and stops it" in terminal.raw)
         step = summary(store).step
         until(lambda: summary(store).step > step + 2, lambda: summary(store))
         terminal.press("\x03")
         assert terminal.ended() == 1
     ended = summary(store)
     words = terminal.raw.rpartition(b"\x1b[?1049l")[2].replace(b"\r\n", b"").decode()
-    command = f"to see it: grpo-tui watch {ended.id} --db {store}"
-    assert f"run calm-otter goes on in this process; {command}" in words
-    assert f"run calm-otter is saved up to step {ended.step}; {command}" in words
+    assert "run calm-otter goes on in this process" in words
+    assert f"to see it: grpo-tui --db {store}" in words
     assert ended.status == "stopped"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 
 
 def chat(
@@ -14,7 +14,7 @@ def chat(
         list[str] | None,
         typer.Argument(metavar="[PROMPT]…", help="Ask these and print the answers."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Checkpoint of the run; else its best.")] = None,
+    step: Checkpoint = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.0,
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 200,
     as_json: Json = False,

@@ -10,7 +10,7 @@ import typer
 from grpo_engine.config.conditions import number_of
 from grpo_engine.metrics import spec
 from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
+from grpo_tui.app.cli.params import Csv, Db, Json, Metrics, Raw, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
@@ -21,7 +21,6 @@ from grpo_tui.app.text.comparison import (
     pooled,
     ranking_rows,
     ranking_title,
-    run_name,
     setting_name,
     verdict,
 )
@@ -52,19 +51,13 @@ UNKNOWN = (
 
 
 def compare(
-    runs: Annotated[
-        list[str], typer.Argument(help="Two runs or more.", autocompletion=complete_runs)
-    ],
+    runs: Runs,
     baseline: Annotated[
         str, typer.Option(help="Show differences from this run.", autocompletion=complete_runs)
     ] = "",
-    metric: Annotated[
-        list[str] | None, typer.Option(help="Only these metrics.", autocompletion=complete_metrics)
-    ] = None,
+    metric: Metrics = None,
     at: At = "",
     reach: Reach = "",
-    example: Annotated[str, typer.Option(hidden=True)] = "",
-    grid: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Include every metric and equal settings.")
     ] = False,
@@ -74,7 +67,7 @@ def compare(
     raw: Raw = False,
     db: Db = None,
 ) -> None:
-    """Say which setting is better and how sure that is; then curves, times, settings, metrics.
+    """Say which setting is better and how sure that is; then times, settings, metrics.
 
     Runs that differ only in the seed are pooled. Each setting is compared with the baseline's on
     the same held-out problems, greedy and sampled answers apart. The 95% intervals cover other
@@ -87,16 +80,6 @@ def compare(
     """
     from grpo_tui.experiments.compare.runs import compare as compare_runs
 
-    if grid:
-        raise typer.BadParameter(
-            "--grid is gone: compare ranks the settings of a sweep, and "
-            f"`grpo-tui runs --columns '={grid[0]}'` has them as columns"
-        )
-    if example:
-        raise typer.BadParameter(
-            f"--example is gone: `grpo-tui export {' '.join(runs)} --what rollouts --where "
-            f"'example_key={example}'` has the answers of each run"
-        )
     axis, value = _equal_work(at)
     with reading(db) as reader:
         selected, base = _resolved(reader, runs, baseline)
@@ -104,8 +87,7 @@ def compare(
             reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
         if not (as_json or as_csv or as_md):
-            curves = _curves(reader, selected, metric or ["reward"])
-            return print_page(result, all_settings, curves, metric or MAIN_METRICS)
+            return print_page(result, all_settings, metric or MAIN_METRICS)
     if as_json:
         return print_json(comparison_json(result, all_settings))
     rows = flat_rows(result, all_settings)
@@ -145,30 +127,14 @@ def _equal_work(at: str) -> tuple[str, float | None]:
     return axis, value
 
 
-def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:
-    """Draw short charts of the first two metrics, on a terminal only."""
-    if not sys.stdout.isatty():
-        return []
-    from grpo_tui.app.cli.curves import metric_chart, terminal
-
-    lines = [""]
-    for key in keys[:2]:
-        read = [(run_name(run, runs), reader.metric_series(run.key, key)) for run in runs]
-        lines += metric_chart(key, read, terminal(), height=10)
-    return lines
-
-
-def print_page(
-    result: "Comparison", all_settings: bool, curves: list[str], keys: "Sequence[str]"
-) -> None:
-    """Print the comparison for people: verdict, curves, phase times, settings, metrics."""
+def print_page(result: "Comparison", all_settings: bool, keys: "Sequence[str]") -> None:
+    """Print the comparison for people: verdict, phase times, settings, metrics."""
     print_text(verdict(result) or UNKNOWN)
     for note in result.notes:
         print_stderr(note)
     for ranking in result.rankings:
         print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
-    print(*curves, sep="\n", end="\n" if curves else "")
     columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
                for runs in pooled(result)}  # fmt: skip
     print()
@@ -178,14 +144,6 @@ def print_page(
     ])  # fmt: skip
     _print_settings(result, columns, all_settings)
     _print_metrics(result, columns, () if all_settings else keys)
-    for group in result.seeds if all_settings else ():
-        seeds = ", ".join(map(str, group.seeds))
-        print_text(f"\n{setting_name(result, group.runs)} ({seeds}): mean and 95% interval")
-        pairs = zip(group.best, group.last, strict=True)
-        chosen = [("best", best) if spec(best.key).best else ("last", last) for best, last in pairs]
-        print_table([{"metric": metric_name(item.key), "of": of, "mean": item.mean,
-                      "std": item.std,
-                      "low": item.low, "high": item.high} for of, item in chosen])  # fmt: skip
 
 
 Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
@@ -193,16 +151,13 @@ Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
 
 def _print_settings(result: "Comparison", columns: Columns, all_settings: bool) -> None:
     print()
-    for title, items in (
-        ("setting", result.differing), ("by recipe", result.by_recipe if all_settings else ())
-    ):  # fmt: skip
-        print_table([
-            {title: item.path, **{
-                name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
-                for name, mask in columns.items()
-            }}
-            for item in items
-        ])  # fmt: skip
+    print_table([
+        {"setting": item.path, **{
+            name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
+            for name, mask in columns.items()
+        }}
+        for item in result.differing
+    ])  # fmt: skip
     for line in result.sources:
         print_text(line)
     if not result.differing:

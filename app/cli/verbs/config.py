@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_rows
-from grpo_tui.app.cli.params import Csv, Db, Json, Preset, Raw, Sets, complete_runs
+from grpo_tui.app.cli.output import print_json
+from grpo_tui.app.cli.params import Db, Json, Preset, Sets, complete_runs
 from grpo_tui.app.cli.store_access import reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
@@ -120,8 +120,6 @@ def diff(
         str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
     ] = "defaults",
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Show the settings in which two configurations differ; exit status 1 if any do.
@@ -132,11 +130,7 @@ def diff(
     paths = [*left, *(path for path in right if path not in left)]
     pairs = {path: (left.get(path), right.get(path)) for path in paths}
     changed = {path: (ours, theirs) for path, (ours, theirs) in pairs.items() if ours != theirs}
-    if as_csv:
-        names = ["setting", first, second]
-        rows = [dict(zip(names, (path, *pair), strict=True)) for path, pair in changed.items()]
-        print_rows(rows, as_csv=True, header=names, raw=raw)
-    elif as_json:
+    if as_json:
         print_json(changed)
     else:
         for path, (ours, theirs) in changed.items():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import Db, JsonLines, Sets, complete_presets, complete_runs
+from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Sets, complete_presets, complete_runs
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -31,7 +31,7 @@ def evaluate(
     task: Annotated[str | None, typer.Option(help="Evaluate on another task.")] = None,
     samples: Annotated[int | None, typer.Option(help="Sampled answers per problem.")] = None,
     problems: Annotated[int | None, typer.Option(help="Held-out problems.")] = None,
-    step: Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")] = None,
+    step: Checkpoint = None,
     base: Annotated[
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,

@@ -12,7 +12,7 @@ import typer
 
 from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
@@ -91,7 +91,7 @@ def export_(
         Literal["float32", "float16", "bfloat16", "q8_0"],
         typer.Option(help="Number format; q8_0 is for gguf, peft is always float32."),
     ] = "float32",
-    step: Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")] = None,
+    step: Checkpoint = None,
     as_json: Json = False,
     db: Db = None,
 ) -> None:
@@ -120,35 +120,34 @@ def export_(
 def card_of(name: str, target: "Target", held_out: Sequence[str]) -> str:
     """The README.md of an exported model, with the front matter that model hubs read."""
     from grpo_engine.config.parse import changed, flatten
+    from grpo_tui.experiments.export.markdown import table
 
     config = target.config
+    changes = changed(flatten(config)).items()
+    rows = [{"setting": path, "value": value} for path, value in changes if path not in BESIDE]
     lines = [
         "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
         "", f"# {name}", "",
         f"{target.base}, trained for {target.step} steps with the recipe "
         f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
         *held_out,
+        "## Settings that differ from the defaults", "", *table(("setting", "value"), rows),
     ]  # fmt: skip
-    lines += ["## Settings that differ from the defaults", ""]
-    lines += ["| setting | value |", "| --- | --- |"]
-    changes = changed(flatten(config)).items()
-    lines += [f"| {path} | `{value}` |" for path, value in changes if path not in BESIDE]
     return "\n".join(lines) + "\n"
 
 
 def held_out_table(evaluations: "Sequence[EvaluationView]") -> list[str]:
     """A run's evaluations in Markdown; nothing where none says what is right."""
+    from grpo_tui.experiments.export.markdown import table
+
     rows = []
-    for evaluation in evaluations:
-        right = [evaluation.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
+    for item in evaluations:
+        right = [item.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
         if right[0] is not None:
             accuracy, low, high = map(share, right)
-            interval = f"{accuracy} ({low} to {high})"
-            rows.append(
-                f"| {evaluation.step} | {evaluation.mode} | {evaluation.problems} | {interval} |"
-            )
-    head = ["| step | answers | problems | right (95 %) |", "| ---: | --- | ---: | --- |"]
-    return ["## Held-out problems", "", *head, *rows, ""] if rows else []
+            rows.append({"step": item.step, "answers": item.mode, "problems": item.problems,
+                         "right (95 %)": f"{accuracy} ({low} to {high})"})  # fmt: skip
+    return ["## Held-out problems", "", *table(list(rows[0]), rows), ""] if rows else []
 
 
 def imported_folder() -> Path:
@@ -201,6 +200,7 @@ def describe(path: str) -> dict[str, Any]:
     from grpo_engine.config.settings import ModelConfig
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.source import load_parts
+    from grpo_engine.rollouts.prompts import has_chat_template
 
     model, tokenizer, settings, folder, notes = load_parts(ModelConfig(path=path), lazy=True)
     from mlx_lm.utils import get_total_parameters
@@ -216,24 +216,6 @@ def describe(path: str) -> dict[str, Any]:
         "context": context_length(settings),
         "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
         "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
-        "chat template": _template_state(path, tokenizer),
+        "chat template": "yes" if has_chat_template(tokenizer) else "no",
         "notes": "; ".join(notes) or None,
     }
-
-
-def _template_state(path: str, tokenizer: Any) -> str:
-    """Return `yes` or `no`, or why the template cannot be used."""
-    from grpo_engine.config.settings import TaskConfig
-    from grpo_engine.errors import DataError, ModelError
-    from grpo_engine.rollouts.prompts import PromptRenderer, has_chat_template
-    from grpo_engine.tasks.base import Example, Task, user_message
-
-    if not has_chat_template(tokenizer):
-        return "no"
-    example = Example(key="", prompt=user_message("2+2?"), where="2+2?")
-    task = Task(name="", description="", train=(example,), held_out=(), fingerprint="")
-    try:
-        PromptRenderer(tokenizer, task, TaskConfig(), path)(example)
-    except (DataError, ModelError) as error:
-        return f"cannot be used: {error}"
-    return "yes"

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_tui.app.cli.output import print_json, print_rows
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
+from grpo_tui.app.cli.output import print_json
+from grpo_tui.app.cli.params import Db, Json, Metrics, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -19,28 +19,18 @@ if TYPE_CHECKING:
 
 
 def plot(
-    runs: Annotated[
-        list[str], typer.Argument(help="One run or more.", autocompletion=complete_runs)
-    ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The metric; may be repeated, a chart for each.", autocompletion=complete_metrics
-        ),
-    ] = None,
+    runs: Runs,
+    metric: Metrics = None,
     smooth: Annotated[
         float,
         typer.Option(min=0.0, max=0.999, help="Moving average, as on Watch with 0.9; 0 is none."),
     ] = 0.0,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Draw metrics over the steps, a chart for each metric and a curve for each run.
 
-    A chart is as wide as the terminal; in a pipe it has no colours. JSON and CSV have the stored
-    values.
+    A chart is as wide as the terminal; in a pipe it has no colours. JSON has the stored values.
 
     Example: grpo-tui plot calm-otter brave-fox --metric reward --metric kl --smooth 0.9
     """
@@ -50,9 +40,6 @@ def plot(
         read = {key: _series(reader, series_list, key) for key in keys}
     if as_json:
         print_json(_json(series_list, read))
-    elif as_csv:
-        header = ["run", "name", "step", *keys]
-        print_rows(_rows(series_list, read), as_csv=True, header=header, raw=raw)
     else:
         _draw(series_list, read, smooth)
 
@@ -78,19 +65,6 @@ def _json(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
          "values": series.values}
         for key, series_list in read.items() for run, series in zip(runs, series_list, strict=True)
     ]  # fmt: skip
-
-
-def _rows(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
-    """Return a row for each run and step, with a column for each metric."""
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for key, series_list in read.items():
-        for index, (run, series) in enumerate(zip(runs, series_list, strict=True)):
-            for step, value in zip(series.steps, series.values, strict=True):
-                row = rows.setdefault(
-                    (index, step), {"run": run.id, "name": run.name, "step": step}
-                )
-                row[key] = value
-    return [rows[at] for at in sorted(rows)]
 
 
 def _draw(runs: "Sequence[RunSummary]", read: "Read", smooth: float) -> None:

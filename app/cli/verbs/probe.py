@@ -1,13 +1,13 @@
 """`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets
 from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.table import table_lines
 
 if TYPE_CHECKING:
     from grpo_engine.api.probe import PromptsProbed, SignalAt
@@ -16,7 +16,7 @@ WIDE = 40  # cells of the longest bar
 
 
 def probe(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    file: ConfigFile = None,
     preset: Preset = None,
     sets: Sets = None,
     prompts: Annotated[int, typer.Option(help="Training prompts to try.", min=2)] = 64,
@@ -76,9 +76,7 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     if rates := list(pass_rates(probed).values()):
         lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers"]
         lines += _bars(histogram(rates))
-    lines += ["", "group size  prompts with a signal      a step of "
-              f"{prompts} prompts, sampled and scored"]  # fmt: skip
-    lines += [_row(result) for result in results]
+    lines += ["", *table_lines([_row(result, prompts) for result in results])]
     if best is not None:
         lines += ["", f"Use rollout.group_size {best.group_size}: the smallest tried at which "
                   f"{share(ENOUGH)} of the prompts have a signal."]  # fmt: skip
@@ -88,10 +86,13 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     return to_json(probed, results), "\n".join([*lines, ""])
 
 
-def _row(result: "SignalAt") -> str:
-    low, high = result.interval
-    interval_text = f"{share(result.share)} ({share(low)} to {share(high)})"
-    return f"{result.group_size:>10}  {interval_text:<24}  {result.seconds:>8.1f} s"
+def _row(result: "SignalAt", prompts: int) -> dict[str, Any]:
+    low, high = map(share, result.interval)
+    return {
+        "group size": result.group_size,
+        "prompts with a signal": f"{share(result.share)} ({low} to {high})",
+        f"a step of {prompts} prompts, sampled and scored": f"{result.seconds:.1f} s",
+    }
 
 
 def _bars(rows: list[tuple[str, int]]) -> list[str]:

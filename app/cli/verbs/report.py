@@ -78,7 +78,6 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         "verdict": run_verdict(detail.summary, progress(reader, run)),
         "versions": dict(detail.versions),
         "settings": changed(detail.settings),
-        "recipe": from_recipe(detail.settings),
         "phases": [
             {"phase": name, "seconds a step": mean, "share": share(mean / sum(times.values()))}
             for name, mean in times.items()
@@ -105,21 +104,6 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_recipe(settings: Any) -> list[dict[str, Any]]:
-    """Return the settings that differ from the recipe's own, with its values."""
-    from grpo_engine.config.recipes import RECIPES, path_of
-
-    recipe = RECIPES.get(settings.get("algorithm.recipe"))
-    options = settings.get("algorithm.options") or {}
-    flat = {**settings, **{path_of(name): value for name, value in options.items()}}
-    return [
-        {"setting": path, "value": value, "recipe": theirs}
-        for path, value in flat.items()
-        if path.startswith("algorithm.") and value is not None
-        and (theirs := getattr(recipe, path.rpartition(".")[2], value)) != value
-    ]  # fmt: skip
-
-
 def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     """Plot reward and held-out accuracy, as far as they exist."""
     from grpo_tui.app.cli.curves import Canvas, metric_chart
@@ -144,7 +128,6 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tables of a report, by title."""
     settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
     return {
-        f"Differences from the recipe {content['run']['recipe']}": content["recipe"],
         "Phase times": content["phases"],
         "Held-out": content["evaluations"],
         "Alerts": content["alerts"],

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_rows, print_table
+from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Json
-from grpo_tui.app.text.safe_text import clip, safe
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_engine.rewards.outcome import Outcome
@@ -130,10 +130,7 @@ def try_(
         form, alternative = (
             ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
         )
-        origin = "" if task is None or chat is not None else f", as a run on {task} gives them"
-        typer.echo(
-            f"completions were passed as {form}{origin}; {alternative} passes the other", err=True
-        )
+        print_stderr(f"completions were passed as {form}; {alternative} passes the other")
     if outcome.problems:
         raise typer.Exit(exit_codes.FAILED)
 
@@ -222,35 +219,22 @@ def report(
     """Print each completion's score, what the function logged, and what went wrong."""
     from grpo_engine.rewards.outcome import mean_metrics
 
-    metrics = mean_metrics([outcome])
+    rows: list[dict[str, Any]] = [
+        {"score": reward.value, "completion": text, "reason": reward.reason, "steps": step}
+        for text, reward, step in zip(completions, outcome.rewards, outcome.steps, strict=True)
+    ]
+    logged = {"extras": outcome.extras, "metrics": mean_metrics([outcome]), "printed": printed}
     if as_json:
-        rows = [
-            {"completion": text, "score": reward.value, "reason": reward.reason, "steps": step}
-            for text, reward, step in zip(completions, outcome.rewards, outcome.steps, strict=True)
-        ]
         problems = [
             {"kind": p.cause, "completion": p.completion, "line": p.line, "message": p.message}
             for p in outcome.problems
         ]
-        summary = {"function": title, "scores": rows, "problems": problems}
-        logged = {"extras": outcome.extras, "metrics": metrics, "printed": printed}
-        print_json({**summary, **logged})
+        print_json({"function": title, "scores": rows, "problems": problems, **logged})
         return
-    table = [
-        {"score": "None" if reward.value is None else f"{reward.value:g}",
-         "completion": clip(text, 40), "reason": clip(reward.reason, 60)}
-        for text, reward in zip(completions, outcome.rewards, strict=True)
-    ]  # fmt: skip
-    print_table(table)
-    for step in outcome.steps:
-        for end, score in step or ():
-            typer.echo(f"step     {score:g} up to character {end}")
-    for key, column in outcome.extras.items():
-        typer.echo(f"logged   {safe(key)} = {safe(str(column))}")
-    for key, number in metrics.items():
-        typer.echo(f"metric   {safe(key)} = {number:g}")
-    if printed.strip():
-        typer.echo(f"printed  {safe(printed.strip()[:2000])}")
+    print_table([row | {"score": "None"} if row["score"] is None else row for row in rows])
+    for name, value in logged.items():
+        if value:
+            print_text(f"{name}  {value}")
     for problem in outcome.problems:
-        typer.echo(f"{safe(str(problem))}\n{safe(problem.traceback, chr(10))}".strip(), err=True)
-    typer.echo(f"{title}: {outcome.seconds:.3f} s", err=True)
+        print_stderr(f"{problem}\n{problem.traceback}".strip())
+    print_stderr(f"{title}: {outcome.seconds:.3f} s")

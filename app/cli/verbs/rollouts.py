@@ -102,22 +102,13 @@ def _of_step(
             raise NothingStoredError(f"{run.name} has no rollouts stored")
         step = steps[0]
         print_stderr(f"step {step}")
-    groups = reader.groups(run.key, step, origin)
+    groups = [view for view in reader.groups(run.key, step, origin) if group in (None, view.index)]
     if not groups:
+        which = "rollouts" if group is None else f"group {group}"
         raise NothingStoredError(
-            f"{run.name} has no rollouts stored at step {step}; its last step is {run.step}"
+            f"{run.name} has no {which} at step {step}; its last step is {run.step}"
         )
-    if group is not None and group not in {view.index for view in groups}:
-        there = sorted({view.index for view in groups})
-        raise NothingStoredError(
-            f"{run.name} has no group {group} at step {step}; there are {there[0]} to {there[-1]}"
-        )
-    return [
-        rollout_row(run, view, rollout)
-        for view in groups
-        if group is None or view.index == group
-        for rollout in view.rollouts
-    ]
+    return [rollout_row(run, view, rollout) for view in groups for rollout in view.rollouts]
 
 
 def _of_hits(

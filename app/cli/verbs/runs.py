@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_engine.metrics import spec
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
+from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
+from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from grpo_tui.experiments.store import ExperimentStore
-    from grpo_tui.experiments.values import AlertView, RunSummary
+    from grpo_tui.experiments.values import RunSummary
 
 ALERT_FIELDS = (
     "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
@@ -110,15 +109,15 @@ def show(
         bool, typer.Option("--all", help="Include settings at their defaults.")
     ] = False,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Show one run: status, settings that are not the defaults, metrics, alerts, attempts.
 
     Example: grpo-tui runs show @last --json
     """
-    from grpo_tui.experiments.export.rows import run_row
+    import dataclasses
+
+    from grpo_tui.app.cli.verbs.report import gather, tables
     from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading(db) as reader:
@@ -127,16 +126,10 @@ def show(
         alerts = reader.alerts(summary.key)
         ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
         mortem = post_mortem(reader, summary.key) if ended_badly else None
-    row = run_row(detail.summary)
-    settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
-    if as_csv:
-        print_rows([row | settings], as_json=False, as_csv=True, raw=raw)
-        return
+        content = gather(reader, summary)
     if as_json:
-        import dataclasses
-
         print_json(
-            row | {
+            content["run"] | {
                 "ancestry": [dataclasses.asdict(ancestor) for ancestor in detail.ancestry],
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
@@ -145,59 +138,26 @@ def show(
             }
         )  # fmt: skip
         return
-    fields = {
-        name: value for name, value in row.items() if " " not in name and value not in ("", None)
-    }
-    if detail.descent:
-        fields["begun from"] = detail.descent
-    print_table([{"field": name, "value": value} for name, value in fields.items()])
-    print()
-    _print_settings(detail.settings, all_settings)
-    print()
-    _print_metrics(detail.summary)
-    _print_alerts(alerts)
-    if mortem is not None:
-        print_text(
-            f"\n{summary.status}: {mortem.cause}\n"
-            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
-            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
-        )
-
-
-def _print_alerts(alerts: "Sequence[AlertView]") -> None:
+    fields = {name: value for name, value in content["run"].items()
+              if " " not in name and value not in ("", None)}  # fmt: skip
+    print_fields(fields | ({"begun from": detail.descent} if detail.descent else {}))
+    content |= {"alerts": [], "settings": detail.settings if all_settings else content["settings"]}
+    for title, rows in tables(content).items():
+        if rows:
+            print_text(f"\n{title}")
+            print_table(rows)
     for alert in alerts:
         print_text(
             f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
             f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
             f"{alert.remedy}"
         )
-
-
-def _print_metrics(run: "RunSummary") -> None:
-    print_table(
-        [
-            {
-                "metric": key, "best": line.best if spec(key).best else None,
-                "@": line.best_step if spec(key).best else None, "last": line.last,
-                "mean": line.mean, "min": line.min, "max": line.max, "count": line.count,
-            }
-            for key, line in run.metrics.items()
-        ]
-    )  # fmt: skip
-
-
-def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
-    from grpo_engine.config.parse import changed
-    from grpo_tui.experiments.export.json import json_text
-
-    rows = [
-        {"setting": path, "value": value if isinstance(value, str) else json_text(value)}
-        for path, value in (settings if all_settings else changed(settings)).items()
-        if path != "name"
-    ]
-    print_table(rows)
-    if not rows:
-        print("all settings are the defaults")
+    if mortem is not None:
+        print_text(
+            f"\n{summary.status}: {mortem.cause}\n"
+            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
+            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
+        )
 
 
 @app.command("rename")
@@ -267,7 +227,7 @@ def archive(
 
 @app.command("delete")
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="Archived runs.", autocompletion=complete_runs)],
+    runs: Runs,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also delete runs that are not archived.")

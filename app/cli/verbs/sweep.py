@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_rows, print_table
+from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import (
-    Csv,
+    ConfigFile,
     Db,
     Json,
     Preset,
-    Raw,
     Steps,
     complete_metrics,
     complete_settings,
@@ -22,13 +21,11 @@ from grpo_tui.app.cli.store_access import writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from grpo_tui.experiments.queue import RunQueue
 
 
 def sweep(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    file: ConfigFile = None,
     preset: Preset = None,
     sets: Annotated[
         list[str] | None,
@@ -53,8 +50,6 @@ def sweep(
         bool, typer.Option("--again", help="Train what was skipped because the same run exists.")
     ] = False,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Train a grid of settings and seeds, one run after another.
@@ -80,7 +75,7 @@ def sweep(
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
-        rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv, raw=raw)
+        rows = _report(store.path, key, metric, as_json=as_json)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -97,19 +92,16 @@ def _plan(
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
     from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.app.jobs.start import with_teacher
-    from grpo_tui.app.jobs.sweep import sweep_of
-    from grpo_tui.app.trial.ready import require_apart
+    from grpo_tui.app.jobs.launch import checked_sweep
     from grpo_tui.experiments.queue import points
 
     configs = [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
     ]
-    configs = [(point, with_teacher(config, queue.store.path)) for point, config in configs]
-    for download in require_apart([config for _, config in configs], later=later):
+    sweep, downloads = checked_sweep(configs, seeds, queue.store.path, later=later)
+    for download in downloads:
         print_stderr(download)
-    sweep = sweep_of(configs, seeds)
     key, new = queue.sweep(name, sweep.axes, sweep.runs)
     print_stderr(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
     return key
@@ -126,9 +118,7 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     return path.strip(), values_in(text)
 
 
-def _report(
-    path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool, raw: bool
-) -> list[dict[str, Any]]:
+def _report(path: Path, key: int, metric: str, *, as_json: bool) -> list[dict[str, Any]]:
     from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(path)) as reader:
@@ -146,34 +136,10 @@ def _report(
             f"best {shown}": line and line.best, f"last {shown}": line and line.last,
             "note": item.note,
         })  # fmt: skip
-    points = _points(rows, [path for path in view.axes if path != "seed"], shown)
     if as_json:
-        print_json({"sweep": view.name, "metric": shown, "items": rows, "points": points})
+        print_json({"sweep": view.name, "metric": shown, "items": rows})
     else:
-        print_rows(rows, as_csv=as_csv, raw=raw)
-        if not as_csv and max(point["n"] for point in points) > 1:
-            print()
-            print_table(points)
+        print_table(rows)
+        if len(runs) > 1:
+            print_stderr(f"which setting is better: grpo-tui compare {' '.join(runs)}")
     return rows
-
-
-def _points(
-    rows: "Sequence[Mapping[str, Any]]", axes: "Sequence[str]", metric: str
-) -> list[dict[str, Any]]:
-    """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
-    from grpo_engine.metrics import natural_range
-    from grpo_tui.experiments.compare.statistics import mean_and_std, mean_interval
-
-    points: dict[str, tuple[dict[str, Any], list[float]]] = {}
-    for row in rows:
-        point = {path: row.get(path) for path in axes}
-        _, values = points.setdefault(repr(point), (point, []))
-        if row[f"best {metric}"] is not None:
-            values.append(row[f"best {metric}"])
-    table = []
-    for point, values in points.values():
-        mean, std = mean_and_std(values) if values else (None, None)
-        low, high = mean_interval(values, limits=natural_range(metric)) if values else (None, None)
-        statistics = {"n": len(values), "mean": mean, "std": std, "low": low, "high": high}
-        table.append(point | statistics)
-    return table

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpo_tui.app.cli.params import (
+    ConfigFile,
     Detach,
     JsonLines,
     OnEnd,
@@ -34,7 +35,7 @@ Begin = Annotated[
 
 
 def train(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    file: ConfigFile = None,
     preset: Preset = None,
     begin: Begin = "",
     with_optimizer: Annotated[

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -26,8 +26,8 @@ T = TypeVar("T")
 WIDTH = 164  # at most
 LIST_WIDTH = 40  # of a list with details beside it, at least
 SPLIT = 110  # cells of a terminal in which details are beside the list
-NOTE_LINES = 3  # for the last column of the highlighted item, where the list cuts it
-FRAME_ROWS = 4  # border, hint and field
+NOTE_LINES, DETAIL_LINES = 3, 9  # below the list
+FRAME_ROWS = 5  # border, hint, field, and a line above the details
 
 
 class Filtered(Dialog[T | None], Generic[T]):
@@ -101,23 +101,18 @@ class DetailsPanel(Bar):
 
     item: reactive[Item | None] = reactive(None)
 
-    def __init__(self, details: Details | None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, details: Details | None) -> None:
+        super().__init__()
         self._details = details
 
     def paint(self, width: int, height: int) -> list[Line]:
-        lines = self.describe(self.item, width)
-        if len(lines) > height > 0:
-            lines = [*lines[: height - 1], [("…", "")]]
-        return lines
-
-    def describe(self, item: Item | None, width: int) -> list[Line]:
-        """The description of an item."""
+        item = self.item
         if item is None or item.value is None:
             return []
-        if self._details is not None:
-            return self._details(item.value, width)
-        return paragraph(item.columns[-1], width, NOTE_LINES, "text")
+        if self._details is None:
+            return paragraph(item.columns[-1], width, height, "text")
+        lines = self._details(item.value, width)
+        return [*lines[: height - 1], [("…", "")]] if len(lines) > height > 0 else lines
 
 
 class Picker(Filtered[Picked]):
@@ -141,9 +136,7 @@ class Picker(Filtered[Picked]):
     Picker OptionList:focus { border: none; background-tint: transparent 0%; }
     Picker DetailsPanel { margin-left: 2; }
     Picker.-below Horizontal { layout: vertical; }
-    Picker.-below DetailsPanel { width: 1fr; height: 1fr; margin: 1 0 0 0; }
-    Picker.-below.-details OptionList { height: auto; max-height: 50%; }
-    Picker.-below.-note DetailsPanel { height: 3; }
+    Picker.-below DetailsPanel { width: 1fr; margin: 1 0 0 0; }
     """
     BINDINGS: ClassVar = [
         bind("space", "mark", "mark", "pick.mark", "Mark or unmark"),
@@ -159,11 +152,11 @@ class Picker(Filtered[Picked]):
     def __init__(
         self, title: str, items: Sequence[Item] | Find, *, verb: str = "choose", hint: str = "",
         cursor: str = "", marks: Sequence[str] | None = None, details: Details | None = None,
-        below: bool = False, optional: bool = False, adds: bool = False,
+        optional: bool = False, adds: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
-        self._all, self._cursor, self._below = items, cursor, below
+        self._all, self._cursor = items, cursor
         self._details, self._optional, self._adds = details, optional, adds
         self._several = marks is not None
         self._first_marks = self.marks = tuple(marks or ())
@@ -202,55 +195,35 @@ class Picker(Filtered[Picked]):
         return self.items[index] if index is not None and self.items else None
 
     @property
-    def _text_width(self) -> int:
-        return min(WIDTH, int(self.app.size.width * 0.96)) - 4
-
-    @property
     def _beside(self) -> bool:
         """Whether there are details, and room for them beside the list."""
-        return self._details is not None and not self._below and self.app.size.width >= SPLIT
+        return self._details is not None and self.app.size.width >= SPLIT
 
     @property
     def _list_width(self) -> int:
-        width = self._text_width
+        width = min(WIDTH, int(self.app.size.width * 0.96)) - 4
         return max(LIST_WIDTH, width * 2 // 5) if self._beside else width
 
     def _fit(self) -> None:
-        """Make the dialog as high as its list and details need."""
+        """Make the list as wide as it is beside details, or the dialog as high as all needs."""
+        panel = self.query_one(DetailsPanel)
         self.set_class(not self._beside, "-below")
-        self.set_class(self._details is not None, "-details")
-        panel, options = self.query_one(DetailsPanel), self.query_one(OptionList)
         if self._beside:
-            options.styles.width = self._list_width
+            self.query_one(OptionList).styles.width = self._list_width
             return
-        rows = len(self.items)
-        if self._details is None:
-            cut = self._is_cut()
-            self.set_class(cut, "-note")
-            panel.display = cut
-            rows += (NOTE_LINES + 1) * cut
-        elif self._below:
-            described = [len(panel.describe(item, self._text_width)) for item in self.items]
-            rows = max(rows + 1 + max(described, default=0), 2 * rows)  # the list has half at most
-        else:
-            return
-        self.query_one(Vertical).styles.height = rows + FRAME_ROWS
+        rows = NOTE_LINES if self._details is None else DETAIL_LINES
+        panel.styles.height = rows
+        self.query_one(Vertical).styles.height = len(self.items) + rows + FRAME_ROWS
 
     def _widths(self) -> list[int]:
         """The width of each column without the space after it; the last one has what is left."""
         rows = [item.columns for item in self.items if item.value is not None]
-        count = max(map(len, rows), default=1)
         left = self._list_width - 3  # beside the sign and the scroll bar
         widths = []
-        for column in range(count - 1):
-            longest = max(cell_len(safe(row[column])) for row in rows) + 1
-            widths.append(min(longest, (left * 2 // 5 if column == 0 else left // 4) - 1))
+        for column in list(zip(*rows, strict=True))[:-1]:
+            longest = max(cell_len(safe(text)) for text in column) + 1
+            widths.append(min(longest, left * 2 // 5) - 1)
         return [*widths, left - sum(widths) - len(widths)]
-
-    def _is_cut(self) -> bool:
-        widths = self._widths()
-        return any(cell_len(safe(text)) > width for item in self.items if item.value is not None
-                   for text, width in zip(item.columns, widths, strict=False))  # fmt: skip
 
     def _prompt(self, item: Item, widths: Sequence[int]) -> Content:
         if item.value is None:
@@ -286,9 +259,9 @@ class Picker(Filtered[Picked]):
         )  # fmt: skip
         values = [item.value for item in self.items]
         known = [value for value in values if value is not None]
-        new = [value for value in known if value not in self.marks] if self._adds else [*self.marks]
-        order = [self._cursor] * (not self._adds or self._cursor in new) + new + known
-        first = next((value for value in order if value in known), None)
+        order = [self._cursor, *self.marks, *known]
+        order = [value for value in order if not (self._adds and value in self.marks)]
+        first = next((value for value in (*order, *known) if value in known), None)
         options.highlighted = values.index(first) if first is not None else None
         self.query_one(DetailsPanel).item = self.item
 

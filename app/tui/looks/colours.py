@@ -1,13 +1,16 @@
 """Colours of data and chrome as exact xterm-256 numbers, one palette per theme."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
 
-DARK, LIGHT, RED_GREEN, BLUE_YELLOW = "dark", "light", "safe-red-green", "safe-blue-yellow"
+DARK = "dark"
 
 FAINT, READABLE = 3.0, 4.5
 EFFECTS = ("bold", "underline", "italic", "reverse")
@@ -68,20 +71,14 @@ def _moved(number: int, step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def style(
-    foreground: int | None, background: int | None = None, *, bold: bool = False,
-    underline: bool = False, italic: bool = False, reverse: bool = False,
-) -> Style:  # fmt: skip
+def style(foreground: int | None, background: int | None = None, **effects: Any) -> Style:
     """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
     if foreground is not None and background is not None:
         foreground = readable(foreground, background)
     return Style(
         color=Color.from_rgb(*rgb(foreground)) if foreground is not None else None,
         bgcolor=Color.from_rgb(*rgb(background)) if background is not None else None,
-        bold=bold or None,
-        underline=underline or None,
-        italic=italic or None,
-        reverse=reverse or None,
+        **effects,
     )
 
 
@@ -105,11 +102,11 @@ class Palette:
     good: int
     warn: int
     bad: int
-    advantage: tuple[int, ...]
-    push: tuple[int, ...]
-    series: Mapping[str, int] = field(default_factory=dict)
-    cycle: tuple[int, ...] = ()
-    live: tuple[int, ...]  # the mark of a live run, from bright to dim
+    advantage: Sequence[int]
+    push: Sequence[int]
+    series: Mapping[str, int]
+    cycle: Sequence[int]
+    live: Sequence[int]  # the mark of a live run
 
     def colour(self, name: str) -> int:
         """The colour of a name: `text`; `cycle.3` for one of several; `series.kl` for a metric."""
@@ -138,49 +135,11 @@ def _shade(ramp: str, value: float | None, largest: float) -> str:
     return f"{ramp}.{MIDDLE + (offset if share > 0 else -offset)}"
 
 
-_DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
-
-_DARK = Palette(
-    name=DARK, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
-    label=245, border=237, focus=189, raw=240, guide=237, accent=189,
-    good=158, warn=214, bad=203, live=(158, 115, 72),
-    advantage=(220, 172, 94, 237, 24, 39, 81),
-    push=(220, 172, 137, 245, 67, 39, 81),
-    series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
-            "loss": 145, "gradient": 180, "rate": 109, "time": 110, "memory": 146},
-    cycle=_DARK_CYCLE,
-)  # fmt: skip
-
+LOOKS = tomllib.loads(files(__package__).joinpath("palettes.toml").read_text(encoding="utf-8"))
 PALETTES: dict[str, Palette] = {
-    palette.name: palette
-    for palette in (
-        _DARK,
-        Palette(
-            name=LIGHT, dark=False, paper=231, raised=255, cursor=253, text=235, headline=16,
-            label=240, border=250, focus=25, raw=248, guide=252, accent=25,
-            good=23, warn=94, bad=124, live=(23, 29, 66),
-            advantage=(130, 172, 180, 251, 110, 32, 25),
-            push=(130, 94, 95, 240, 60, 25, 26),
-            series={"reward": 23, "kl": 61, "clip": 130, "entropy": 95, "length": 24,
-                    "loss": 240, "gradient": 94, "rate": 29, "time": 25, "memory": 60},
-            cycle=(23, 61, 130, 95, 24, 25, 94, 125, 58, 240),
-        ),
-        replace(
-            _DARK, name=RED_GREEN, good=81, bad=228, live=(81, 74, 67),
-            series={"reward": 81, "kl": 228, "clip": 208, "entropy": 182, "length": 251,
-                    "loss": 146, "gradient": 180, "rate": 110, "time": 110, "memory": 146},
-            cycle=(81, 228, 208, 182, 251, 33, 223, 110, 136, 245),
-        ),
-        replace(
-            _DARK, name=BLUE_YELLOW, focus=224, accent=224, good=87, warn=217, live=(87, 80, 73),
-            advantage=(203, 167, 95, 237, 23, 37, 87),
-            push=(203, 167, 138, 245, 66, 37, 87),
-            series={"reward": 87, "kl": 217, "clip": 203, "entropy": 138, "length": 253,
-                    "loss": 145, "gradient": 174, "rate": 73, "time": 73, "memory": 146},
-            cycle=(87, 217, 203, 138, 253, 37, 174, 168, 73, 245),
-        ),
-    )
-}  # fmt: skip
+    name: Palette(name=name, **{**LOOKS["palettes"][DARK], **colours})
+    for name, colours in LOOKS["palettes"].items()
+}
 
 
 def palette_of(theme: str) -> Palette:

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
@@ -10,55 +11,17 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from grpo_tui.app.tui.looks.colours import PALETTES, Palette, hex_of, rgb
+from grpo_tui.app.tui.looks.colours import LOOKS, PALETTES, Palette, hex_of, rgb
 
 
 def theme_of(palette: Palette) -> Theme:
-    h = hex_of
+    def colours(table: str) -> dict[str, Any]:
+        return {name: hex_of(palette.colour(colour)) for name, colour in LOOKS[table].items()}
+
     return Theme(
-        name=palette.name,
-        dark=palette.dark,
-        primary=h(palette.focus),
-        secondary=h(palette.label),
-        accent=h(palette.accent),
-        warning=h(palette.warn),
-        error=h(palette.bad),
-        success=h(palette.good),
-        foreground=h(palette.text),
-        background=h(palette.paper),
-        surface=h(palette.paper),
-        panel=h(palette.raised),
-        boost=h(palette.raised),
-        text_alpha=1.0,
-        variables={
-            "border": h(palette.focus),
-            "border-blurred": h(palette.border),
-            "text-muted": h(palette.label),
-            "text-disabled": h(palette.label),
-            "headline": h(palette.headline),
-            "block-cursor-background": h(palette.cursor),
-            "block-cursor-foreground": h(palette.headline),
-            "block-cursor-text-style": "none",
-            "block-cursor-blurred-background": h(palette.raised),
-            "block-cursor-blurred-foreground": h(palette.text),
-            "block-hover-background": h(palette.raised),
-            "input-cursor-background": h(palette.text),
-            "input-cursor-foreground": h(palette.paper),
-            "input-selection-background": h(palette.cursor),
-            "screen-selection-background": h(palette.cursor),
-            "screen-selection-foreground": h(palette.headline),
-            "scrollbar": h(palette.border),
-            "scrollbar-hover": h(palette.label),
-            "scrollbar-active": h(palette.focus),
-            "scrollbar-background": h(palette.paper),
-            "scrollbar-background-hover": h(palette.paper),
-            "scrollbar-background-active": h(palette.paper),
-            "scrollbar-corner-color": h(palette.paper),
-            "footer-background": h(palette.paper),
-            "footer-key-foreground": h(palette.headline),
-            "footer-description-foreground": h(palette.label),
-        },
-    )
+        name=palette.name, dark=palette.dark, text_alpha=1.0, **colours("theme"),
+        variables={**colours("variables"), "block-cursor-text-style": "none"},
+    )  # fmt: skip
 
 
 THEMES: tuple[Theme, ...] = tuple(theme_of(palette) for palette in PALETTES.values())

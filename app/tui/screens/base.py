@@ -27,7 +27,7 @@ from textual.worker import Worker
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.messages import ExplainRequested
+from grpo_tui.app.tui.messages import ExplainRequested, ScreenRequest
 from grpo_tui.app.tui.textual_private.screens import DrawnOnce
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
@@ -91,7 +91,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def receive(self, message: Message) -> None:
         """Handle a request from another screen, delivered by the app."""
 
-    def going_to(self, mode: str) -> Message | None:  # noqa: ARG002 - for subclasses
+    def going_to(self, mode: str) -> ScreenRequest | None:  # noqa: ARG002 - for subclasses
         """What another screen is to show, to follow this one; None leaves it where it is."""
         return None
 

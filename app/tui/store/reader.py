@@ -3,10 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.screen import Screen
@@ -33,61 +32,65 @@ def reporting(screen: Screen[Any]) -> Iterator[None]:
         return
 
 
-@dataclass(slots=True)
-class _Job:
-    key: str
-    call: "Callable[[StoreReader], Any]"
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Any]"
-    dropped: bool = False
-
-
 class ReaderThread:
     """Run store queries one after another, off the UI thread."""
 
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         self.path = path
-        self._warn = warn  # on the loop of the query, once for each damaged run
-        self._warned: set[str] = set()
+        self._warn, self._warned = warn, set[str]()  # once for each damaged run
+        self._damaged: dict[str, str] = {}
         self.first_frame = threading.Event()  # only then is the database's library loaded
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._latest: dict[str, _Job] = {}
-        self._running: _Job | None = None
-        self._reader: StoreReader | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "reader")
+        self._latest: dict[str, tuple[Future[Any], asyncio.Future[Any]]] = {}
+        self._running = ""  # the key of the query that is being answered
         self._lock = threading.Lock()
+        self._reader: StoreReader | None = None
 
     async def ask(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
         """Return what `call` returns; a later query with the same key cancels this one.
 
         Raises what `call` raises, or `asyncio.CancelledError` if it was cancelled.
         """
-        loop = asyncio.get_running_loop()
-        job = _Job(key, call, loop, loop.create_future())
-        with self._lock:
-            if key:
-                old = self._latest.get(key)
-                if old is not None and not old.future.done():
-                    old.dropped = True
-                    old.future.cancel()
-                    if self._running is old and self._reader is not None:
+        if key in self._latest:
+            job, future = self._latest[key]
+            future.cancel()
+            if not (job.cancel() or job.done()):
+                with self._lock:
+                    if self._running == key and self._reader is not None:
                         self._reader.interrupt()
-                self._latest[key] = job
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="reader", daemon=True)
-                self._thread.start()
-        self._jobs.put(job)
-        result: T = await job.future
+        job = self._thread.submit(self._answer, call, key)
+        future = asyncio.wrap_future(job)
+        if key:
+            self._latest[key] = job, future
+        result: T = await future
+        for run in self._damaged.keys() - self._warned:
+            self._warned.add(run)
+            self._warn(self._damaged[run])
         return result
 
     def close(self) -> None:
         """Stop the thread after the current query."""
         self.first_frame.set()
-        if self._thread is not None:
-            if self._reader is not None:
-                self._reader.interrupt()
-            self._jobs.put(None)
-            self._thread.join(2.0)
+        if self._reader is not None:
+            self._reader.interrupt()
+        self._thread.submit(self._close)
+        self._thread.shutdown()
+
+    # -- on the thread ----------------------------------------------------------------------
+
+    def _answer(self, call: "Callable[[StoreReader], T]", key: str) -> T:
+        with self._lock:
+            self._running = key
+        try:
+            if self._reader is None:
+                self._reader = self._open()
+            result = call(self._reader)
+            with suppress(StoreError, InterruptedError):
+                self._damaged = self._reader.damaged()
+            return result
+        finally:
+            with self._lock:
+                self._running = ""
 
     def _open(self) -> "StoreReader":
         self.first_frame.wait(FIRST_FRAME_S)
@@ -95,40 +98,6 @@ class ReaderThread:
 
         return StoreReader(self.path)
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if job.dropped:
-                continue
-            with self._lock:
-                self._running = job
-            try:
-                if self._reader is None:
-                    self._reader = self._open()
-                outcome, value = True, job.call(self._reader)
-            except Exception as error:  # raised again where it was asked
-                outcome, value = False, error
-            with self._lock:
-                self._running = None
-            if not job.loop.is_closed():
-                job.loop.call_soon_threadsafe(_settle, job.future, outcome, value)
-                self._warn_of_damage(job.loop)
+    def _close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-
-    def _warn_of_damage(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._reader is None:
-            return
-        with suppress(StoreError, InterruptedError):
-            damaged = self._reader.damaged()
-            for run in damaged.keys() - self._warned:
-                self._warned.add(run)
-                loop.call_soon_threadsafe(self._warn, damaged[run])
-
-
-def _settle(future: "asyncio.Future[Any]", good: bool, value: Any) -> None:
-    if future.done():
-        return
-    if good:
-        future.set_result(value)
-    else:
-        future.set_exception(value)

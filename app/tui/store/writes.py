@@ -1,8 +1,8 @@
 """What screens write to the store; called on a worker thread, which loads SQLModel."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,10 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.store import ExperimentStore
 
 
-@contextmanager
-def _opened(path: Path) -> "Iterator[ExperimentStore]":
+def _opened(path: Path) -> "closing[ExperimentStore]":
     from grpo_tui.experiments.store import ExperimentStore
 
-    store = ExperimentStore(path)
-    try:
-        yield store
-    finally:
-        store.close()
+    return closing(ExperimentStore(path))
 
 
 def count(runs: Sequence[RunSummary]) -> str:

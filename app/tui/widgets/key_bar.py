@@ -1,37 +1,32 @@
 """The footer: the keys that are useful here, in one line; a hint that does not fit is left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 
 from textual import events
 from textual.binding import ActiveBinding
+from textual.keys import format_key
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.key_actions import key_name
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 
 COMMON = ("find", "zoom", "explain")
+GAP = 2
 
 Hint = tuple[str, str, str]  # key, description and action
 
 
 def _is_typed(key: str) -> bool:
-    name = key_name(key)
+    name = format_key(key)
     return (len(name) == 1 and name.isascii()) or key == "space"
 
 
 def _cells(hint: Hint) -> int:
-    return cell_len(hint[0]) + 1 + cell_len(hint[1])
-
-
-def _fitting(hints: Sequence[Hint], width: int, gap: int) -> list[Hint]:
-    """The hints that fit into the width; the last one is always there."""
-    *first, last = hints
-    ends = accumulate(_cells(hint) + gap for hint in first)
-    return [*first[: sum(end < width - _cells(last) for end in ends)], last]
+    """The cells of a hint with the gap after it."""
+    return cell_len(hint[0]) + 1 + cell_len(hint[1]) + GAP
 
 
 class KeyBar(Bar):
@@ -71,7 +66,7 @@ class KeyBar(Bar):
             typed = typing and _is_typed(binding.key)
             if binding.show and active.enabled and binding.action not in self.hidden and not typed:
                 name = renamed.get(binding.action, binding.description)
-                key = key_name(binding.key, binding.key_display)
+                key = binding.key_display or format_key(binding.key)
                 hints.setdefault(binding.description, (key, name, binding.action))
         ordered = sorted(
             hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
@@ -80,34 +75,26 @@ class KeyBar(Bar):
         return [("⏎", submits, "submit"), *ordered] if submits else ordered
 
     @property
-    def shown(self) -> tuple[list[Hint], int]:
-        """The hints that fit, and the gap between them: a narrower one where that shows more."""
-        hints = self._hints()
-        if not hints:
-            return [], 0
-        gap = 3 if len(_fitting(hints, self.size.width, 3)) == len(hints) else 2
-        return _fitting(hints, self.size.width, gap), gap
+    def shown(self) -> list[Hint]:
+        """The hints that fit; the last one is always there."""
+        *first, last = self._hints() or [("", "", "")]
+        ends = accumulate(_cells(hint) for hint in first)
+        return [*first[: sum(end < self.size.width - _cells(last) for end in ends)], last]
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Bright keys with dim descriptions."""
-        hints, gap = self.shown
         line = [(" ", "")]
-        for key, description, _ in hints:
-            line += [
-                (key, "bold headline"),
-                (f" {description}", "label"),
-                (" " * gap, ""),
-            ]
-        return [line[:-1]]
+        for key, description, _ in self.shown:
+            line += [(key, "bold headline"), (f" {description}{' ' * GAP}", "label")]
+        return [line]
 
     async def on_click(self, event: events.Click) -> None:
         """Run the clicked key's action."""
-        hints, gap = self.shown
         start = 1
-        for hint in hints:
+        for hint in self.shown:
             if start <= event.x < start + _cells(hint):
                 for active in self.bindings:
                     if active.binding.action == hint[2]:
                         await self.app.run_action(active.binding.action, active.node)
                         return
-            start += _cells(hint) + gap
+            start += _cells(hint)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from textual import events
-from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.selection import Selection
@@ -27,7 +26,6 @@ Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
 Line = list[Span]
 
 BASE = "text on paper"
-BLACK = Color(0, 0, 0)  # no filter in use looks at the background
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -165,10 +163,10 @@ class Panel(Widget, can_focus=True):
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge = [("│", self._frame_colour())] if self.framed else []
+        edge = self._strip([("│", self._frame_colour())] if self.framed else [])
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
-            else self._strip([*edge, *_fitted(line, width), *edge])
+            else Strip.join([edge, self._fitted(line, width), edge])
             for y, line in enumerate(lines)
         ]  # fmt: skip
         if self.framed and self.size.height:
@@ -204,24 +202,23 @@ class Panel(Widget, can_focus=True):
             [Segment(text, base + style_named(theme, style)) for text, style in spans if text]
         )
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
-        if self._drawn_for != self._key():
-            self._draw()
-        strips = [self._line(y) for y in crop.line_range]
-        for line_filter in self.get_line_filters():
-            strips = [strip.apply_filter(line_filter, BLACK) for strip in strips]
-        if crop.column_span == (0, self.size.width):
-            return strips
-        return [strip.crop(*crop.column_span) for strip in strips]
+    def _fitted(self, line: Line, width: int) -> Strip:
+        """A line cut or padded to `width` cells; a cut line ends in `…`.
+
+        Spans should be safe already; any unsafe one is escaped here.
+        """
+        strip = self._strip(
+            [(safe(text) if HIDDEN.search(text) else text, style) for text, style in line]
+        )
+        if strip.cell_length > width:
+            *first, last = strip.adjust_cell_length(width - 1)
+            strip = Strip([*first, last, Segment("…", last.style)])
+        return strip.adjust_cell_length(width, style_named(self.app.theme, BASE))
 
     def render_line(self, y: int) -> Strip:
         """One line with the offsets needed for selection by mouse; overrides Textual."""
         if self._drawn_for != self._key():
             self._draw()
-        return self._line(y).apply_offsets(0, y)
-
-    def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
             return Strip.blank(self.size.width, style_named(self.app.theme, "on paper"))
         strip = self._strips[y]
@@ -232,7 +229,7 @@ class Panel(Widget, can_focus=True):
             marked = self.screen.get_component_rich_style("screen--selection")
             before, middle, after = strip.divide([start, end, strip.cell_length])
             strip = Strip.join([before, middle.apply_style(marked), after])
-        return strip
+        return strip.apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text; overrides Textual."""
@@ -358,31 +355,3 @@ def visible(
         used += sizes[end]
         end += 1
     return range(start, max(end, start + 1))
-
-
-def _fitted(line: Line, width: int) -> Line:
-    """Spans cut or padded to `width` cells; a cut line ends in `…`.
-
-    Spans should be safe already; any unsafe one is escaped here.
-    """
-    line = [(safe(text) if HIDDEN.search(text) else text, style) for text, style in line]
-    left = width - cells(line)
-    if left >= 0:
-        return [*line, (" " * left, "")] if left else line
-    spans: Line = []
-    left = width - 1
-    for text, style in line:
-        length = cell_len(text)
-        if length > left:
-            part = _take(text, left) + "…"
-            return [*spans, (part, style), (" " * (left + 1 - cell_len(part)), "")]
-        spans.append((text, style))
-        left -= length
-    return spans
-
-
-def _take(text: str, width: int) -> str:
-    part = text[:width]
-    while cell_len(part) > width:
-        part = part[:-1]
-    return part

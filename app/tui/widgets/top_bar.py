@@ -20,24 +20,20 @@ def pulse(now: float) -> int:
     return (0, 1, 2, 1)[int(phase * 4)]
 
 
+MARKS = {
+    "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),
+    **dict.fromkeys(("lost", "stalled", "unknown"), ("?", "warn")),
+    **dict.fromkeys(("completed", "imported"), ("✓", "good")),
+    **dict.fromkeys(("stopped", "aborted"), ("■", "label")),
+    "queued": ("◌", "label"),
+}  # fmt: skip
+
+
 def status_mark(status: str, now: float) -> tuple[str, str]:
     """Symbol and colour of a run's state; the symbol alone is enough."""
-    match status:
-        case "running" | "loading":
-            return "●", f"live.{pulse(now)}"
-        case "paused":
-            return "‖", "warn"
-        case "failed" | "error":
-            return "✗", "bad"
-        case "lost" | "stalled" | "unknown":
-            return "?", "warn"
-        case "completed" | "imported":
-            return "✓", "good"
-        case "stopped" | "aborted":
-            return "■", "label"
-        case "queued":
-            return "◌", "label"
-    return "○", "label"
+    if status in ("running", "loading"):
+        return "●", f"live.{pulse(now)}"
+    return MARKS.get(status, ("○", "label"))
 
 
 class TopBar(Bar):
@@ -73,33 +69,21 @@ class TopBar(Bar):
             step = count = f"{BEFORE_STEPS.get(snapshot.board.phase, 'starting')} "
         step = f"{self.mark}  {step}" if self.mark else step
         alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
-        warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""
-        space = width - cells(tabs) - 3
-        if warning and space - len(warning + step) - 2 < cell_len(name):
-            warning = f"▲{alerts} "
-        if space - len(warning + step) < 8 and not snapshot.reading:
+        warning = f"▲{alerts}  " if alerts else ""
+        space = width - cells(tabs) - len(warning) - 5
+        if space - len(step) < 6 and not snapshot.reading:
             step = count
-        space -= len(warning + step) + 2
+        space -= len(step)
         status = "" if snapshot.reading else snapshot.status
         glyph, colour = status_mark(status, self.now)
         name = clip(name, space)
         run = [(f" {glyph} ", colour), (name, "headline")]
         passes = f"{head.passes} passes" if head.passes > 1 else ""
         about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
-        free = space - cell_len(name) - 2
-        run += [(f"  {text}", "label") for text in (about, head.recipe) if cell_len(text) < free][
-            :1
-        ]
-        gap = width - cells([*tabs, *run]) - len(warning + step)
-        return [
-            [
-                *tabs,
-                *run,
-                (" " * max(1, gap), ""),
-                (warning, "bold warn"),
-                (step, "text"),
-            ]
-        ]
+        if cell_len(about) < space - cell_len(name) - 2:
+            run.append((f"  {about}", "label"))
+        gap = max(1, width - cells([*tabs, *run]) - len(warning + step))
+        return [[*tabs, *run, (" " * gap, ""), (warning, "bold warn"), (step, "text")]]
 
     async def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""

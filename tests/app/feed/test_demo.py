@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from docs import screens
-from grpo_engine.errors import OutsideError
 from grpo_tui import app
 from grpo_tui.app.feed import demo
 from grpo_tui.app.feed.replay import ReplayFeed
@@ -28,6 +27,8 @@ import time
 from pathlib import Path
 from grpo_tui.app.feed.demo import RUN, unpack
 from grpo_tui.app.feed.replay import ReplayFeed
+import pytest
+
 from docs import screens
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.app.feed.session import Session
@@ -76,7 +77,7 @@ def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
     pack(store, tmp_path / "packed.tar.xz")
     with tarfile.open(tmp_path / "packed.tar.xz") as archive:
         names = archive.getnames()
-        demo.extract(archive, tmp_path / "out")
+        archive.extractall(tmp_path / "out", filter="data")
     content = b"".join((tmp_path / "out" / name).read_bytes() for name in names)
 
     assert names[0] == "grpo-tui.db"
@@ -108,14 +109,3 @@ def test_the_runs_of_the_pictures_are_two_settings_of_beta_with_two_seeds_each(
     assert {(run.status, run.step, run.host) for run in runs} == {("completed", 60, "")}
     assert b"/tmp/" not in content
     assert b"/home/" not in content
-
-
-def test_a_name_that_leads_out_of_the_folder_is_not_written(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
-        archive.add(__file__, "inside.py")
-        archive.add(__file__, "../outside.py")
-    with tarfile.open(tmp_path / "evil.tar") as archive, pytest.raises(OutsideError):
-        demo.extract(archive, tmp_path / "in")
-
-    assert (tmp_path / "in" / "inside.py").read_bytes() == Path(__file__).read_bytes()
-    assert not (tmp_path / "outside.py").exists()

@@ -1,7 +1,6 @@
 """A replay: its clock, its speed, and going to another step."""
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ def played(session: Session, step: int) -> Snapshot:
     assert isinstance(clock, Clock)
     while settled(session).step < step:
         clock.now += 0.01
-    return session.pull()
+    return settled(session)
 
 
 def facts_of(snapshot: Snapshot) -> tuple[object, ...]:
@@ -97,24 +96,6 @@ def test_the_last_snapshot_stays_until_the_sought_step_is_read(session: Session)
         shown.append(session.pull().step)
     assert set(shown) <= {before.step, 2}
     assert settled(session).step == 2
-
-
-def test_what_is_read_while_the_replay_looks_is_still_to_be_taken(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played(session, STEPS)
-    feed = feed_of(session)
-    feed._read_all = threading.Event()
-    look = feed._peek
-
-    def look_and_end() -> object:
-        found = look()
-        feed._read_all.set()
-        return found
-
-    monkeypatch.setattr(feed, "_peek", look_and_end)
-    assert feed.catching_up
-    assert not feed.catching_up
 
 
 def test_a_held_replay_stays_held_at_the_step_it_went_to(session: Session) -> None:

@@ -57,7 +57,7 @@ def test_turns_and_replies_are_one_text_of_which_the_beginning_is_cut() -> None:
     one = completion(0, guesses(("50", "higher"), ("75", "lower"), ("62", "")), "stop")
     assert shown(one, 40, 3) == ["50 ‹higher› 75 ‹lower› 62"]
     assert shown(one, 16, 3) == ["50 ‹higher› 75", "‹lower› 62"]
-    assert shown(one, 16, 1) == ["…75 ‹lower› 62"]
+    assert shown(one, 16, 1) == ["…› 75 ‹lower› 62"]
     authors = flow(one.text, one.spans, 40, 1)[0]
     assert [text.strip() for text, is_reply in authors if is_reply] == ["‹higher›", "‹lower›"]
 

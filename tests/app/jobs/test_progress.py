@@ -44,7 +44,7 @@ def screen(columns: int) -> list[str]:
     terminal = pyte.Screen(columns, 24)
     stream = pyte.ByteStream(terminal)
     try:
-        while not any("left" in line for line in terminal.display):
+        while not any("min" in line for line in terminal.display):
             stream.feed(os.read(ours, 65536))
         return [line.rstrip() for line in terminal.display]
     finally:
@@ -59,7 +59,7 @@ def test_the_bar_has_phase_step_speed_reward_kl_and_time_left(columns: int) -> N
     bar = next(place for place, line in enumerate(lines) if "7/4000" in line)
     assert lines[bar - 1] == "a note"
     assert lines[bar].startswith("update 2/32 ")
-    expected = "reward 0.607  kl 0.1186  length 10.7  33,701 tok/s  0.42 s/step  27:57 left"
+    expected = "reward 0.607  kl 0.1186  length 10.7  33,701 tok/s  0.42 s/step  28 min left"
     assert lines[bar + 1] == expected[: columns - 5]
 
 

@@ -52,11 +52,13 @@ def test_commas_separate_values_but_for_those_in_brackets_or_quotes(
     assert values_in(text) == values
 
 
-def test_a_clones_sweep_is_queued_whole_with_its_parent(tmp_path: Path) -> None:
+def test_a_clones_sweep_is_queued_whole_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "s.db"
-    sweep = sweep_of([point(0.04), point(0.4)], seeds=2)
+    monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     for _ in range(2):  # the same again is the same sweep
-        assert enqueue_sweep("grid", sweep, path, parent="abc") == 4
+        assert enqueue_sweep("grid", [point(0.04), point(0.4)], 2, path, parent="abc") == 4
     with closing(StoreReader(path)) as reader:
         items = reader.queue()
     assert [item.name for item in items] == ["grid-1", "grid-2", "grid-3", "grid-4"]

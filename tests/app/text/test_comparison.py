@@ -138,7 +138,7 @@ def test_a_p_value_is_not_rounded_across_its_limit(p: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.031, "+3.1"), (-0.12, "−12"), (0.0, "0"), (0.0003, "+0.03"), (-0.0003, "−0.03")],
+    [(0.031, "+3.1"), (-0.12, "−12"), (0.0, "0"), (0.0003, "+.03"), (-0.0003, "−.03")],
 )
 def test_points_have_a_sign_unless_they_are_0(share: float, text: str) -> None:
     assert points(share) == text

@@ -1,14 +1,17 @@
 """One key has one meaning on every screen; what has no key is in the palette."""
 
+import tomllib
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from textual.binding import Binding
 
+from grpo_tui.app import tui
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.key_actions import bindings_of_classes, key_actions
-from grpo_tui.app.tui.keys import EARLIER_IDS, NAVIGATION, is_bound, unbound
+from grpo_tui.app.tui.keys import NAVIGATION, is_bound, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from tests.app.tui.screens.test_watch import SHORT, settle, workbench
@@ -110,8 +113,9 @@ def test_a_key_means_the_same_on_every_screen() -> None:
 def test_ids_of_earlier_keymaps_lead_to_bindings() -> None:
     ids = {binding.id for bindings in bindings_of_classes().values() for binding in bindings}
     ids |= {binding.id for binding in NAVIGATION}
-    assert set(EARLIER_IDS.values()) <= ids
-    assert not set(EARLIER_IDS) & ids - set(EARLIER_IDS.values())
+    earlier = tomllib.loads(files(tui).joinpath("earlier_keys.toml").read_text(encoding="utf-8"))
+    assert set(earlier.values()) <= ids
+    assert not set(earlier) & ids - set(earlier.values())
 
 
 class Lines(Panel):

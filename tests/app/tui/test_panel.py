@@ -5,10 +5,8 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.strip import Strip
 from textual.widget import Widget
 
-from grpo_tui.app.tui.looks.themes import ExactXterm
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 
@@ -95,28 +93,3 @@ async def test_a_panel_that_cannot_be_seen_is_not_painted() -> None:
         painted = panel.painted
         panel.catch_up()  # nothing was asked for in the meantime
         assert panel.painted == painted
-
-
-def looks(strips: list[Strip]) -> list[list[tuple[str, object, object]]]:
-    """Each cell's character and colours."""
-    return [
-        [(char, style.color, style.bgcolor)
-         for text, style, _ in strip if style is not None for char in text]
-        for strip in strips
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "crop", [Region(0, 0, 40, 6), Region(3, 1, 20, 4), Region(0, 5, 40, 4)],
-    ids=["all", "a part", "beyond the end"],
-)  # fmt: skip
-async def test_the_lines_for_the_compositor_are_those_that_textual_would_make(crop: Region) -> None:
-    app = OnePanel()
-    async with app.run_test(size=(40, 10)) as pilot:
-        panel = app.query_one(Counter)
-        app._filters.append(ExactXterm())
-        panel.count = 3
-        await pilot.pause()
-        lines = panel.render_lines(crop)
-        assert looks(lines) == looks(panel._styles_cache.render_widget(panel, crop))
-        assert {strip.cell_length for strip in lines} == {crop.width}

@@ -43,7 +43,7 @@ def app(tmp_path: Path) -> Workbench:
 async def opened(pilot: Pilot[int], app: Workbench) -> None:
     """Open a run on all screens."""
     await app.open_run(RunOpened(RUNS[0], ""))
-    await app.show_comparison(CompareRequested(RUNS))
+    await app.forward(CompareRequested(RUNS))
     await visit(pilot, app)
 
 

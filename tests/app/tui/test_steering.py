@@ -109,6 +109,7 @@ def test_a_clone_in_the_queue_keeps_its_parent(
     record(store, name="calm-otter")
     reader = StoreReader(store)
     parent = reader.resolve("calm-otter").id
+    monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     assert enqueue(build({**CONFIG, "name": "otter-two", "seed": 4}), store, parent) == "otter-two"
     seen: dict[str, str] = {}
 

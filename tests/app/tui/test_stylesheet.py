@@ -12,7 +12,7 @@ from textual.renderables.background_screen import BackgroundScreen
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.looks.colours import DARK, LIGHT
+from grpo_tui.app.tui.looks.colours import DARK
 from grpo_tui.app.tui.preferences import Preferences
 from tests.app.conftest import parse_rules
 
@@ -46,7 +46,7 @@ async def test_another_theme_reaches_screens_that_are_not_in_front(tmp_path: Pat
         await pilot.press("3")
         dark = app.screen.styles.background
         await pilot.press("1")
-        app.change_theme(LIGHT)
+        app.change_theme("light")
         await pilot.press("3")
         await pilot.pause()
         assert app.screen.styles.background != dark
@@ -55,14 +55,14 @@ async def test_another_theme_reaches_screens_that_are_not_in_front(tmp_path: Pat
         assert app.screen.styles.background == dark
 
 
-@pytest.mark.parametrize("theme", [DARK, LIGHT])
+@pytest.mark.parametrize("theme", [DARK, "light"])
 async def test_the_first_picture_has_the_remembered_theme(tmp_path: Path, theme: str) -> None:
     preferences = Preferences()
     preferences.remember(theme=theme)
     app = Workbench(tmp_path / "store.db", preferences=preferences)
     async with app.run_test(size=(120, 40)):
         assert app.theme == theme
-        assert app.has_class("-light-mode") == (theme == LIGHT)
+        assert app.has_class("-light-mode") == (theme == "light")
         assert app.screen.styles.background == Color.parse(str(app.current_theme.background))
 
 

@@ -761,7 +761,7 @@ def value_picker(view: View, field: FormField) -> Picker:
     hint = "✗ conflicts with the current settings. Several marked values make a sweep."
     axis = view.form.axes.get(path, ())
     return Picker("recipe" if is_recipe else path, items, hint=hint, cursor=field.text,
-                  marks=axis, details=details, below=not is_recipe)  # fmt: skip
+                  marks=axis, details=details)  # fmt: skip
 
 
 def recipe_card(view: View, name: str, width: int) -> list[Line]:

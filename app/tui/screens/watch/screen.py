@@ -18,7 +18,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import bind, hidden, unbound
-from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
+from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened, ScreenRequest
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -290,7 +290,7 @@ class WatchScreen(ControlScreen):
         if self.maximized is not curves:
             self.maximize(curves, container=False)
 
-    def going_to(self, mode: str) -> Message | None:
+    def going_to(self, mode: str) -> ScreenRequest | None:
         """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
         past = self.past
         if mode != "rollouts" or past is None or past is self._followed or not past.groups:

@@ -51,7 +51,7 @@ async def test_rollouts_says_why_there_is_no_reward(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(160, 48)):
         app.frame_now()
-        await app.forward("rollouts", RolloutOpened(1, 3, "train", 1, 0))
+        await app.forward(RolloutOpened(1, 3, "train", 1, 0))
         await until(app, lambda: "pushed up, more" in frames.text(app))
         shown = " ".join(frames.text(app).split())
         frames.check(app)

@@ -53,9 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str = "train",
                  group: int = 1, answer: int = 1) -> RolloutsScreen:  # fmt: skip
     """Open the screen on one answer and wait for its numbers."""
-    await app.forward(
-        "rollouts", RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer)
-    )
+    await app.forward(RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer))
     screen = app.screen
     assert isinstance(screen, RolloutsScreen)
     await settled(pilot, screen)
@@ -121,7 +119,7 @@ async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path)
         screen = await opened(app, pilot, step=4)
         assert screen.view.step is not None
         run, newest = screen.view.step.run.key, screen.view.step.steps[-1]
-        await app.forward("rollouts", RolloutOpened(run, newest + 1, "train", 0, 0))
+        await app.forward(RolloutOpened(run, newest + 1, "train", 0, 0))
         await until(app, lambda: bool(app.said))
         assert app.said[-1].text == (
             f"Step {newest + 1} has no recorded answers yet; this is step {newest}."
@@ -450,7 +448,7 @@ async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -
     record(path, iter([started()]))
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
-        await app.forward("rollouts", RolloutOpened(1, step=1, origin="train", group=0, answer=0))
+        await app.forward(RolloutOpened(1, step=1, origin="train", group=0, answer=0))
         screen = app.screen
         assert isinstance(screen, RolloutsScreen)
         await until(app, lambda: screen.view.step is not None)
@@ -604,7 +602,7 @@ async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) ->
         await pilot.press("s", "k")
         await settled(pilot, screen)
         assert (screen.view.order, screen.view.measure) == ("kl", "kl")
-        await app.forward("rollouts", RolloutOpened(2, step=4, origin="train", group=0, answer=0))
+        await app.forward(RolloutOpened(2, step=4, origin="train", group=0, answer=0))
         await settled(pilot, screen)
         assert (screen.view.order, screen.view.measure) == ("prompt", "clipped")
         assert "f next clipped" in frames.text(app)

@@ -98,8 +98,8 @@ def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
         detail = load_group(reader, step, step.groups[0])
     assert all(one.losses == () for one in detail.answers)
     assert detail.missing == (
-        "its share of the loss is not known: this run did not record which answers were in each "
-        "minibatch"
+        "its share of the loss is not known: this run did not record its updates, as later "
+        "versions do"
     )
 
 

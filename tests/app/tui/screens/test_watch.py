@@ -204,7 +204,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         top, _, sentence, more = frames.frame(app)[:4]
-        assert "▲ 1 alert  step 24/60" in top
+        assert "▲1  step 24/60" in top
         assert "▲ Last 10 steps: " in sentence + more
         log = rows_of(app, "#alerts")[1:-1]
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
