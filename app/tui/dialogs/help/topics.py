@@ -88,7 +88,7 @@ PANELS: Mapping[str, Part] = {
         ("logprobs", "old and reference probabilities of each token are computed."),
         ("update", "the weights are updated, once per minibatch of each pass."),
         ("other", "the rest: drawing problems, pinned prompts, advantages, handing results to the "
-                  "store; in a narrow line the shortest phases too."),
+                  "store. In a narrow line the shortest phases are left out."),
     )),
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
