@@ -174,6 +174,8 @@ def value_text(view: View, field: FormField) -> tuple[str, str]:
     """The current value, and a note on its origin."""
     path, form, text = field.path, view.form, field.text
     section, _, name = path.partition(".")
+    if path == PRESET and form.origin.run:
+        return text, "cloned run"
     if path == "name" and not field.changed:
         return view.name, "suggested"
     if is_unread(view, field):
