@@ -138,7 +138,7 @@ STATES = {
     "rewards": Shot("new_run", "one", TURNED[:3], ("try rewards", "target")),
     "yaml": Shot("new_run", "one", TURNED[:4], ("preset",)),
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
-    "sweep": Shot("new_run", "one", SWEEP, ("a sweep of 4 runs", "ready")),
+    "sweep": Shot("new_run", "one", SWEEP, ("4 runs, ", "ready")),
     "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
     "all-settings": Shot("new_run", "one", ("ctrl+p", *"all settings", "enter"), ("algorithm",)),
     "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "done")),

@@ -30,6 +30,23 @@ def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:
     return hidden(f"unbound+{id}", action, name, id, tooltip)
 
 
+STEPS: Final = (
+    ("less_than_sign", -1, "previous step", "one step back"),
+    ("greater_than_sign", 1, "next step", "one step on"),
+    ("left_curly_bracket", -10, "ten steps back", "ten steps back"),
+    ("right_curly_bracket", 10, "ten steps on", "ten steps on"),
+)
+
+
+def step_keys(action: str, goes: str, *ids: str, shown: bool = False) -> list[Binding]:
+    """The keys `<` `>` `{` `}`, whose action is called with a number of steps."""
+    first, *others = (
+        hidden(key, f"{action}({by})", name, id, f"{goes} {way}")
+        for (key, by, name, way), id in zip(STEPS, ids, strict=True)
+    )
+    return [replace(first, show=shown, key_display="< >" if shown else None), *others]
+
+
 NAVIGATION: Final = (
     hidden("up,k", "move(-1, 0)", "up", "move.up", "One line up"),
     hidden("down,j", "move(1, 0)", "down", "move.down", "One line down"),

@@ -73,10 +73,10 @@ def _early(app: App[Any]) -> object:
 
 
 def _workers(app: App[Any]) -> list[str]:
-    """Those that run, but for those that wait for the answer of a dialog."""
-    asks = isinstance(app.screen, ModalScreen)
+    """Those that run, but for those that wait for the answer of a dialog or for more typing."""
+    waits = {"try", "score"} | ({"dialog"} if isinstance(app.screen, ModalScreen) else set())
     return [worker.name or worker.group for worker in app.workers
-            if not worker.is_finished and not (asks and worker.group == "dialog")]  # fmt: skip
+            if not worker.is_finished and worker.group not in waits]  # fmt: skip
 
 
 async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:

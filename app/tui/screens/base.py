@@ -12,7 +12,7 @@ A screen may offer `find(text)` for `/` and `places()` for the palette. The focu
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -25,6 +25,7 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ExplainRequested, ScreenRequest
@@ -35,6 +36,7 @@ from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.app.tui.widgets.top_bar import TopBar
 
+T = TypeVar("T")
 NARROW, SHORT, WIDE = 110, 30, 160
 
 
@@ -241,6 +243,24 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """Show help on the topic that a panel asks for."""
         if self.is_active:
             self.explain(message.topic)
+
+    def ask_number(
+        self, title: str, hint: str, parse: Callable[[str], T], then: Callable[[T], None],
+        text: str = "",
+    ) -> None:  # fmt: skip
+        """Ask for a number, and go on with it."""
+
+        def take(typed: str | None) -> None:
+            typed = (typed or "").strip()
+            try:
+                value = parse(typed.replace(",", ""))
+            except ValueError:
+                if typed:
+                    self.warn(f"“{typed}” is not such a number.")
+            else:
+                then(value)
+
+        self.app.push_screen(Ask(title, hint, text), take)
 
     def explain(self, topic: str) -> None:
         """Show help on a topic."""

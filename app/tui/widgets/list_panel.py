@@ -1,11 +1,12 @@
 """ListPanel: a panel whose lines are items with a cursor."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from textual import events
 from textual.reactive import reactive
 
-from grpo_tui.app.tui.widgets.panel import Panel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, visible
 
 
 class ListPanel(Panel):
@@ -31,6 +32,15 @@ class ListPanel(Panel):
     def page_rows(self) -> int:
         """The visible items, less one."""
         return max(1, len({item for item in self._items if item is not None}) - 1)
+
+    def listed(
+        self, blocks: Sequence[list[Line]], height: int, selected: int, above: int = 0
+    ) -> list[Line]:
+        """The lines of the items that fit, the selected one among them; lines `above` have none."""
+        indices = visible([len(block) for block in blocks], height, selected, top=self._top)
+        self._top = indices.start
+        self._items = [None] * above + [index for index in indices for _ in blocks[index]]
+        return [line for index in indices for line in blocks[index]]
 
     def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
         """Move the cursor."""

@@ -7,7 +7,7 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
@@ -312,6 +312,30 @@ def card(title: str, offers: Sequence[tuple[str, str, str]], width: int, height:
 def cells(line: Line) -> int:
     """The width of a line."""
     return sum(cell_len(text) for text, _ in line)
+
+
+def justified(left: Line, right: Line, width: int) -> Line:
+    """Spans on the left and at the right end, with a space between them at least."""
+    return [*left, (" " * max(1, width - cells(left) - cells(right)), ""), *right]
+
+
+def labelled(
+    entries: Iterable[tuple[str, str]], column: int, width: int, max_lines: int = 2
+) -> list[Line]:
+    """Texts beside a column of dim labels, each wrapped; no line for no text."""
+    return [
+        line
+        for label, text in entries
+        if text
+        for line in paragraph(text, width, max_lines, "text", (pad(label, column), "label"))
+    ]
+
+
+def meter(share: float, width: int, style: str = "accent") -> Line:
+    """A bar that is full to this share."""
+    halves = round(max(0.0, min(1.0, share)) * width * 2)
+    full = "━" * (halves // 2) + "╸" * (halves % 2)
+    return [(full, style), ("─" * (width - len(full)), "guide")]
 
 
 def list_row(line: Line, width: int, *, selected: bool) -> Line:

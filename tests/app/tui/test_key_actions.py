@@ -99,10 +99,10 @@ async def test_jump_mode_moves_the_focus(tmp_path: Path) -> None:
 
 async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
     app_ = workbench(SHORT.events(), tmp_path)
-    app_.preferences.remember(keymap={"watch.freeze": "F"})
+    app_.preferences.remember(keymap={"watch.next": "F"})
     async with app_.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app_)
-        await pilot.press("f")
-        assert not app_.screen.frozen  # type: ignore[attr-defined]
+        await pilot.press("n")
+        assert app_.screen.prompt == 0  # type: ignore[attr-defined]
         await pilot.press("F")
-        assert app_.screen.frozen  # type: ignore[attr-defined]
+        assert app_.screen.prompt == 1  # type: ignore[attr-defined]

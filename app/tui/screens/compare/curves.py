@@ -34,7 +34,7 @@ from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
 from grpo_tui.app.tui.widgets.panel import Line
 
 TALL = 8  # lines of a chart
-LONGEST_NAME = 24
+NAME_CELLS = (24, 14, 7)  # of a run in a title, as there is room
 ARROWS = {"up": " ↑", "down": " ↓", "none": ""}
 AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal wall time"}
 
@@ -67,16 +67,21 @@ class CurvesPanel(ViewPanel, ChartStack):
         self.post_message(CurvesResized())
 
     @property
+    def alone(self) -> bool:
+        """Whether only the chosen chart is drawn."""
+        return self.screen.maximized is self
+
+    @property
     def _metrics(self) -> tuple[str, ...]:
         view = self.view
-        return view.metrics if not view.solo else (view.metric,) if view.metric else ()
+        return view.metrics[view.chart : view.chart + 1] if self.alone else view.metrics
 
     def _rows(self) -> list[Row]:
         """The rows of charts that fit, including the chosen one."""
         keys, columns = self._metrics, self.columns(len(self._metrics))
         rows = [(range(i, min(i + columns, len(keys))), TALL)
                 for i in range(0, len(keys), columns)]  # fmt: skip
-        chosen = 0 if self.view.solo else self.view.chart
+        chosen = 0 if self.alone else self.view.chart
         return self.fitting(rows, self.inner.height - 1, chosen)
 
     def in_sight(self) -> tuple[str, ...]:
@@ -130,7 +135,7 @@ class CurvesPanel(ViewPanel, ChartStack):
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         foreground = view.chosen.id if view.chosen else ""
-        content = (chart, size, view.hidden, foreground, view.bands, view.log, view.solo)
+        content = (chart, size, view.hidden, foreground, view.bands, view.log)
         cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size))
         title = chart_title(chart, view, width, chosen=key == view.metric)
         return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
@@ -141,7 +146,7 @@ class CurvesPanel(ViewPanel, ChartStack):
             width = self._data_width - LABELS
             if column < width:
                 x = cross_position(column, data.span, width)
-                chart = self.view.chart if self.view.solo else index
+                chart = self.view.chart if self.alone else index
                 at_x = x if column >= 0 else None
                 self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x})")
 
@@ -214,7 +219,7 @@ def chart_title(chart: ChartData, view: View, width: int, *, chosen: bool) -> Li
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
-    return title_line([name], readouts(chart, view), width, chosen=chosen)
+    return title_line(name, readouts(chart, view), width, chosen=chosen)
 
 
 def readouts(chart: ChartData, view: View) -> list[Readout]:
@@ -230,12 +235,9 @@ def readouts(chart: ChartData, view: View) -> list[Readout]:
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str]) -> Readout:
-    marker, name = view.marker(group[0]), view.name_of(group)
+    marker, name = view.marker(group[0]), view.column_name(group)
     unit = spec(chart.key).unit
-    # the number of seeds goes first, and what they share is not cut
-    short = [clip(name, limit) for limit in (14, 7)]
-    short = [name.rpartition(", ")[0]] if len(group) > 1 else short
-    names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
+    names = (*dict.fromkeys(clip(name, limit) for limit in NAME_CELLS), "")
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
         return Readout("none", "label", (f"{marker.mark} ", "label"), names)
@@ -257,15 +259,12 @@ def axis_line(view: View, width: int) -> Line:
     if data is None:
         return []
     cells = width - LABELS
-    right = position_text(view.axis, data.span).removeprefix("step ")
+    end = position_text(view.axis, data.span).removeprefix("step ")
     position = position_text(view.axis, view.x)
-    column = cross_column(view.x, data.span, cells)
-    is_right = column + cell_len(position) + 2 <= cells
-    start = column if is_right else max(0, column - cell_len(position) - 1)
-    left = "0" if start > 2 else ""
-    end_cells = cells - start - cell_len(position) - 2
-    return [
-        (" " * LABELS, ""), (left, "label"), (" " * (start - len(left)), ""),
-        (f"▴ {position}" if is_right else f"{position} ▴", "text"),
-        (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", "label"),
-    ]  # fmt: skip
+    start, text = cross_column(view.x, data.span, cells), f"▴ {position}"
+    if start + cell_len(text) > cells:
+        start, text = max(0, start - cell_len(position) - 1), f"{position} ▴"
+    before = "0" if start > 2 else ""
+    left = cells - start - cell_len(text)
+    after = end.rjust(left) if left >= cell_len(end) + 2 else ""
+    return [(" " * LABELS + before.ljust(start), "label"), (text, "text"), (after, "label")]

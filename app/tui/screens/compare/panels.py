@@ -6,22 +6,19 @@ from collections.abc import Mapping
 from textual import events
 from textual.reactive import reactive
 
-from grpo_engine.metrics import spec
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
-    differences,
     legend_lines,
     metrics_lines,
     progress_text,
     ranking_lines,
-    run_notes,
     settings_lines,
     verdict,
 )
-from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
+from grpo_tui.app.tui.screens.compare.state import Page, View
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, paragraph, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
@@ -35,7 +32,7 @@ class ViewPanel(Panel):
 
 
 class VerdictLine(ViewPanel, Bar, can_focus=False):
-    """Which setting is better, with what confidence, and what differs."""
+    """Which setting is better, and with what confidence."""
 
     def watch_view(self) -> None:
         """Update the height to fit the sentences."""
@@ -45,19 +42,13 @@ class VerdictLine(ViewPanel, Bar, can_focus=False):
         self.watch_view()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
-        """Two sentences; the first may take all but a line."""
-        changes = differences(self.view)
-        sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
-        lines = [
+        return [
             [("   " if index else " ▸ ", "accent"), (text, "text")]
-            for index, text in enumerate(sentence)
+            for index, text in enumerate(wrap(verdict(self.view), width - 4, MAX_SENTENCE))
         ]
-        for text in wrap(changes, width - 4, max(1, 3 - len(lines))) if changes else ():
-            lines.append([("   " + text, "label")])
-        return lines
 
     def copy_text(self) -> str:
-        return f"{verdict(self.view)}\n{differences(self.view)}"
+        return verdict(self.view)
 
 
 class TablePanel(ViewPanel):
@@ -82,9 +73,8 @@ class RunsPanel(TablePanel):
     now: reactive[float] = reactive(0.0, repaint=False)
 
     def height_needed(self) -> int:
-        """The rows for the runs and, on a large terminal, for notes on their values."""
-        notes = 0 if self.app.size.height < 30 else len(self._notes(max(10, self.inner.width)))
-        return min(MAX_RUNS, max(1, len(self.view.runs))) + min(3, notes)
+        """The rows for the runs."""
+        return min(MAX_RUNS, max(1, len(self.view.runs)))
 
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
@@ -99,9 +89,6 @@ class RunsPanel(TablePanel):
         run = self.view.chosen
         return f"{run.id} {self.view.name(run)} {progress_text(run)}" if run else ""
 
-    def _notes(self, width: int) -> list[str]:
-        return [part for note in run_notes(self.view) for part in wrap(note, width, 2)]
-
     def paint(self, width: int, height: int) -> list[Line]:
         """The frame's words, then the legend."""
         view, count = self.view, len(self.view.runs)
@@ -112,13 +99,9 @@ class RunsPanel(TablePanel):
         return super().paint(width, height)
 
     def lines(self, width: int, height: int) -> list[Line]:
-        """A header, the runs around the cursor, and what is missing."""
-        view = self.view
-        head, *rows = legend_lines(view, width, self.now or time.time())
-        notes = self._notes(width)
-        count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        tail = [[(note, "label")] for note in notes]
-        return [head, *self.around(rows, view.run, count), *tail]
+        """A header, and the runs around the cursor."""
+        head, *rows = legend_lines(self.view, width, self.now or time.time())
+        return [head, *self.around(rows, self.view.run, max(1, height - 1))]
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
@@ -139,7 +122,7 @@ class SettingsPanel(TablePanel):
 
     def copy_text(self) -> str:
         """Return the changed settings."""
-        return differences(self.view)
+        return plain_text(self.lines(max(40, self.inner.width), 400))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
@@ -177,27 +160,23 @@ class PagePanel(TablePanel, PagesPanel):
         """A note in the frame on what the page shows."""
         view = self.view
         at = view.comparison.at if view.comparison else ""
-        base = (
-            f"Δ to {view.column_name(view.base_column)}" if view.base and len(view.runs) > 1 else ""
-        )
-        stat = {"best": "best of rewards and evaluations, else last", "last": "last",
-                "at": f"at {at}"}[view.stat]  # fmt: skip
-        by_metric = view.metric and view.metric != measure_of(view.comparison, view.metric)
-        metric = f"{spec(view.metric).label} {stat} (t)" if by_metric and view.bands else ""
+        several = view.base is not None and len(view.runs) > 1
+        base = f"Δ to {view.column_name(view.base_column)}" if several else ""
+        stat = f"at {at}" if view.stat == "at" else view.stat
         mean = "means over seeds" if view.bands else "raw values"
-        return " · ".join(part for part in {
-            "settings": (settings_note(view),),
-            "ranking": (base, "T threshold" if base else "", metric),
-            "metrics": (f"{mean}, {stat} (t)", base),
-            "answers": (f"up to {at}", "n p prompt") if at else (),
-        }[view.page] if part)  # fmt: skip
+        notes = {
+            "settings": settings_note(view), "ranking": f"{base} · T threshold" if base else "",
+            "metrics": f"{mean}, {stat} (t)" + (f" · {base}" if base else ""),
+            "answers": f"up to {at} · n p prompt" if at else "",
+        }  # fmt: skip
+        return notes[view.page]
 
-    def height_needed(self) -> int:
-        """The rows of a page that may be low; 0 if it takes any number."""
+    def height_needed(self) -> int | None:
+        """The rows of a page that may be low; None if it takes any number."""
         low = self.view.page == "ranking" or (
             self.view.page == "answers" and self.view.answers is not None
         )
-        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if low else 0
+        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if low else None
 
     def topic(self) -> str:
         rows = self.view.rows
@@ -226,7 +205,7 @@ class CardPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         view = self.view
         if view.problem:
-            return [[(part, "bad")] for part in wrap(view.problem, width - 2, height)]
+            return paragraph(view.problem, width - 2, height, "bad")
         if not view.loaded:
             return [[("reading the store", "label")]]
         return card("No runs to compare yet.", self._offers(), width, height)

@@ -14,7 +14,6 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
-from textual.widget import Widget
 
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
@@ -22,7 +21,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
-from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
+from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel, CurvesResized
 from grpo_tui.app.tui.screens.compare.panels import (
@@ -38,7 +37,6 @@ from grpo_tui.app.tui.screens.compare.state import (
     MAX_LISTED,
     PAGES,
     STATS,
-    Loaded,
     Page,
     View,
     list_runs,
@@ -65,14 +63,8 @@ class CompareScreen(WorkbenchScreen):
     mode = "compare"
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar = [
-        hidden("less_than_sign", "cross(-1)", "previous step", "compare.before",
-               "Move the crosshair back, as the left arrow does"),
-        hidden("greater_than_sign", "cross(1)", "next step", "compare.after",
-               "Move the crosshair forward"),
-        hidden("left_curly_bracket", "cross(-10)", "ten steps back", "compare.far_left",
-               "Move the crosshair back by ten"),
-        hidden("right_curly_bracket", "cross(10)", "ten steps forward", "compare.far_right",
-               "Move the crosshair forward by ten"),
+        *step_keys("cross", "Move the crosshair", "compare.before", "compare.after",
+                   "compare.far_left", "compare.far_right"),
         hidden("at", "go_to", "step to show", "compare.place",
                "Type the step, tokens or seconds the crosshair goes to", "@"),
         bind("a", "axis", "axis", "compare.axis",
@@ -81,7 +73,6 @@ class CompareScreen(WorkbenchScreen):
         hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
         hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
         unbound("switch('log')", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
-        unbound("switch('solo')", "one chart", "compare.solo", "Only the chosen chart, or all"),
         bind("right_square_bracket", "turn(1)", "page", "compare.page",
              "Next page: changed settings, ranking, metrics, answers", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
@@ -138,17 +129,11 @@ class CompareScreen(WorkbenchScreen):
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
         self._show_card(not self.view.refs)
-        self.watch(self, "maximized", self._zoomed, init=False)
         self.set_interval(POLL_S, self._poll)
 
     def _show_card(self, empty: bool) -> None:
         self.set_class(empty, "-empty")
         self.query_one(CardPanel if empty else CurvesPanel).focus()
-
-    def _zoomed(self, panel: Widget | None) -> None:
-        """Show the chosen chart alone while the curves are zoomed."""
-        self.update(solo=isinstance(panel, CurvesPanel))
-        self.draw()
 
     def watch_view(self, old: View, new: View) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
@@ -163,9 +148,7 @@ class CompareScreen(WorkbenchScreen):
         page.pages = self.pages()
         if short and new.page == "ranking" != old.page:
             self.set_class(True, "-page")
-        rows = page.height_needed()
-        fraction = max(1.5, (total - 5) / rows - 1) if rows and not short else 0
-        self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
+        page.styles.height = None if short else page.height_needed()
         runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
         rows = max(runs.height_needed(), settings.height_needed() if settings.display else 0)
         self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
@@ -183,15 +166,6 @@ class CompareScreen(WorkbenchScreen):
         if self._awaits_run and not self.run_is_opening:
             self._awaits_run, self.opening = False, self.read_newest()
         self.query_one(RunsPanel).now = now
-        bar, view = self.key_bar, self.view
-        offered = not view.refs and len(view.newest) > 1
-        bar.renamed = {"enter": "compare the newest"} if offered else {}
-        hidden = set() if offered else {"enter"}
-        if not view.refs:
-            hidden |= {"zoom"} if view.newest else {"zoom", "pick"}
-        if not view.swept and all(run.sweep_id is None for run in view.runs):
-            hidden.add("sweep")
-        bar.hidden = frozenset(hidden)
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
@@ -233,30 +207,24 @@ class CompareScreen(WorkbenchScreen):
     @work(exclusive=True, group="comparison")
     async def _read(self) -> None:
         view, began = self.view, time.monotonic()
-        loaded: Loaded | None = None
         self._reading += 1
         with reporting(self):
-            loaded = await self.ask(
+            comparison = await self.ask(
                 lambda r: load_comparison(
                     r, view.refs, view.baseline, view.axis, view.at, view.reach
                 ),
                 "comparison",
-            )  # fmt: skip
+            )
+            runs = comparison.runs if comparison else ()
+            if comparison is None or len(runs) < len(view.refs):  # some are no longer stored
+                self.compare(tuple(run.id for run in runs))
+            else:
+                self.view = self.view.with_comparison(comparison)
+                self.draw()
+                self.read_more()
         self._reading -= 1
-        if loaded is None:
-            self.update(reading=False)
-            return
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if loaded.missing:
-            refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
-            names = {run.id: run.name for run in view.runs}
-            missing = ", ".join(names.get(ref) or ref for ref in loaded.missing)
-            self.warn(f"No longer stored: {missing}")
-            self.compare(refs)
-            return
-        self.view = self.view.with_comparison(loaded.comparison)
-        self.draw()
-        self.read_more()
+        self.update(reading=False)
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
@@ -413,17 +381,10 @@ class CompareScreen(WorkbenchScreen):
     def action_go_to(self) -> None:
         """Ask where to move the crosshair."""
         unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
-        dialog = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
-        self.app.push_screen(dialog, self._go_to)
+        hint = f"Type {unit}; the crosshair goes there."
+        self.ask_number("crosshair", hint, float, self._go_to, f"{self.view.x:g}")
 
-    def _go_to(self, text: str | None) -> None:
-        if text is None:
-            return
-        try:
-            x = float(text.replace(",", "").replace("_", ""))
-        except ValueError:
-            self.warn(f"{text!r} is not a number.")
-            return
+    def _go_to(self, x: float) -> None:
         self.view = self.view.with_crosshair(x)
         self.read_at_crosshair()
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,7 @@ from grpo_tui.app.text.comparison import (
     setting_name,
     value_text,
 )
-from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.run_text import about
 from grpo_tui.experiments.compare.runs import compare, only_recorded
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
@@ -100,10 +101,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A metric of one run with its step, or the mean of several seeds with its 95% interval."""
+    """A metric of one run, or the mean of several seeds with its 95% interval."""
 
     mean: float
-    step: int | None = None
     low: float | None = None
     high: float | None = None
 
@@ -126,7 +126,6 @@ class View:
     run: int = 0
     metrics: tuple[str, ...] = ()
     chart: int = 0
-    solo: bool = False
     axis: Axis = "step"
     log: bool = False
     smooth: int = 3
@@ -282,8 +281,7 @@ class View:
         if not numbers:
             return None
         low, high = mean_interval(numbers, limits=natural_range(key))
-        step = getattr(cells[0], f"{stat}_step") if len(runs) == 1 else None
-        return Value(math.fsum(numbers) / len(numbers), step, low, high)
+        return Value(math.fsum(numbers) / len(numbers), low, high)
 
     def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
         """The value of some runs less that of the baseline's; none for the baseline itself."""
@@ -366,36 +364,27 @@ class View:
 # -- what the store answers ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The compared runs, and the references that match no run."""
-
-    comparison: Comparison | None
-    missing: tuple[str, ...]
-
-
 def load_comparison(
     reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None,
     reach: str = "",
-) -> Loaded:  # fmt: skip
-    """Compare the runs where the shortest one ends, their metrics at a position on the axis."""
+) -> Comparison | None:  # fmt: skip
+    """Compare the runs that are still stored where the shortest one ends.
+
+    Their metrics are also read at a position on the axis.
+    """
     runs: dict[int, RunSummary] = {}
-    missing: list[str] = []
     for ref in refs:
-        try:
+        with suppress(RunNotFoundError):
             run = reader.resolve(ref)
             runs.setdefault(run.key, run)
-        except RunNotFoundError:
-            missing.append(ref)
     if not runs:
-        return Loaded(comparison=None, missing=tuple(missing))
+        return None
     ordered = list(runs.values())
     base = next((run for run in ordered if run.id == baseline), ordered[0])
-    comparison = compare(
+    return compare(
         reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis), reach=reach,
         or_last=True, values_at=at,
     )  # fmt: skip
-    return Loaded(comparison=comparison, missing=tuple(missing))
 
 
 def list_runs(
@@ -421,16 +410,6 @@ def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -
         and value_text(value) != value_text(other[path])
     ]  # fmt: skip
     return changes[:MAX_CHANGES] + (["…"] if len(changes) > MAX_CHANGES else [])
-
-
-def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
-    """Describe a run in one line of the picker, first how its settings differ."""
-    reward = run.metrics.get("reward")
-    best = f"best reward {short(reward.best)}" if reward and reward.best is not None else ""
-    sweep = f"sweep {run.sweep}" if run.sweep else ""
-    parts = (*changes, run.status, f"step {run.step}", best, f"seed {run.seed}", sweep,
-             run.recipe, run.task, *run.tags)  # fmt: skip
-    return " · ".join(part for part in parts if part)
 
 
 def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:

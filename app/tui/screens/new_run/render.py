@@ -1,20 +1,24 @@
 """The text of New run: the form, help on a setting, the pages beside the form, and its lists."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from math import inf
+from typing import Final, NamedTuple
 
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
-from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
-from grpo_engine.platform.formats import auto_format, auto_text
+from grpo_engine.platform.formats import auto_text
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
+from grpo_tui.app.text.run_text import about
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
+from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
@@ -30,7 +34,15 @@ from grpo_tui.app.tui.screens.new_run.state import (
     choices_of,
     cost,
 )
-from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import (
+    Line,
+    cells,
+    justified,
+    labelled,
+    list_row,
+    meter,
+    paragraph,
+)
 
 GIGA = 1e9
 LABEL = 12
@@ -39,102 +51,9 @@ NAME_CELLS = 24
 OFF = "–"
 ERROR_LINES = 6  # of the setting under the cursor
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
-# What the values of a setting mean, where the recipe's own words do not say it.
-VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "model.tuning": {
-        "lora": "small matrices beside the weights: least memory",
-        "dora": "like lora, with the length of each row learned too",
-        "full": "all weights: most memory",
-    },
-    "model.dtype": {
-        "auto": "float32 on CPU, else as stored",
-        "float32": "4 bytes a weight, most exact",
-        "bfloat16": "2 bytes a weight, wide range and few digits",
-        "float16": "2 bytes a weight, more digits and a narrow range",
-    },
-    "model.compute": {
-        "auto": "the kernels where they serve, else the graph",
-        "graph": "MLX's own operations, on every device",
-        "kernels": "compiled code for Linux processors: float32, Llama-like models",
-        "rows": "the graph, with the prompt run again for each answer in training",
-    },
-    "model.quantized": {
-        "auto": "dequantised on CPU, where that is faster",
-        "keep": "stays quantised: least memory",
-        "dequantize": "becomes full weights when it is loaded",
-    },
-    "model.kv_bits": {
-        "off": "the model's format, which the trainer reads too",
-        "8": "a third to a half of the memory, sampler and trainer differ a little",
-        "4": "a fifth to a third of it, and they differ much",
-    },
-    "model.grad_checkpoint": {
-        "auto": "recomputed where memory is short and that is faster than fewer answers",
-        "on": "always recomputed: least memory, a third more work",
-        "off": "always kept",
-    },
-    "task.curriculum": {
-        "off": "all problems alike, in a seeded order",
-        "hardest": "the more often, the fewer answers were right: 1 - p",
-        "half": "most often those that are right half of the time: 4p(1 - p)",
-    },
-    "task.bad_rows": {
-        "refuse": "one row that cannot be used ends the run before it begins",
-        "skip": "rows that cannot be used are left out and counted",
-    },
-    "rewards.completions": {
-        "auto": "as in TRL: text, or messages where the prompt is a chat",
-        "text": "always text",
-    },
-    "algorithm.std": {"sample": "divided by n − 1", "population": "divided by n"},
-    "algorithm.combine": {
-        "sum_then_normalize": "weigh and add the rewards, then normalise the total",
-        "normalize_then_sum": "normalise each reward in its group, then weigh and add",
-    },
-    "algorithm.anchor_level": {
-        "token": "a distance for each token",
-        "sequence": "one distance for each answer",
-    },
-    "algorithm.anchor_place": {
-        "loss": "a term of the loss, after the objective",
-        "reward": "subtracted from the reward, before advantages",
-    },
-    "algorithm.stop": {"never": "every pass runs"},
-    "optimizer.name": {
-        "adamw": "Adam with weight decay beside the gradient",
-        "adam": "a step size for each weight, from averages of its gradients",
-        "sgd": "the plain gradient",
-        "muon": "orthogonalised momentum for matrices",
-        "lion": "the sign of the momentum: half of Adam's memory",
-        "adafactor": "like Adam, with averages per row and column: little memory",
-    },
-    "optimizer.schedule": {
-        "constant": "stays as it is after the warm-up",
-        "linear": "falls in a straight line to options.final_share of the peak",
-        "cosine": "falls along half a cosine to options.final_share of the peak",
-    },
-    "record.tokens": {
-        "all": "every group: the lab and token views work everywhere",
-        "every": "every group of every 10th step",
-        "pinned": "pinned prompts only",
-        "none": "the answers alone",
-        "nothing": "not even the answers: least disk space",
-    },
-}
-
-
-def heading(text: str) -> Line:
-    return [(text, "bold headline")]
-
-
-def entry_lines(entries: Iterable[tuple[str, str]], width: int, most: int = 2) -> list[Line]:
-    """Dim labels and their texts, each wrapped to at most `most` lines; no line for no text."""
-    return [
-        line
-        for label, text in entries
-        if text
-        for line in paragraph(text, width, most, "text", (f"{label:<{LABEL}}", "label"))
-    ]
+VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
+)
 
 
 def problem_lines(error: str, width: int, most: int = 20) -> list[Line]:
@@ -147,28 +66,27 @@ def problem_lines(error: str, width: int, most: int = 20) -> list[Line]:
 def header_line(view: View, width: int) -> Line:
     """The costs, or what prevents a launch; whether it can be launched, and what is changed."""
     state, message, colour = _status(view)
-    changed = f"{len(view.form.changed) or 'nothing'} changed"
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
-    space = width - len(changed + runs + state) - 7
-    message_colour = colour if message else "label"
+    right = [
+        (runs, "bold headline"), (f"{len(view.form.changed) or 'nothing'} changed",
+                                  "accent" if view.form.changed else "label"),
+        (f"   {state} ", "bold bad" if view.errors else colour),
+    ]  # fmt: skip
+    space = width - cells(right) - 3
     if not message:
+        colour = "label"
         is_sweep = view.form.config is not None and view.form.count > 1
         costs = sweep_cost(view) if is_sweep else cost_summary(view)
         message = costs or view.form.origin.summary
         while cell_len(message) > space and ", " in message:
             message = message.rpartition(", ")[0]
-    return [
-        (pad(f" {message}", max(0, space)), message_colour),
-        (f"   {runs}", "bold headline"),
-        (changed, "accent" if view.form.changed else "label"),
-        (f"   {state} ", "bold bad" if view.error_count else colour),
-    ]
+    return justified([(clip(f" {message}", space), colour)], right, width)
 
 
 def _status(view: View) -> tuple[str, str, str]:
     """Whether the run can be launched, and why not; only what was tried is ready."""
-    if view.error_count:
-        return f"✗ {view.error_count} to fix", f"✗ {next(iter(view.errors.values()))}", "bad"
+    if view.errors:
+        return f"✗ {len(view.errors)} to fix", f"✗ {next(iter(view.errors.values()))}", "bad"
     if not view.ready:
         return "… checking", "", "label"
     for name, state in (
@@ -238,43 +156,34 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
 
 
 def _value(view: View, field: FormField, width: int) -> Line:
-    """The value with its unit, and at the right end a note, if it is not cut."""
+    """The value with its unit, and at the right end a note, as far as there is room."""
     text, note = value_text(view, field)
-    colour = "label" if note == "suggested" or text != field.text else "text"
+    style = "text" if text and text == field.text else "label"
     if field.changed:
-        colour = "bold bad" if field.path in view.errors else "bold headline"
+        style = "bold bad" if field.path in view.errors else "bold headline"
         note = f"← {start_text(view, field)}"
-    if not text:
-        text, colour = OFF, "label"
-    unit = field.info.unit if text[0].isdigit() else ""
-    unit = f" {unit}" if unit and not field.path.endswith(unit) else ""
-    note = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
-    if note.endswith("…") and not field.changed:
-        note = ""
-    value = clip(text, max(1, width - cell_len(note) - len(unit) - 3))
-    space = max(1, width - cell_len(value + unit + note) - 1)
-    return [(value, colour), (f"{unit}{' ' * space}{note} ", "label")]
+    unit = (
+        field.info.unit if text[:1].isdigit() and not field.path.endswith(field.info.unit) else ""
+    )
+    value = clip(text or OFF, max(1, width - len(unit) - 4))
+    left = [(value, style), (f" {unit}", "label")]
+    return justified(left, [(clip(note, width - cells(left) - 3) + " ", "label")], width)
 
 
 def value_text(view: View, field: FormField) -> tuple[str, str]:
     """The current value, and a note on its origin."""
     path, form, text = field.path, view.form, field.text
     section, _, name = path.partition(".")
-    if path == PRESET:
-        return form.origin.name, "cloned run" if form.origin.run else ""
+    if path == PRESET and form.origin.run:
+        return text, "cloned run"
     if path == "name" and not field.changed:
         return view.name, "suggested"
     if is_unread(view, field):
         return text, "not read"
-    if text:
-        return text, "" if path in form.axes else recipe_value(view, path)
-    if section == "algorithm" and form.recipe is not None:
+    if not text and section == "algorithm" and form.recipe is not None:
         value = getattr(form.recipe, name, None)
         return as_text(value) or "off", f"as {form.recipe.name}"
-    if path == "rewards.weights":
-        functions = form.fields["rewards.functions"].text
-        return "", "1 for each function" if functions else "those of the task"
-    return "", ""
+    return text, "" if path in form.axes else recipe_value(view, path)
 
 
 def recipe_value(view: View, path: str) -> str:
@@ -286,10 +195,8 @@ def recipe_value(view: View, path: str) -> str:
 
 
 def start_text(view: View, field: FormField) -> str:
-    """The value in the preset, the parent or the recipe."""
-    if value := as_text(view.form.start[field.path]):
-        return value
-    return recipe_value(view, field.path) or no_value(field.path)
+    """The value in the preset or the parent."""
+    return as_text(view.form.start[field.path]) or no_value(field.path)
 
 
 def no_value(path: str) -> str:
@@ -322,32 +229,26 @@ def help_lines(view: View, width: int) -> list[Line]:
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
     error = view.errors.get(view.row.path, "")
-    lines = paragraph(f"✗ {error}", width, ERROR_LINES, "bad") if error else []
+    lines = problem_lines(error, width, ERROR_LINES) if error else []
     lines += paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
-    return lines + entry_lines(entries, width, 6)
+    return lines + labelled(entries, LABEL, width, 6)
 
 
 def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     """What help says below the purpose; in a small panel only the first ones are visible."""
     path, info, origin = field.path, field.info, view.form.origin
-    recipe = recipe_value(view, path)
-    start = start_text(view, field) if field.changed else ""
-    resets = "; backspace resets it"
+    start = f"{start_text(view, field)} in {origin.kind} {origin.name}; backspace resets it"
     sweep = "several values, such as 1,2" if info.number else "space marks several in the list"
     return [
         *_offered(view, field),
         ("gets", view.examples.get("gets", "") if path in GETS else ""),
         ("allowed", allowed(info)),
-        ("default", no_value(path) if info.default is None else as_text(info.default) or "nothing"),
+        ("default", as_text(info.default) or no_value(path)),
         ("sweep", f"{sweep}: a run for each" if can_sweep(info) else ""),
-        (
-            "was",
-            f"{start} in {origin.kind} {origin.name}{resets}" if start not in ("", recipe) else "",
-        ),
-        ("recipe", f"{recipe}{resets}" if start == recipe != "" else recipe),
+        ("was", start if field.changed else ""),
+        ("recipe", recipe_value(view, path)),
         *_recipe_entries(view, path),
         ("here", auto_text(on_gpu=uses_gpu()) if path == "model.dtype" else ""),
-        ("suggested", "from the preset or parent and what is changed" if path == "name" else ""),
     ]
 
 
@@ -372,19 +273,10 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
     if path == RECIPE and form.recipe is not None:
         card = card_of(form.recipe.name)
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
-    entries = []
-    if leaf == "importance_cap" and form.config is not None:
-        model = form.config.model
-        dtype = auto_format(on_gpu=uses_gpu()) if model.dtype == "auto" else model.dtype
-        cause = "" if can_agree(dtype) else f"weights are in 16 bits ({dtype})"
-        cause = "the cache is quantised" if model.cache_bits else cause
-        if form.config.algorithm.importance_cap is None and cause:
-            entries.append(("here", f"on where {cause}: {CORRECTION_TEXT}"))
-    condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
-    if section == "algorithm" and leaf != "beta" and condition:
-        read = ", as here" if leaf in form.settings_read else ""
-        entries.append(("read", f"only with {condition}{read}"))
-    return entries
+    if section != "algorithm" or leaf not in SETTINGS or leaf == "beta":
+        return []
+    condition = SETTINGS[leaf].condition.text
+    return [("read", f"only with {condition}" if condition else "")]
 
 
 # -- the page of costs ----------------------------------------------------------------------
@@ -415,21 +307,20 @@ def cost_lines(view: View, width: int) -> list[Line]:
         time += source
     rows, count = price.rollouts_per_step, price.tokens_per_step
     per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
-    lines = entry_lines([
+    entries = [
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
         ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
-    ], width)  # fmt: skip
-    lines += memory_lines(view, width)
-    lines += entry_lines([
+    ]
+    others = [
         ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
-        *side_costs(config, count, view.examples.get("held_out"), view.memory),
-    ], width)  # fmt: skip
+        *side_costs(view, config, count / rows),
+    ]  # fmt: skip
     if form.count > 1:
-        entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in form.axes.items()]
-        entries += [("seeds", str(form.seeds)), ("in all", sweep_cost(view))]
-        lines += [[], heading(f"a sweep of {form.count} runs; above is the first")]
-        lines += entry_lines(entries, width)
-    return lines
+        others += [("sweep", f"{form.count} runs, {sweep_cost(view)} in all; above is the first")]
+    return [
+        *labelled(entries, LABEL, width), *memory_lines(view, width),
+        *labelled(others, LABEL, width),
+    ]  # fmt: skip
 
 
 def sweep_cost(view: View) -> str:
@@ -440,77 +331,62 @@ def sweep_cost(view: View) -> str:
     return f"{f'about {seconds(time)}' if time is not None else unknown}, {disk}"
 
 
-def side_costs(
-    config: RunConfig,
-    per_step: int,
-    held_out: int | None = None,
-    memory: Mapping[str, Any] | None = None,
-) -> list[tuple[str, str]]:
-    """Sampling and scoring that happen besides training.
+def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, str]]:
+    """Sampling and scoring that happen besides training; `length` is the tokens of an answer."""
+    rollout, check = config.training, config.evaluation
 
-    `held_out` is how many problems the task holds out; None if that is not known yet. `memory` is
-    what is known of the models.
-    """
-    rollout, check, entries = config.training, config.evaluation, []
-    rows = rollout.prompts * rollout.group_size
+    def sampled(count: float, when: str, times: int) -> str:
+        text = f"{count:,} answers {when}: {tokens(count * times * length)} tokens"
+        return text if count * times else ""
 
-    def answers(count: int, when: str, times: int) -> str:
-        return f"{when}: {tokens(count * times * per_step / rows)} tokens"
-
-    available = max(check.problems, check.pinned) if held_out is None else held_out
-    problems = min(check.problems, available)
+    available = view.examples.get("held_out", inf)
     tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
-    count = tasks * problems * (int(check.greedy) + check.samples)
-    times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
-    if times and count:
-        intervals = [f"every {check.every} steps"] if check.every else []
-        intervals += ["before and after"] if check.before_and_after else []
-        all_of = "" if problems == check.problems else f" to the {problems} problems there are"
-        text = f"{count:,} answers{all_of} {', '.join(intervals)}"
-        entries.append(("held-out", answers(count, text, times)))
-    if count := rollout.group_size * min(check.pinned, available):
-        text = f"{count} answers every {check.pinned_every} steps"
-        entries.append(("pinned", answers(count, text, config.steps // check.pinned_every + 1)))
-    if config.record.kl and config.algorithm.resolved().anchor == "none":
-        text = f"{rows} answers scored by the reference as well: +100% of a forward"
-        entries.append(("KL", text))
-    if config.teacher.path:
-        share = (memory or {}).get("teacher_share")
-        text = f"{rows} answers scored by it" + (f": +{share:.0%} of a forward" if share else "")
-        entries.append(("teacher", text))
-    if config.record.tokens not in ("none", "nothing"):
-        text = f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
-        entries.append(("extra check", text))
-    return entries
+    held_out = tasks * min(check.problems, available) * (int(check.greedy) + check.samples)
+    times = {
+        f"every {check.every} steps": config.steps // check.every if check.every else 0,
+        "before and after": 2 * check.before_and_after,
+    }
+    pinned = rollout.group_size * min(check.pinned, available)
+    by_reference = config.record.kl and config.algorithm.resolved().anchor == "none"
+    teacher = view.memory.get("teacher_share", 0)
+    again = config.record.tokens not in ("none", "nothing")
+    return [
+        ("held-out",
+         sampled(held_out, ", ".join(filter(times.get, times)), sum(times.values()))),
+        ("pinned", sampled(pinned, f"every {check.pinned_every} steps",
+                           config.steps // check.pinned_every + 1)),
+        ("KL", f"{rollout.rows} answers scored by the reference as well: +100% of a forward"
+         if by_reference else ""),
+        ("teacher", f"{rollout.rows} answers scored by it: +{teacher:.0%} of a forward"
+         if teacher else ""),
+        ("extra check", f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
+         if again else ""),
+    ]  # fmt: skip
 
 
 def memory_lines(view: View, width: int) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
     memory, label = view.memory, (f"{'memory':<{LABEL}}", "label")
-    if not memory or "problem" in memory:
-        reason = "reading the model's shape" if view.activity else "not estimated"
-        reason = f"unknown: {memory['problem']}" if memory else reason
-        return entry_lines([("memory", reason)], width)
+    if "peak" not in memory:
+        reason = memory.get("problem") or view.activity or "not estimated"
+        return labelled([("memory", reason)], LABEL, width)
     if refused := memory.get("refused"):
         return paragraph(f"✗ {refused}", width, 4, "bad", label)
-    used = min(1.0, memory["peak"] / max(1, memory["limit"]))
-    full = max(1, round(10 * used))
+    used = memory["peak"] / max(1, memory["limit"])
     line = [
-        label,
-        ("━" * full, "warn" if used > 0.8 else "accent"),
-        ("─" * (10 - full), "guide"),
+        label, *meter(used, 10, "warn" if used > 0.8 else "accent"),
         (f" {size(memory['peak'])} of {size(memory['limit'])}", "text"),
-    ]
+    ]  # fmt: skip
     per, unit = byte_unit(memory["peak"])
     if memory.get("teacher"):
-        line = [*line, (f", teacher {size(memory['teacher'])}", "label")]
+        line.append((f", teacher {size(memory['teacher'])}", "label"))
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
     layers = "recomputed" if memory["grad_checkpoint"] else "kept"
     at_a_time = f"{memory['max_rows']:,} answers sampled at a time, {memory['micro_rows']:,}"
     rows = f"{at_a_time} per backward pass, layers {layers}"
-    return [line, *entry_lines([("", text), ("", rows)], width)]
+    return [line, *labelled([("", text), ("", rows)], LABEL, width)]
 
 
 def cost_summary(view: View) -> str:
@@ -548,16 +424,11 @@ def recipe_lines(view: View, width: int) -> list[Line]:
     for answer in answers(form.recipe):
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
-        space = width - 11 - cell_len(answer.choice + asks)
-        lines.append(
-            [
-                (mark, "bold accent"),
-                (f"{answer.question:<8} ", "bold headline"),
-                (answer.choice, "accent"),
-                (" " * max(1, space), ""),
-                (asks, "label"),
-            ]
-        )
+        choice = [
+            (mark, "bold accent"), (f"{answer.question:<8} ", "bold headline"),
+            (answer.choice, "accent"),
+        ]  # fmt: skip
+        lines.append(justified(choice, [(asks, "label")], width))
         lines += paragraph(answer.text, width, 3, "text", indent)
     lines.append([])
     for text in formula(form.recipe):
@@ -643,17 +514,14 @@ def score_lines(view: View, width: int) -> list[Line]:
         return problem_lines(error, width)
     lines = []
     for row in scores["rows"]:
-        value = weighted = ""
-        if row["value"] is not None:
-            value, weighted = short(row["value"]), signed(row["value"] * row["weight"])
-        lines.append([(pad(row["name"], max(4, width - 22)) + " ", "text"),
-                      (f"{value or 'None':>6} × {short(row['weight']):<4}", "label"),
-                      (f"{weighted:>7}", "bold headline")])  # fmt: skip
-        if row["reason"]:
-            lines += paragraph(row["reason"], width, 3, "label", ("  ", ""))
+        value, weight = row["value"], row["weight"]
+        weighted = "" if value is None else signed(value * weight)
+        right = [(f"{'None' if value is None else short(value):>6} × {short(weight):<4}", "label"),
+                 (f"{weighted:>7}", "bold headline")]  # fmt: skip
+        lines.append(justified([(clip(row["name"], max(4, width - 22)), "text")], right, width))
+        lines += paragraph(row["reason"], width, 3, "label", ("  ", "")) if row["reason"] else []
     total = "None: no function applies" if scores["total"] is None else short(scores["total"])
-    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", "text"),
-                  (total, "bold good")])  # fmt: skip
+    lines.append(justified([("reward", "text")], [(total, "bold good")], width))
     for error in scores["problems"]:
         lines += problem_lines(error, width, 6)
     return lines
@@ -728,8 +596,8 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return f"{recipe.name} has {as_text(getattr(available()[0][recipe.name], leaf)) or 'none'}"
     if text in ("true", "false"):
         return "on" if text == "true" else "off"
-    if text in VALUE_MEANINGS.get(path, {}):
-        return VALUE_MEANINGS[path][text]
+    if text in VALUES.get(path, {}):
+        return VALUES[path][text]
     meaning = SETTINGS[leaf].meanings[text]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
@@ -768,9 +636,9 @@ def recipe_card(view: View, name: str, width: int) -> list[Line]:
     """A recipe's title, summary, six choices, character and paper."""
     card = card_of(name)
     return [
-        heading(card.title), *paragraph(card.summary, width, 3, "text"),
+        [(card.title, "bold headline")], *paragraph(card.summary, width, 3, "text"),
         [], *recipe_lines(view, width), [],
-        *entry_lines([("good", card.good), ("bad", card.bad)], width, 3),
+        *labelled([("good", card.good), ("bad", card.bad)], LABEL, width, 3),
         *paragraph(card.paper, width, 1, "label"),
     ]  # fmt: skip
 
@@ -780,23 +648,15 @@ def start_picker(view: View) -> Picker:
     runs = {f"clone:{run.id}": run for run in view.runs[:200]}
     items = [Item(None, ("presets",)), *(Item(f"preset:{name}", (name, "")) for name in names())]
     items += [Item(None, ("clone a run",))] if runs else []
-    items += [
-        Item(value, (run.name or run.id, f"{run.recipe} · {run.status}"))
-        for value, run in runs.items()
-    ]
+    items += [Item(value, (run.name or run.id, about(run))) for value, run in runs.items()]
 
     def details(value: str, width: int) -> list[Line]:
-        if value not in runs:
-            chosen = preset(value.partition(":")[2])
-            body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
-            lines = [*paragraph(chosen.about, width, 6, "text"), []]
-            return lines + [part for line in body for part in paragraph(line, width, 2, "label")]
-        run = runs[value]
-        state = f"{run.status}, step {run.step} of {run.total_steps}"
-        entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
-                   ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
-                   ("note", run.note))  # fmt: skip
-        return entry_lines(entries, width)
+        if run := runs.get(value):
+            return paragraph(about(run), width, 9, "text")
+        chosen = preset(value.partition(":")[2])
+        body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
+        lines = [*paragraph(chosen.about, width, 6, "text"), []]
+        return lines + [part for line in body for part in paragraph(line, width, 2, "label")]
 
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
@@ -818,8 +678,7 @@ def launch_text(view: View, training: str) -> str:
     rollout, recipe = config.training, config.algorithm.recipe
     lines = [
         f"{config.model.path} learns {config.task.name} with {recipe}: "
-        f"{config.steps:,} step{'s' * (config.steps > 1)} of "
-        f"{rollout.prompts} × {rollout.group_size} answers.",
+        f"{count_of(config.steps, 'step')} of {rollout.prompts} × {rollout.group_size} answers.",
         f"{cost_summary(view)}.",
     ]
     if form.count > 1:
@@ -829,11 +688,7 @@ def launch_text(view: View, training: str) -> str:
                  "The first run:", *lines]  # fmt: skip
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
-        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        lines.append(f"Differs from {form.origin.name}: {', '.join(changed[:4])}{more}.")
-    if form.overrides:
-        text = ", ".join(f"{p.partition('.')[2]} {form.fields[p].text}" for p in form.overrides)
-        lines.append(f"Differs from recipe {recipe}: {text}.")
+        lines.append(f"Differs from {form.origin.name}: {first_of(changed, 4)}.")
     ready = view.ready
     if not ready:
         lines.append("It is still being checked; a run that would fail is refused.")

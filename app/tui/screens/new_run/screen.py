@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
-from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
 from grpo_engine.config.custom import FORMS
@@ -21,6 +20,7 @@ from grpo_engine.config.declaration import as_text
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -59,7 +59,7 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text, visible
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -213,9 +213,9 @@ class SettingsPanel(ViewPanel):
         self._paths = [path for path, _ in lines]
         self._first = self._paths.index(view.row.path)
         last = self._first + self._paths.count(view.row.path) - 1
-        self._top = max(0, min(self._top, len(lines) - height))
-        self._top = min(max(self._top, last - height + 1), max(0, self._first - 1))
-        return [line for _, line in lines[self._top : self._top + height]]
+        shown = visible([1] * len(lines), height, max(0, self._first - 1), last, self._top)
+        self._top = shown.start
+        return [lines[index][1] for index in shown]
 
     def place_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
@@ -285,7 +285,6 @@ class NewRunScreen(WorkbenchScreen):
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
 
         unbound("all_settings", "all settings", "new.all", "List all settings by section"),
-        unbound("reset_all", "reset all", "new.reset_all", "Reset all settings"),
         *(unbound(f"page('{name}')", page.title, f"new.{name}", page.help)
           for name, page in PAGE.items()),
 
@@ -300,9 +299,6 @@ class NewRunScreen(WorkbenchScreen):
         super().__init__()
         self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # with the cursor
         self.trial = TrialProcess()  # its process starts with the first request
-
-        self._tried: dict[str, object] = {}
-        self._delays: dict[Callable[[], object], Timer] = {}
 
     def body(self) -> ComposeResult:
         """The header; the form and help on the left, the pages on the right."""
@@ -400,7 +396,7 @@ class NewRunScreen(WorkbenchScreen):
         self.change(form)
         self.update(cursor=PRESET)
         if count:
-            changes = f"{count} change{'s' if count > 1 else ''}"
+            changes = count_of(count, "change")
             self.notify(f"Now from {form.origin.name}; u brings the {changes} back.", markup=False)
 
     # -- pages ------------------------------------------------------------------------------
@@ -572,37 +568,16 @@ class NewRunScreen(WorkbenchScreen):
             self.notify(f"{row.path} has no {'larger' if by > 0 else 'smaller'} number.")
 
     def _set(self, path: str, text: str) -> None:
-        """Set a value; if a recipe refuses settings of the user, ask what to do with them."""
-        form = self.view.form.type(path, text)
-        refused = [e for setting, e in form.errors.items() if setting.startswith("algorithm.")]
-        if path != RECIPE or "," in text or not refused:
-            self.change(form)
-            return
-        cleared, before = self.view.form.with_recipe(text), self.view.form.fields
-        names = [
-            setting.partition(".")[2]
-            for setting, row in cleared.fields.items()
-            if setting != RECIPE and row.text != before[setting].text
-        ]
-        question = Choice(
-            f"recipe {text}",
-            " ".join(refused),
-            [
-                (cleared, "c", f"use {text} as it is", f"resets {', '.join(names)}"),
-                (
-                    form,
-                    "k",
-                    "use it and fix the conflicts by hand",
-                    "nothing can be launched until then",
-                ),
-                (None, "n", "cancel", ""),
-            ],
-        )
-        self.app.push_screen(question, self._change_to)
-
-    def _change_to(self, form: RunForm | None) -> None:
-        if form is not None:
-            self.change(form)
+        """Set a value; what a recipe refuses is reset, and named."""
+        before = self.view.form
+        form = before.type(path, text)
+        refused = any(name.startswith("algorithm.") for name in form.errors)
+        if path == RECIPE and refused and "," not in text:
+            form = before.with_recipe(text)
+            reset = [name.partition(".")[2] for name, row in form.fields.items()
+                     if name != RECIPE and row.text != before.fields[name].text]  # fmt: skip
+            self.notify(f"{text} refuses what was set; reset: {', '.join(reset)}. u undoes it.")
+        self.change(form)
 
     def action_reset(self) -> None:
         """Reset the setting."""
@@ -611,15 +586,6 @@ class NewRunScreen(WorkbenchScreen):
             self.notify("This is unchanged.")
         else:
             self.change(self.view.form.reset(row.path))
-
-    def action_reset_all(self) -> None:
-        """Reset all settings."""
-        form = self.view.form
-        if not form.changed:
-            self.notify("Nothing is changed.")
-            return
-        self.change(RunForm(form.base, form.origin))
-        self.notify(f"{len(form.changed)} reset; u undoes that.")
 
     def action_all_settings(self) -> None:
         """List all settings, or the main ones again."""
@@ -650,41 +616,23 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- trying the settings, shortly after the last change ---------------------------------
 
-    def _after(self, delay: float, call: Callable[[], object]) -> None:
-        """Call it when the user has changed nothing for a moment."""
-        if call in self._delays:
-            self._delays[call].stop()
-        self._delays[call] = self.set_timer(delay, call)
-
-    def try_settings(self) -> None:
-        if self.is_mounted:
-            self._after(self.REHEARSE_S, self._try)
-
     @work(exclusive=True, group="try")
-    async def _try(self, online: bool = False) -> None:
+    async def try_settings(self, online: bool = False) -> None:
+        """Show prompts, memory and what a run would fail at; what was loaded is kept there."""
+        await asyncio.sleep(0 if online else self.REHEARSE_S)
         form, config = self.view.form, self.view.form.config
         if config is None or not self.is_current:
             return
-        self.score()
-        prompts = (config.seed, config.model, config.task, config.rollout.max_new_tokens,
-                   config.rewards.completions)  # fmt: skip
-        for method, activity, key in (
-            ("examples", "downloading…" if online else "reading the task…", prompts),
-            (
-                "memory",
-                "estimating memory…",
-                (*prompts, config.rollout, config.optimizer, config.teacher),
-            ),
-            ("ready", "trying the rewards…", None),
-        ):
-            if key is None or key != self._tried.get(method) or online:
-                self.update(activity=activity)
-                result: dict[str, Any] = {method: await self._request(method, config, online)}
-                self._tried[method] = key
-                if method != "ready" or self.view.form is form:
-                    self.update(**result)
-                if method == "examples":
-                    self.action_example(0)
+        for method, activity in (
+            ("examples", "downloading…" if online else "reading the task…"),
+            ("memory", "estimating memory…"), ("ready", "trying the rewards…"),
+        ):  # fmt: skip
+            self.update(activity=activity)
+            result: dict[str, Any] = {method: await self._request(method, config, online)}
+            if method != "ready" or self.view.form is form:
+                self.update(**result)
+            if method == "examples":
+                self.action_example(0)
         self.update(activity="")
 
     async def _request(
@@ -706,7 +654,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
         self.notify(f"Downloading missing files of {names}; this may take a while.", markup=False)
-        self._try(online=True)
+        self.try_settings(online=True)
 
     def action_example(self, by: int) -> None:
         """Choose another example prompt, to answer and to copy."""
@@ -715,11 +663,10 @@ class NewRunScreen(WorkbenchScreen):
         self.score()
 
     @on(TextArea.Changed, "#answer")
-    def score(self) -> None:
-        self._after(self.SCORE_S, self._score)
-
     @work(exclusive=True, group="score")
-    async def _score(self) -> None:
+    async def score(self) -> None:
+        """Score the typed answer, once no key was pressed for a moment."""
+        await asyncio.sleep(self.SCORE_S)
         config, answer = self.view.form.config, self.query_one(PagePanel).field.text
         scores: Mapping[str, Any] = {}
         if answer and config is None:
@@ -746,9 +693,8 @@ class NewRunScreen(WorkbenchScreen):
         view = self.view
         path, error = next(iter((view.form.errors or view.errors).items()))
         self.view = replace(view, cursor=path)
-        count = f" and {view.error_count - 1} more" if view.error_count > 1 else ""
         text = error if path in error else f"{path}: {error}"
-        self.warn(f"{text}{count}", "errors to fix first")
+        self.warn(text, f"{count_of(len(view.errors), 'error')} to fix first")
 
     def action_launch(self) -> None:
         """Describe the launch and ask where to run."""

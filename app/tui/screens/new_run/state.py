@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
 from functools import cache, cached_property
-from math import isfinite, prod
+from math import prod
+from pathlib import PureWindowsPath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,7 +29,6 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.recipe_text import ASKS
-from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
@@ -254,19 +253,12 @@ class RunForm:
         }
 
     def with_recipe(self, name: str) -> "RunForm":
-        """Switch to another recipe, clearing the settings that the recipe would refuse."""
+        """Another recipe; where it refuses what is set, all of it is the recipe's own."""
         form = self.type(RECIPE, name)
-        read = settings_read(recipe(name))
-        for clear_all in (False, True):
-            if not any(path.startswith("algorithm.") for path in form.errors):
-                break
-            for path, value in form.start.items():
-                section, _, leaf = path.partition(".")
-                text = form.edits.get(path, as_text(value))
-                if section == "algorithm" and path != RECIPE and text and (
-                    clear_all or leaf not in read
-                ):  # fmt: skip
-                    form = form.type(path, as_text(INFO[path].default))
+        if any(path.startswith("algorithm.") for path in form.errors):
+            for path, info in INFO.items():
+                if path.startswith("algorithm.") and path != RECIPE:
+                    form = form.type(path, as_text(info.default))
         return form
 
     # -- YAML -------------------------------------------------------------------------------
@@ -305,18 +297,13 @@ def next_number(info: Setting, text: str, by: int) -> str | None:
         return None
     if info.number is None or not value.is_finite():
         return None
-    inwards = value * by < 0  # towards 0, where the digits below a power of ten count: 0.1, 0.09
-    if info.number is int:
-        power = max(0, (abs(value) - inwards).adjusted() - 1)
-    elif value:
-        power = value.adjusted() - (inwards and abs(value) == Decimal(1).scaleb(value.adjusted()))
-    else:
-        power = -2
+    # towards 0 the digits below a power of ten count: 0.1, 0.09
+    size = abs(value) * (Decimal("0.999999") if value * by < 0 else 1)
+    power = size.adjusted() if value else -2
+    power = max(0, power - 1) if info.number is int else power
     units = value.scaleb(-power).to_integral_value(ROUND_FLOOR if by > 0 else ROUND_CEILING)
-    result = float((units + by).scaleb(power))
-    if not info.accepts(result):
-        return None
-    return str(round(result)) if info.number is int else as_text(result)
+    result = info.number((units + by).scaleb(power))
+    return as_text(result) if info.accepts(result) else None
 
 
 # -- costs ----------------------------------------------------------------------------------
@@ -342,19 +329,16 @@ class Cost:
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """Estimate costs from the config and the latest local run of the same model."""
     rollouts = config.training.rows
-    latest = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
-    length, seconds = float(config.rollout.max_new_tokens), None
+    latest = next((run for run in runs if run.model == config.model.path and run.tokens > 0), None)
+    length, per_token = float(config.rollout.max_new_tokens), None
     source = "no run of this model on this machine yet: the longest answers are assumed"
     if latest is not None:
         source = f"as in {latest.name or latest.id}, by the number of tokens"
-        means = {name: summary.mean for name, summary in latest.metrics.items()}
-        time, former = means.get("step_time"), means.get("completions/mean_length")
-        sizes = [n for name in COLUMNS if isinstance(n := latest.columns.get(name), int)]
-        length = length if former is None else min(length, former)
-        if time is not None and former is not None and len(sizes) == len(COLUMNS):
-            seconds = time * rollouts * length / max(prod(sizes) * former, 1.0)
-            seconds = seconds if isfinite(seconds) else None
+        per_token = latest.elapsed / latest.tokens
+        former = latest.metrics.get("completions/mean_length")
+        length = min(length, former.mean) if former and former.mean else length
     tokens = round(rollouts * length)
+    seconds = None if per_token is None else tokens * per_token
     recorded = tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens]
     return Cost(
         rollouts_per_step=rollouts,
@@ -433,11 +417,6 @@ class View:
     def errors(self) -> dict[str, str]:
         """By setting, what has to be changed."""
         return {**self.refused, **self.form.errors}
-
-    @property
-    def error_count(self) -> int:
-        """The number of problems that prevent launching."""
-        return len(self.errors)
 
     @property
     def total_cost(self) -> tuple[float | None, float]:
@@ -522,31 +501,26 @@ def suggest(view: View) -> str:
     from grpo_tui.experiments.db.names import free_name
 
     form = view.form
-    stem = form.base.name or form.origin.name
+    name = form.base.name or form.origin.name
     changed = list(form.axes) or [p for p in form.changed if p not in ("name", SEEDS)]
-    if len(changed) <= MAX_IN_NAME:
+    if len(changed) > MAX_IN_NAME:
+        name += f"-{len(changed)}-changes"
+    else:
         for path in changed:
             leaf = path.rpartition(".")[2]
-            text = form.fields[path].text
-            if form.config is not None and path not in form.axes:
-                text = as_text(flatten(form.config)[path])
-            text = text.replace("\\", "/").rstrip("/").split("/")[-1]
-            text = re.sub(r"\.(jsonl?|csv|parquet|txt)$", "", text)
+            text = PureWindowsPath(form.fields[path].text).name
             value = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24]
-            stem += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
-    else:
-        stem += f"-{len(changed)}-changes"
+            name += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
     taken = {run.name for run in view.runs}
     if form.axes or SEEDS in form.edits:  # the runs of a sweep are numbered
         taken |= {name.rpartition("-")[0] for name in taken}
-    return free_name(stem, taken)
+    return free_name(name, taken)
 
 
 # -- from presets and the store -------------------------------------------------------------
 
 MAX_RUNS = 500
-METRICS = ("completions/mean_length", "step_time", "reward")
-COLUMNS = ("rollout.prompts", "rollout.group_size")
+METRICS = ("completions/mean_length", "reward")
 
 
 def preset_view(name: str) -> View:
@@ -569,8 +543,6 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
 
 def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
-    with suppress(QueryError):  # no run has these settings
-        return reader.runs(columns=COLUMNS, metrics=METRICS, archived=True, limit=MAX_RUNS)
     return reader.runs(metrics=METRICS, archived=True, limit=MAX_RUNS)
 
 
@@ -580,11 +552,10 @@ def split_unknown(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, .
     result: dict[str, Any] = {}
     unknown = [*removed]
     for name, value in tree.items():
-        is_section = any(path.startswith(f"{name}.") for path in INFO)
-        if is_section and isinstance(value, Mapping):
+        if name in RunConfig.model_fields and isinstance(value, Mapping):
             result[name] = {k: entry for k, entry in value.items() if f"{name}.{k}" in INFO}
             unknown += [f"{name}.{key}" for key in value if f"{name}.{key}" not in INFO]
-        elif name in settings() or is_section:
+        elif name in RunConfig.model_fields:
             result[name] = value
         else:
             unknown.append(name)

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
@@ -33,20 +33,28 @@ from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
 from grpo_tui.app.inspector.measures import (
-    HEAT_MODES,
     HEAT_NAMES,
     MEASURES,
     Values,
-    newest,
 )
 from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
-from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
+from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
-from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
+from grpo_tui.app.tui.screens.rollouts.state import THINK_END, Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
-from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import (
+    Line,
+    cells,
+    hint,
+    justified,
+    labelled,
+    list_row,
+    paragraph,
+    visible,
+)
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
@@ -58,6 +66,8 @@ ORDER_HEADINGS: Mapping[Order, str] = {
 TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an answer, a token
 LABEL = 9  # cells of a name before what it says of a token
 MAX_NAMED = 3
+TRACK = 20  # cells of the line that the ratio is on
+BAR = 8  # cells of a reward's bar
 MAX_REPLY = 8  # lines of a reply
 laid_out = lru_cache(maxsize=64)(lay_out)
 
@@ -73,52 +83,29 @@ def origin_name(origin: str) -> str:
 def group_lines(view: View, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
     heading = ORDER_HEADINGS.get(view.order, "std")
-    lines = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
+    lines = [justified([], [(f"{'mean':>5}{heading:>5}  ", "label")], width)]
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
-        line = [
-            (f"{group.index + 1:>2}", "label"),
-            ("▸" if selected else " ", "focus"),
-            (
-                pad(last_question(group.prompt_text), max(1, width - 15)),
-                "headline" if selected else "text",
-            ),
-            (pad(narrow(group.reward_mean, 4), 5, ">"), "text"),
-            (pad(narrow(second, 4), 5, ">"), "label"),
+        prompt = clip(last_question(group.prompt_text), max(1, width - 16))
+        left = [(f"{group.index + 1:>2}", "label"), ("▸" if selected else " ", "focus"),
+                (prompt, "headline" if selected else "text")]  # fmt: skip
+        numbers = [
+            (f"{narrow(group.reward_mean, 4):>5}", "text"), (f"{narrow(second, 4):>5}", "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
-        ]
-        lines.append(list_row(line, width, selected=selected))
+        ]  # fmt: skip
+        lines.append(list_row(justified(left, numbers, width), width, selected=selected))
     return lines
-
-
-def group_keys(view: View) -> list[Line]:
-    """Which keys show other groups."""
-    if view.step is None:
-        return []
-    lines = [
-        [
-            ("t ", "headline"),
-            (f"{name} at {len(steps)} step{'s' if len(steps) != 1 else ''}", "label"),
-        ]
-        for origin, name in ORIGIN_NAMES.items()
-        if origin != view.step.origin and (steps := view.step.steps_of[origin])
-    ]
-    return [
-        *lines,
-        [("< > ", "headline"), ("step  ", "label"), ("n p ", "headline"), ("prompt", "label")],
-    ]
 
 
 def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line]:
     """The hits of a search: step, answer, and the match with the text around it."""
-    heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
-    column = max(map(len, heads), default=0)
     lines = []
-    for position, (hit, head) in enumerate(zip(hits, heads, strict=True)):
-        before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - column))
+    for position, hit in enumerate(hits):
+        head = f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} ".ljust(9)
+        before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
         line = [
-            (head.ljust(column), "label"), (before, "text"),
+            (head, "label"), (before, "text"),
             (match, "bold underline headline"), (after, "text"),
         ]  # fmt: skip
         lines.append(list_row(line, width, selected=position == selected))
@@ -143,21 +130,18 @@ def position_line(view: View, width: int, *, newest: int) -> Line:
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
-    line = [(f" {clip(view.step.run.name, 40)}", "headline"),
-                  (f"  step {group.step}", "text")]  # fmt: skip
+    line = [(f" {clip(view.step.run.name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", "accent"))
     line.append((f"  prompt {group.index + 1} ", "label"))
-    end = []
-    if group.target:
-        end += [("  target ", "label"), (clip(group.target, 20), "text")]
+    end = f"  target {clip(group.target, 20)}" if group.target else ""
     if rollout is not None:
-        end += [("  answer ", "label"), (letter(rollout.index), "text")]
-        end.append((f" of {len(group.rollouts)}", "label"))
+        end += f"  answer {letter(rollout.index)} of {len(group.rollouts)}"
     if newest > group.step and group.origin == "train":
-        end.append(("  4 goes to the newest step", "label"))
-    prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
-    return [*line, (f"“{prompt}”", "text"), *end]
+        end += "  4 goes to the newest step"
+    space = width - cells(line) - cell_len(end) - 3
+    prompt = clip(last_question(group.prompt_text), max(8, space))
+    return [*line, (f"“{prompt}”", "text"), (end, "label")]
 
 
 def history_line(history: Sequence[GroupView], group: GroupView, width: int, *, live: bool) -> Line:
@@ -210,35 +194,22 @@ def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> 
 
 
 def sibling_lines(view: View, width: int, height: int) -> list[Line]:
-    """The group's answers for comparison; each has its tokens' bars if all fit with them."""
-    group, detail = view.group, view.loaded
+    """The group's answers, for comparison."""
+    group = view.group
     if group is None or height < 3 or len(group.rollouts) < 2:
         return []
     rollouts = group.rollouts
-    barred = 2 * len(rollouts) < height and not any(rollout.spans for rollout in rollouts)
     indices = visible([1] * len(rollouts), height - 1, view.answer_at)
     heading = "all answers to this prompt"
     if len(indices) < len(rollouts):
-        heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
+        heading += f", {letter(indices[0])} to {letter(indices[-1])}"
     lines = [[(heading, "label")]]
     for index in indices:
-        lane = lane_lines(rollouts[index], width - 1, 1, group)
-        shades = view.shades(index) if barred else ()
-        if detail is not None and shades:
-            head = lane[0][:3]  # letter, push and reward
-            lane = _with_bars(detail.answers[index], shades, head, width - 1)
-        lines += with_edge(lane, index == view.answer_at)
+        rollout = rollouts[index]
+        if view.loaded and view.loaded.answers[index].thinking:
+            rollout = replace(rollout, text=rollout.text.partition(THINK_END)[2].strip())
+        lines += with_edge(lane_lines(rollout, width - 1, 1, group), index == view.answer_at)
     return lines
-
-
-def _with_bars(answer: Answer, shades: Values, head: Line, width: int) -> list[Line]:
-    """An answer's first line of tokens after long thinking, and their bars below it."""
-    indent, end = cells(head), answer.thinking + width
-    rows = token_rows(answer.texts, answer.thinking, end, max(2, width - indent - 1))
-    first, *more = (row.pieces for row in rows)
-    line = [*head, *((piece.text, "text") for piece in first)]
-    line.append(("…" if more or len(answer.texts) > end else "", "text"))
-    return [line, [(" " * indent, ""), *bars(shades, first)]]
 
 
 def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Line:
@@ -341,25 +312,21 @@ def dialogue_rows(answer: Answer, token: int, unfolded: bool, width: int) -> lis
         turn_spans = tuple(members)
         length = sum(span.chars for span in turn_spans)
         part, text = (text[:length], text[length:]) if turn < count - 1 else (text, "")
-        right = _turn_result(turn_spans)
-        left = width - cells(right)
-        start = turn_spans[0].start
-        if not (unfolded or turn == current):
-            line: Line = [(f"▸ {turn + 1:>2}  ", "text")]
-            line += [
-                (piece, "label" if is_reply else "text")
-                for piece, is_reply in flow(part, turn_spans, left - 8, 1)[0]
-            ]
-        else:
+        right, start = _turn_result(turn_spans), turn_spans[0].start
+        is_open = unfolded or turn == current
+        if is_open:
             tokens = sum(span.length for span in turn_spans if span.kind == "model")
-            head = f"▾ turn {turn + 1} of {count}, {tokens} token{'s' if tokens != 1 else ''}"
+            head = f"▾ turn {turn + 1} of {count}, {count_of(tokens, 'token')}"
             if count > 1 and not (unfolded and rows):
                 head += f"   space {'folds' if unfolded else 'unfolds'} all"
             line = [(head, "label")]
-        if right:
-            line += [(" " * max(1, left - cells(line)), ""), *right]
-        rows.append(TextRow(note=line, token=start, is_head=True))
-        for message in messages(part, turn_spans) if unfolded or turn == current else ():
+        else:
+            line = [(f"▸ {turn + 1:>2}  ", "text")]
+            for piece, is_reply in flow(part, turn_spans, width - cells(right) - 8, 1)[0]:
+                line.append((piece, "label" if is_reply else "text"))
+        note = justified(line, right, width) if right else line
+        rows.append(TextRow(note=note, token=start, is_head=True))
+        for message in messages(part, turn_spans) if is_open else ():
             rows += _message_rows(message, answer.texts, start, width)
     return rows
 
@@ -377,30 +344,28 @@ def _message_rows(
 ) -> Iterator[TextRow]:
     """The tokens of a turn, or its text if they are unknown; what the environment replied."""
     span = message.span
+    if span is not None and not message.is_reply and span.start + span.length <= len(texts):
+        yield from token_rows(texts, span.start, span.start + span.length, width)
+        return
+    lines = paragraph(message.text, width, 99, "text")
     if span is not None and message.is_reply:
         lines = _reply_lines(message, span, width)
-        yield from (TextRow(note=line, token=start) for line in lines)
-    elif span is None or span.start + span.length > len(texts):
-        lines = paragraph(message.text, width, 99, "text")
-        yield from (TextRow(note=line, token=start) for line in lines)
-    else:
-        yield from token_rows(texts, span.start, span.start + span.length, width)
+    yield from (TextRow(note=line, token=start) for line in lines)
 
 
 def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
     """What the environment replied, what it says about itself, and why it failed."""
-    lines = wrap(f"‹{message.text}›", width - 2, MAX_REPLY) if message.text else []
-    if message.has_calls:
-        lines = [clip(line, width - 2) for line in message.text.splitlines()[:MAX_REPLY]]
     info = [f"{name} {value}" for name, value in span.info.items()]
     if span.ms is not None:
         info.append(f"{span.ms:.0f} ms" if span.ms < 1000 else seconds(span.ms / 1000))
-    lines += [clip(f"{span.name}: {'   '.join(info)}", width - 2)] if info else []
-    errors = wrap(span.error, width - 2, 4) if span.error else []
-    return [
-        [(f"  {line}", colour)]
-        for colour, group in (("label", lines), ("bad", errors)) for line in group
-    ]  # fmt: skip
+    said = [f"‹{message.text}›"] * bool(message.text)
+    if message.has_calls:
+        said = message.text.splitlines()[:MAX_REPLY]
+    texts = [(text, 1 if message.has_calls else MAX_REPLY, "label") for text in said]
+    texts += [(f"{span.name}: {'   '.join(info)}", 1, "label")] * bool(info)
+    texts += [(span.error, 4, "bad")] * bool(span.error)
+    return [line for text, limit, style in texts
+            for line in paragraph(text, width, limit, style, ("  ", ""))]  # fmt: skip
 
 
 def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
@@ -434,7 +399,7 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
     texts: list[tuple[str, str]] = []
     if passes:
         last = passes[-1]
-        lines.append(_ratio_line(last, width))
+        lines.append(_ratio_line(last))
         if len(passes) > 1:
             ratios = ", ".join(short(loss.ratio, 3) for loss in passes)
             texts.append(("", f"in each pass: {ratios}"))
@@ -443,10 +408,8 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
         share = arithmetic(last, recipe, row.updates[-1], length=sum(loss_mask(row)),
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the objective: {share}"))
-    for name, text in [*texts, *notable(answer, recipe)]:
-        head = (f"{name:<{LABEL}}", "label")
-        lines += paragraph(text, width, 3, "text", head) if text else []
-    return lines
+        texts.append(("clipped", clipped_text(answer, recipe)))
+    return lines + labelled(texts, LABEL, width, 3)
 
 
 def _name(answer: Answer, token: int, of: str = "") -> str:
@@ -459,21 +422,18 @@ def probability_line(answer: Answer, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
     row = answer.row
     assert row is not None
-    stages = [
-        ("reference" if width >= 58 else "ref", row.reference), ("teacher", row.teacher),
-        ("sampled", () if row.old else row.sampler),
-        ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
-    ]  # fmt: skip
-    logprobs = [(name, values[token]) for name, values in stages if token < len(values)]
-    line = []
-    for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
-        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", "label")]
-        for index, (name, value) in enumerate(logprobs):
-            line += [
-                (f"{gap * (index > 0)}{name} ", "label"),
-                (probability(value, digits), "headline"),
-            ]
-        if cells(line) <= width:
+    stages = {
+        "ref": row.reference, "teacher": row.teacher, "sampled": () if row.old else row.sampler,
+        "old": row.old, "new": row.passes[-1] if row.passes else (), "after": row.after,
+    }  # fmt: skip
+    line: Line = []
+    for digits in (3, 2, 1):
+        line = [(f"{'prob.':<{LABEL}}", "label")]
+        for name, values in stages.items():
+            if token < len(values):
+                line += [(f"{name} ", "label"),
+                         (f"{probability(values[token], digits)}  ", "headline")]  # fmt: skip
+        if cells(line) <= width + 2:
             break
     return line
 
@@ -484,7 +444,7 @@ def probability(logprob: float, digits: int = 3) -> str:
     return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
 
 
-def _ratio_line(loss: TokenLoss, width: int) -> Line:
+def _ratio_line(loss: TokenLoss) -> Line:
     """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
     clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
     alarm = "bold series.clip"
@@ -493,20 +453,21 @@ def _ratio_line(loss: TokenLoss, width: int) -> Line:
     if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
         bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
         return [(name, "label"), ratio[0], (f"  {bounds}", "label"), ratio[1]]
-    size = max(21, min(32, width - LABEL - 28))
     span = (loss.high - loss.low) or 1.0
+    low, high = TRACK // 4, 3 * TRACK // 4
 
     def cell(value: float) -> int:
         """A value's position; the interval is in the middle half."""
-        part = 0.25 + (value - loss.low) / span / 2
-        return max(0, min(size - 1, round(part * (size - 1))))
+        position = round(low + (value - loss.low) / span * (high - low))
+        outside = (value > loss.high) - (value < loss.low)
+        if outside and low <= position <= high:  # by less than a cell
+            position = high + 1 if outside > 0 else low - 1
+        return max(0, min(TRACK, position))
 
-    low, high, at = cell(loss.low), cell(loss.high), cell(loss.ratio)
-    at += (loss.ratio > loss.high and at == high) - (loss.ratio < loss.low and at == low)
-    track = ["┈"] * size
+    track = ["┈"] * (TRACK + 1)
     track[low : high + 1] = f"├{'─' * (high - low - 1)}┤"
     track[cell(1.0)] = "┼"
-    track[at] = "◆"
+    track[cell(loss.ratio)] = "◆"
     track.insert(high + 1, short(loss.high))
     track.insert(low, short(loss.low))
     diamond = alarm if ratio[1][0] else "headline"
@@ -514,49 +475,30 @@ def _ratio_line(loss: TokenLoss, width: int) -> Line:
     return [(name, "label"), *line, ("  ", ""), *ratio]
 
 
-def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
-    """An answer's notable tokens: the clipped ones, and the one furthest from the reference."""
-    row, last, result = answer.row, answer.last, list[tuple[str, str]]()
+def clipped_text(answer: Answer, recipe: Recipe) -> str:
+    """The clipped tokens of an answer, and why the first is."""
+    row, last = answer.row, answer.last
     assert row is not None
-    if last:
-        sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
-        clipped = [(t, last[t]) for t in row.own if last[t].side != "free"]
-        names = [f"{_name(answer, t)} {sides[loss.side]}" for t, loss in clipped[:MAX_NAMED]]
-        text = ", ".join(names)
-        if len(clipped) > MAX_NAMED:
-            text += f" and {len(clipped) - MAX_NAMED} more"
-        if clipped:
-            first = clipped[0][1]
-            reason = blocked_by(first, recipe) or explanation(first, recipe, first_pass=False)
-            text += f"; {reason}"
-        result.append(("clipped", text or "no token"))
-    policy = newest(row)
-    if row.reference and len(policy) == len(row.reference):
-        gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
-        token = max(row.own, key=lambda t: abs(gaps[t]))
-        times = short(math.exp(min(50.0, abs(gaps[token]))), 3)
-        likely = "as likely" if gaps[token] > 0 else "less likely"
-        text = f"from the reference at {_name(answer, token)}: {times} times {likely}"
-        result.append(("far", "no token differs much from the reference" if times == "1" else text))
-    return result
+    sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
+    clipped = [token for token in row.own if last[token].side != "free"]
+    if not clipped:
+        return "no token"
+    first = last[clipped[0]]
+    reason = blocked_by(first, recipe) or explanation(first, recipe, first_pass=False)
+    names = [f"{_name(answer, token)} {sides[last[token].side]}" for token in clipped]
+    return f"{first_of(names, MAX_NAMED)}; {reason}"
 
 
-def heat_notes(view: View, changes: bool) -> list[str]:
+def heat_notes(view: View) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
-    shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
     none = "" if view.shades(view.answer_at) else "no "
-    here = " here" if none else ""
-    texts = (
-        []
-        if changes
-        else [f"heat {number}/{len(HEAT_MODES)}: {none}{shade}{here}", f"{none}{shade}"]
-    )
+    heat = f"heat: {none}{HEAT_NAMES[view.mode]}"
     if view.highlight is None:
-        return texts
+        return [heat]
     value = "" if view.measure == "clipped" else f" {short(view.highlight.value, 3)},"
     index, count = (view.highlights or ()).index(view.highlight), len(view.highlights or ())
-    note = f"{MEASURES[view.measure]}{value} {index + 1} of {count}"
-    return [f"{note} in the step · {text}" for text in texts[:1]] + [f"{note} in the step", note]
+    note = f"{MEASURES[view.measure]}{value} {index + 1} of {count} in the step"
+    return [f"{note} · {heat}", note]
 
 
 # -- rewards ------------------------------------------------------------------------------------
@@ -568,13 +510,11 @@ def reward_lines(view: View, width: int) -> list[Line]:
     if group is None or rollout is None:
         text = "What each reward function gave an answer, and why, appears here."
         return hint(text, width)
-    lines = [
-        [(pad("reward", width - 8), "label"), (f"{short(rollout.reward):>8}", "bold headline")]
-    ]
+    reward = (short(rollout.reward), "bold headline")
+    lines = [justified([("reward", "label")], [reward], width)]
     if rollout.advantage is not None:
-        push = f"bold {push_colour(rollout.advantage)}"
-        advantage = f"{signed(rollout.advantage):>8}"
-        lines.append([(pad("advantage", width - 8), "label"), (advantage, push)])
+        push = (signed(rollout.advantage), f"bold {push_colour(rollout.advantage)}")
+        lines.append(justified([("advantage", "label")], [push], width))
     largest = largest_by_reward(view.step.groups if view.step else ())
     lines += [[], *function_lines(rollout, largest, width)]
     lines += [[], *verdict_lines(verdicts(rollout, group))]
@@ -592,25 +532,17 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     """
     lines = []
     longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
-    wide = 8 if width >= longest + 15 else 5
     for reward in rollout.rewards:
-        full = 0
-        if reward.value is not None:
-            full = round(wide * min(1.0, abs(reward.value) / (largest.get(reward.name) or 1.0)))
-        colour = "series.reward" if (reward.value or 0) >= 0 else "bad"
-        name = pad(reward.name, max(6, min(longest, width - wide - 7)))
+        size = abs(reward.value or 0) / (largest.get(reward.name) or 1.0)
+        full = round(BAR * min(1.0, size))
+        name = pad(reward.name, max(6, min(longest, width - BAR - 7)))
+        bar = ("█" * full, "series.reward" if (reward.value or 0) >= 0 else "bad")
         value = "n/a" if reward.value is None else short(reward.value)
-        line = [
-            (f"{name} ", "label"),
-            ("█" * full, colour),
-            ("░" * (wide - full), "guide"),
-        ]
-        line.append((pad(value, max(4, width - cells(line)), ">"), "text"))
-        lines.append(line)
+        left = [(f"{name} ", "label"), bar, ("░" * (BAR - full), "guide")]
+        lines.append(justified(left, [(value, "text")], width))
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", "label")])
-        reason = paragraph(reward.reason, width - 2, 99, "text") if reward.reason else []
-        lines += [[("  ", ""), *part] for part in reason]
+        lines += paragraph(reward.reason, width, 99, "text", ("  ", "")) if reward.reason else []
     return lines
 
 

@@ -1,7 +1,6 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -27,9 +26,8 @@ from grpo_tui.app.inspector.measures import (
 )
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, bind, hidden
+from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -106,10 +104,7 @@ class GroupsPanel(ViewPanel):
             text = "The prompts of a step, with the mean reward of their answers, appear here."
             return hint(text, width)
         heading, *rows = render.group_lines(view, width)
-        foot = render.group_keys(view)
-        space = max(1, height - 1 - len(foot))
-        rows = self.around(rows, view.group_at, space)
-        return [heading, *rows, *([[]] * (space - len(rows))), *foot]
+        return [heading, *self.around(rows, view.group_at, max(1, height - 1))]
 
     def _paint_search(self, search: Search, width: int, height: int) -> list[Line]:
         self.title, self.note = "search", render.search_note(search, self.view.hit)
@@ -160,7 +155,7 @@ class AnswerPanel(ViewPanel):
             return hint(NO_RUN if view.step is None else NO_GROUPS, width)
         changes = view.diff and (view.earlier is not None or view.loaded is None)
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
-        self.note_first(*render.heat_notes(view, changes))
+        self.note_first(*(() if changes else render.heat_notes(view)))
         head = [render.answers_line(group.rollouts, view.answer_at, width)]
         if changes:
             return head + self._changes(width)
@@ -279,14 +274,8 @@ class RolloutsScreen(WorkbenchScreen):
                "The same prompt at a step that you type, or -50 for 50 steps earlier"),
         bind("d", "switch('diff')", "diff", "rollouts.diff",
              "Show the words that changed since this prompt was last sampled"),
-        hidden("greater_than_sign", "step(1)", "next step", "rollouts.step",
-               "Go to the next step of the run"),
-        hidden("less_than_sign", "step(-1)", "previous step", "rollouts.step_before",
-               "Go to the previous step"),
-        hidden("right_curly_bracket", "step(10)", "ten steps on", "rollouts.steps",
-               "Go ten steps on"),
-        hidden("left_curly_bracket", "step(-10)", "ten steps back", "rollouts.steps_before",
-               "Go ten steps back"),
+        *step_keys("step", "Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
+                   "rollouts.steps"),
         hidden("space", "switch('unfolded')", "unfold", "rollouts.unfold",
                "Unfold every turn of a dialogue and long thinking, or only what is at the cursor"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
@@ -492,16 +481,16 @@ class RolloutsScreen(WorkbenchScreen):
         """Ask for a step, and go to the same prompt there."""
         hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
                 "a prompt that was sampled once, a pinned one.")  # fmt: skip
-        self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
+        at = self.view.group.step if self.view.group else 0
+        self.ask_number(
+            "this prompt at another step", hint,
+            lambda text: int(text) + at * text.startswith(("+", "-")), self._visit_at,
+        )  # fmt: skip
 
-    def _typed_step(self, text: str | None) -> None:
-        typed, group = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip()), self.view.group
-        if typed is None or group is None:
-            if text is not None:
-                problem = f"“{text}” is no step" if text.strip() else "No step was typed"
-                self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
+    def _visit_at(self, at: int) -> None:
+        group = self.view.group
+        if group is None:
             return
-        at = int(f"{typed[1]}{typed[2]}") + (group.step if typed[1] else 0)
         visit = self.view.visit_near(at)
         if isinstance(visit, str):
             self.notify(visit)

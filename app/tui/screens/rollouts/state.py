@@ -408,23 +408,15 @@ class View:
     def visit_near(self, at: int) -> tuple[int, Origin, int] | str:
         """Step, origin and index of this prompt's visit nearest to a step, or why there is none.
 
-        A prompt without another visit leads to pinned ones. An earlier step never leads to a later
-        one, nor a later step to an earlier one.
+        A prompt without another visit leads to pinned ones.
         """
         step, group = self.step, self.group
         if step is None or group is None:
             return NO_GROUPS
         targets = [(v.step, v.origin, v.index) for v in self.visits if v.step != step.step]
-        if targets and at == step.step:
-            return f"This is step {at}."
         if not targets and step.origin != "pinned":
             targets = [(pinned, "pinned", 0) for pinned in step.steps_of["pinned"]]
-        if not targets:
-            return f"{ONCE}."
-        targets = [visit for visit in targets if (visit[0] <= step.step) == (at <= step.step)]
-        when = "before" if at <= step.step else "after"
-        nearest = min(targets, key=lambda visit: abs(visit[0] - at), default=None)
-        return nearest or f"This prompt was not sampled {when} step {step.step}."
+        return min(targets, key=lambda visit: abs(visit[0] - at), default=f"{ONCE}.")
 
     def changes(self) -> tuple[Change, ...]:
         """The words that changed since the same answer at the previous visit."""

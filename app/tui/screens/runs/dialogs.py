@@ -13,7 +13,8 @@ from textual.widgets import Input, Label
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.jobs.launch import start_queue_worker
-from grpo_tui.app.text.safe_text import cell_len, pad, safe
+from grpo_tui.app.text.safe_text import pad, safe
+from grpo_tui.app.text.words import first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item
 from grpo_tui.app.tui.keys import bind
@@ -52,27 +53,24 @@ class QueuePanel(ListPanel):
         return self.items[self.selected] if self.items else None
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """State, name, differing settings, and the run it became; below, a note that is cut."""
+        """State, name, differing settings, and the run it became; below, the whole note."""
         self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
         if self.item is None:
             return paragraph(EMPTY, width, height, "label")
-        note_width = max(1, width - 45)
-        details = []
-        if cell_len(self.item.note) > note_width:
-            details = [[], *paragraph(self.item.note, width, height // 2, "text")]
-        height -= len(details)
-        lines = []
+        note = paragraph(self.item.note, width, height // 2, "text") if self.item.note else []
+        blocks = []
         for index, item in enumerate(self.items):
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
             line = [
                 (pad(item.state, 11), "label"),
                 (pad(item.name or item.sweep or "run", 24), "headline"),
-                (pad(item.note or settings, note_width), "text"),
+                (pad(item.note or settings, max(1, width - 45)), "text"),
                 (pad(item.run or "", 10), "label"),
             ]
-            lines.append(list_row(line, width, selected=index == self.selected))
-        lines += [[]] * (height - len(lines))
-        return self.around(lines, self.selected, height) + details
+            blocks.append([list_row(line, width, selected=index == self.selected)])
+        height -= len(note)
+        lines = self.listed(blocks, height, self.selected)
+        return [*lines, *([[]] * (height - len(lines))), *note]
 
 
 class QueueScreen(Dialog[None]):
@@ -174,14 +172,13 @@ class RemoveDialog(Choice[str]):
     """Whether to archive or to delete runs."""
 
     def __init__(self, runs: Sequence[RunSummary]) -> None:
-        names = ", ".join(run.name or run.id for run in runs[:5])
-        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+        names = first_of([run.name or run.id for run in runs], 5)
         archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
         if all(run.archived for run in runs):
             archive = ("restore", "a", "bring back", "list them again")
         delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u "
                   "undoes it until the workbench closes")  # fmt: skip
-        super().__init__("remove runs" if len(runs) > 1 else "remove the run", f"{names}{more}",
+        super().__init__("remove runs" if len(runs) > 1 else "remove the run", names,
                          [archive, delete])  # fmt: skip
 
 

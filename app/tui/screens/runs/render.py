@@ -9,7 +9,8 @@ from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
-from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
     SPARK_WIDTH,
     Preview,
@@ -24,7 +25,15 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     plot_lines,
     step_axis,
 )
-from grpo_tui.app.tui.widgets.panel import Line, aligned, card, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import (
+    Line,
+    aligned,
+    card,
+    labelled,
+    list_row,
+    meter,
+    paragraph,
+)
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.values import (
@@ -71,9 +80,8 @@ def _name(run: RunSummary, view: View) -> Line:
 
 
 def _steps(run: RunSummary, _view: View) -> Line:
-    full = round(4 * min(1.0, run.step / run.total_steps)) if run.total_steps else 0
-    return [(f"{short(run.step)}/{short(run.total_steps)}", "text"),
-            (" " + "━" * full, "accent"), ("─" * (4 - full), "guide")]  # fmt: skip
+    share = run.step / run.total_steps if run.total_steps else 0
+    return [(f"{short(run.step)}/{short(run.total_steps)} ", "text"), *meter(share, 4)]
 
 
 def _age(run: RunSummary, view: View) -> Line:
@@ -164,41 +172,33 @@ COLUMNS: tuple[Column, ...] = (
 )  # fmt: skip
 SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
             "steps": "steps"}  # fmt: skip
-ORDER = (
-    "name", "tags", "recipe", "task", "model", "steps", "best reward", "curve", "held-out", "KL",
-    "clip", "tok/s", "age",
-)  # fmt: skip
 
 
 def fitting(width: int, view: View) -> tuple[Column, ...]:
-    """The columns that fit, in display order.
+    """The most important columns that fit.
 
     What the runs are sorted by comes first, then the user's columns, the best reward and the
     settings that differ, then the others; tags only if there are any.
     """
-    axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
-    settings = [f"={path}" for path in view.axes if path not in SHOWN_AS]
-    sort = view.sort.removeprefix("-")
-    hidden = set() if any(run.tags for run in view.runs) else {"tags"}
-    columns = [
-        *map(_added, view.columns), *COLUMNS[:2], *map(_added, settings),
-        *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
-    ]  # fmt: skip
-    columns.sort(key=lambda column: (column is not NAME, column.key != sort))
     longest = max((cell_len(run.name or run.id) for run in view.runs[:MEASURED]), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
-    columns = [name if column is NAME else column for column in columns]
-    chosen: dict[tuple[str, str], Column] = {}
-    left = width - 2
-    for column in columns:
-        key = column.title, column.key
-        if column.width < left and key not in chosen and column.title not in hidden:
-            chosen[key] = column
+    axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
+    columns = [
+        name, *map(_added, view.columns), COLUMNS[1],
+        *(_added(f"={path}") for path in view.axes if path not in SHOWN_AS),
+        *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
+    ]  # fmt: skip
+    by_key = {(column.title, column.key): column for column in columns}
+    if not any(run.tags for run in view.runs):
+        del by_key["tags", ""]
+    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[Column]()
+    for column in sorted(by_key.values(), key=lambda c: (c is not name, c.key != sort)):
+        if column.width < left:
+            chosen.append(column)
             left -= column.width + 1
     wider = replace(name, width=name.width + min(left, 14))
-    position = {title: index for index, title in enumerate(ORDER)}
-    return tuple(sorted((wider if column is name else column for column in chosen.values()),
-                        key=lambda column: position.get(column.title, 5.5)))  # fmt: skip
+    return tuple(wider if column is name else column
+                 for column in by_key.values() if column in chosen)  # fmt: skip
 
 
 def column_at(columns: Sequence[Column], x: int) -> Column | None:
@@ -216,8 +216,7 @@ def column_at(columns: Sequence[Column], x: int) -> Column | None:
 
 def table_note(view: View) -> str:
     """How many runs there are and why some are hidden, for the frame."""
-    count = len(view.runs)
-    runs = f"{count} run{'s' * (count != 1)}"
+    runs = count_of(len(view.runs), "run")
     parts = (
         f"filter {view.filter}" * bool(view.filter), "active only" * view.active_only,
         "archived too" * view.archived, f"by {view.group}" * bool(view.group),
@@ -288,17 +287,13 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
         lines += paragraph(text, width, 6, "warn")
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("changed settings", "label")]]
-        names = _name_width(width)
-        for path, value in preview.changed[: max(0, height - len(lines))]:
-            for index, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
-                name = pad("" if index else path, names)
-                lines.append([(f"{name} ", "label"), (part, "text")])
+        lines += labelled(preview.changed, _name_width(width), width)
     return lines[:height]
 
 
 def _name_width(width: int) -> int:
     """Cells of the names, before the values of settings and evaluations."""
-    return min(26, width * 3 // 5)
+    return min(27, width * 3 // 5)
 
 
 def _head(preview: Preview, width: int) -> list[Line]:
@@ -322,18 +317,15 @@ def _post_mortem(preview: Preview, width: int) -> list[Line]:
     if end is None:
         return []
     step = end.checkpoint_step
-    saved = (
-        f"checkpoint at step {step}, {end.steps_to_redo} steps to redo"
-        if step is not None
-        else "no checkpoint: it would start over"
-    )
+    saved = "no checkpoint: it would start over"
+    if step is not None:
+        saved = f"checkpoint at step {step}, {count_of(end.steps_to_redo, 'step')} to redo"
     seen = f"last seen {end.last_seen[:16].replace('T', ' ')} UTC" if end.last_seen else ""
     is_new = end.cause != preview.detail.summary.error  # which stands above
     texts = (f"ended: {end.cause}" if is_new else "", f"last step {end.last_step}", seen, saved)
     lines: list[Line] = [[]]
     lines += [line for text in texts if text for line in paragraph(text, width, 3, "text")]
-    resume = " from there" if step is not None else ""
-    lines.append([("r resume", "accent"), (resume, "label")])
+    lines.append([("r resume", "accent"), ("" if step is None else " from there", "label")])
     for log_line in end.log_lines[-3:]:
         lines += paragraph(DATE.sub(r"\1", log_line), width, 2, "label")
     return lines
@@ -365,15 +357,11 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
 
 def _evaluations(preview: Preview, width: int) -> list[Line]:
     """Held-out accuracy before and after training, for each sampling method."""
-    lines = []
+    entries = []
     for mode in ("greedy", "sampled"):
-        evaluations = [
-            evaluation.metrics for evaluation in preview.evaluations if evaluation.mode == mode
-        ]
-        values = [share(metrics["eval/accuracy"]) for metrics in evaluations
-                  if metrics.get("eval/accuracy") is not None]  # fmt: skip
-        if evaluations:
-            text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
-            name = pad(f"held-out, {mode}", _name_width(width))
-            lines.append([(f"{name} ", "label"), (text, "text")])
-    return lines
+        metrics = [item.metrics for item in preview.evaluations if item.mode == mode]
+        values = [share(item["eval/accuracy"]) for item in metrics
+                  if item.get("eval/accuracy") is not None]  # fmt: skip
+        text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
+        entries.append((f"held-out, {mode}", text if metrics else ""))
+    return labelled(entries, _name_width(width), width)

@@ -16,7 +16,6 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked
-from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.keys import bind, hidden, unbound
@@ -47,7 +46,7 @@ from grpo_tui.app.tui.screens.runs.state import (
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph, visible
 from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
@@ -100,9 +99,7 @@ class RunsTable(ViewPanel):
             return card_lines(view, width, height)
         if not view.loaded:
             return [[("reading the store", "label")]]
-        count, rows = len(view.rows), max(1, height - 1)
-        first = max(min(self._top, view.cursor), view.cursor - rows + 1)
-        self._top = max(0, min(first, count - rows))
+        self._top = visible([1] * len(view.rows), height - 1, view.cursor, top=self._top).start
         view = replace(view, now=self.now or time.time())
         return table_lines(view, self._top, width, height)
 
@@ -130,7 +127,7 @@ class PreviewPanel(ViewPanel):
             hint = "⏎ folds or unfolds the group, space marks its runs."
             if view.row is None:
                 hint = "The curves of a run appear here."
-            return [[(part, "label")] for part in wrap(hint, width, height)]
+            return paragraph(hint, width, height, "label")
         if preview is None or preview.detail.summary.key != run.key:
             return [[("reading", "label")]]
         return preview_lines(preview, width, height)

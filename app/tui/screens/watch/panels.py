@@ -35,7 +35,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, hint, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Bar, Line, hint, paragraph
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -95,12 +95,7 @@ class Curves(ChartStack, SnapshotList):
         """The charts that fit, row by row, in one column or two."""
         snapshot, charts = self.snapshot, self.charts
         if not charts:
-            text = "Curves begin after step 1."
-            if snapshot.status == "empty":
-                text = "The curves of a run appear here."
-            elif snapshot.reading:
-                text = "The run is being read."
-            return paragraph(text, width, 2, "label")
+            return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
         axis = 1 if height >= AXIS_FROM else 0
         count = 1 if self.alone else len(charts)
         columns, cells = self.columns(count), self.chart_width(count)
@@ -190,8 +185,8 @@ class Answers(SnapshotList):
         group = self.group
         if group is None:
             self.title, self.note = "answers", ""
-            text = render.no_answers(self.snapshot)
-            return hint(text, width)
+            text = "Answers appear here while they are sampled, one below the other."
+            return hint(render.waiting(self.snapshot, text), width)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
         self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
@@ -203,25 +198,20 @@ class Answers(SnapshotList):
         answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
         step = f"step {self.snapshot.groups_step}"
         self.note_first(f"{step} · {answers_note}" if answers_note else step, answers_note)
-        self._items = [None] * len(lines)
-        return lines + self._answers(group, width, height - len(lines))
+        return lines + self._answers(group, width, height - len(lines), above=len(lines))
 
-    def _answers(self, group: StepGroup, width: int, height: int) -> list[Line]:
+    def _answers(self, group: StepGroup, width: int, height: int, above: int) -> list[Line]:
         count = len(group.rollouts)
         if not count or height <= 0:
             return []
         needed = render.lines_needed(group, width - 1)
         spare = 1 if height // count > needed else 0
         rows = max(1, min(needed + spare, height // count))
-        visible = max(1, height // rows)
-        selected = self.selected
-        self._top = max(selected - visible + 1, min(self._top, selected, max(0, count - visible)))
-        lines = []
-        for index in range(self._top, min(count, self._top + visible)):
-            block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
-            lines += render.with_edge(block, self.has_focus and index == selected)
-            self._items += [index] * rows
-        return lines
+        blocks = []
+        for index in range(count):
+            lane = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
+            blocks.append(render.with_edge(lane, self.has_focus and index == self.selected))
+        return self.listed(blocks, height, self.selected, above)
 
     def action_open(self) -> None:
         """Open the selected answer."""
@@ -265,7 +255,6 @@ class Groups(SnapshotList):
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""
         snapshot, groups = self.snapshot, self.snapshot.groups
-        self._items = []
         if not groups:
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
@@ -278,24 +267,19 @@ class Groups(SnapshotList):
         foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
-        explain = sum(1 + bool(no_push_reason(group)) for group in groups) <= space
         blocks = []
         for index, group in enumerate(groups):
             focused = self.linked and index == selected
-            reason = no_push_reason(group) if explain else ""
+            reason = no_push_reason(group)
             marked = self.selected if index == selected and self.has_focus else None
-            line = render.group_line(group, table, number, cell, focused=focused,
-                                     marked=marked, explained=bool(reason))  # fmt: skip
+            line = render.group_line(group, table, number, cell, focused=focused, marked=marked)
             line += render.prompt_of(group, width - table, focused)
             blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
-        indices = visible([len(block) for block in blocks], space, selected, top=0)
-        lines = [*head, *(line for index in indices for line in blocks[index])]
-        self._items = [None] * len(head) + [index for index in indices for _ in blocks[index]]
+        lines = [*head, *self.listed(blocks, space, selected, above=len(head))]
         names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
-        step, hidden = snapshot.groups_step, len(groups) - len(indices)
-        more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")
-        self.note_first(*(more if hidden else ()), f"step {step}", f"{step}")
+        step, hidden = snapshot.groups_step, len(groups) - len({*self._items} - {None})
+        self.note_first(*[f"step {step} · {hidden} more"] * (hidden > 0), f"step {step}", f"{step}")
         return [*lines, *([[]] * (height - 1 - len(lines))), foot] if foot else lines
 
     def action_move(self, rows: int, columns: int) -> None:
@@ -362,18 +346,12 @@ class AlertsLog(SnapshotList):
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
         limit = max(ALERT_LINES, height // 4)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
-        top = max(selected - height + 1, min(self._top, selected, max(0, len(entries) - height)))
-        blocks = {
-            index: render.entry_lines(entry, self.has_focus and index == selected, width, limit,
-                                      active=index < active)
-            for index, entry in enumerate(entries[top : top + height], top)
-        }  # fmt: skip
-        while top < selected and sum(len(blocks[i]) for i in range(top, selected + 1)) > height:
-            del blocks[top]
-            top += 1
-        self._top = top
-        self._items = [index for index, block in blocks.items() for _ in block]
-        return [line for block in blocks.values() for line in block]
+        blocks = [
+            render.entry_lines(entry, self.has_focus and index == selected, width, limit,
+                               active=index < active)
+            for index, entry in enumerate(entries[: selected + height])
+        ]  # fmt: skip
+        return self.listed(blocks, height, selected)
 
     def action_open(self) -> None:
         """Explain the selected alert."""

@@ -30,7 +30,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     largest_push,
     last_step,
-    no_push_reason,
     reward_chart,
     signal_of,
     spent_in,
@@ -38,7 +37,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
-from grpo_tui.app.tui.widgets.panel import Line, Span, cells
+from grpo_tui.app.tui.widgets.panel import Line, Span, cells, justified, meter, paragraph
 from grpo_tui.experiments.values import AlertView, BoardRollout
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
@@ -78,11 +77,9 @@ def chart_lines(
         plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
         if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
             hints = []  # it is in the plot
-    hints += ["◂ moved it most"] if listed and snapshot.mover else []
     hints = [*extremes(curves[0], spec(chart.keys[0]).unit), *hints] if alone else hints
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
-    names = [name for name in (chart.title, chart.short) if name]
-    title = title_line(names, readouts, width, chosen=chosen, hints=hints)
+    title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
 
 
@@ -98,11 +95,10 @@ def extremes(series: Series, unit: str) -> list[str]:
 
 
 def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> list[Readout]:
-    """The value of each curve: the first, then that of the function that moved it most."""
-    mover = chart.names.index(snapshot.mover) if snapshot.mover in chart.names[1:] else -1
+    """The value of each curve; of the first also its change."""
     readouts = []
-    for i in sorted(curves, key=lambda i: (i != 0, i != mover)):
-        series, unit = curves[i], spec(chart.keys[i]).unit
+    for i, series in sorted(curves.items()):
+        unit = spec(chart.keys[i]).unit
         name = chart.names[i] if i < len(chart.names) else ""
         names = tuple(clip_middle(name, limit) for limit in NAME_CELLS)
         details = _details(series, unit, snapshot.step) if not (name or i) else ()
@@ -116,11 +112,9 @@ def _details(series: Series, unit: str, step: int) -> tuple[str, ...]:
     """A value's change, and the step of an old one, the longest first."""
     delta = change(series.value, series.delta, unit)
     delta = f" {delta}" if delta else ""
-    points = f"{delta} points" if delta and series.sparse and unit == "share" else delta
     if not series.sparse or series.last_step >= step:
-        return points, delta
-    old = f" at step {series.last_step}"
-    return points + old, delta + old, old, f" @{series.last_step}"
+        return (delta,)
+    return f"{delta} at step {series.last_step}", f" @{series.last_step}"
 
 
 def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
@@ -129,24 +123,22 @@ def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
     ends = [f"  {short(one.start)} → {short(one.value)}" for one in functions.values()]
     right = max(map(cell_len, ends), default=0)
     lines = []
-    for i, name in enumerate(functions):
+    for i, (name, end) in enumerate(zip(functions, ends, strict=True)):
+        moved = name == snapshot.mover and len(functions) > 1
         times = f" ×{short(weights[name])}" if name in weights else ""
-        mark = (" ◂" if name == snapshot.mover else "  ") if len(functions) > 1 else ""
-        room = width - 3 - right - cell_len(mark)
-        named = [(clip_middle(name, room - cell_len(times)), "text"), (times, "label")]
-        lines.append([
-            (" ━ ", curve_colour(chart, i + 1)), *named, (" " * (room - cells(named)), ""),
-            (ends[i].rjust(right), "headline" if name == snapshot.mover else "text"),
-            (mark, "accent"),
-        ])  # fmt: skip
+        space = width - 5 - right - cell_len(times)
+        left = [(" ━ ", curve_colour(chart, i + 1)), (clip_middle(name, space), "text"),
+                (times, "label")]  # fmt: skip
+        number = (end.rjust(right), "headline" if moved else "text")
+        lines.append(justified(left, [number, (" ◂" if moved else "  ", "accent")], width))
     return lines
 
 
 # -- answers ------------------------------------------------------------------------------------
 
-LEAD = 16  # cells before an answer's text, at least: its letter, push and reward
+PUSH, REWARD = 5, 5  # cells
+LEAD = 3 + 1 + PUSH + 1 + REWARD + 2  # cells before an answer's text: letter, push and reward
 MOST_LINES = 6
-PUSH_CELLS, REWARD_CELLS = 7, 6  # at most
 
 
 def arrow(advantage: float | None) -> str:
@@ -178,21 +170,12 @@ def _mark_colour(rollout: StepRollout) -> str:
     return colours.get(rollout.finish, usual)
 
 
-def push_and_reward(rollout: StepRollout) -> tuple[str, str]:
-    """An answer's push and reward, with fewer digits where they would be wide."""
-    if isinstance(rollout, BoardRollout):
-        return "", ""
-    push = signed(rollout.advantage) if rollout.advantage else ""
-    if len(push) > PUSH_CELLS:
-        push = narrow(rollout.advantage, PUSH_CELLS)
-    return push, clip(narrow(rollout.reward, REWARD_CELLS), REWARD_CELLS)
-
-
-def number_cells(group: StepGroup) -> tuple[int, int]:
-    """The cells of the pushes and of the rewards of a group's answers."""
-    numbers = [push_and_reward(rollout) for rollout in group.rollouts]
-    return (max([5, *(len(push) for push, _ in numbers)]),
-            max([4, *(len(reward) for _, reward in numbers)]))  # fmt: skip
+def push_of(rollout: StepRollout) -> str:
+    """An answer's advantage, with fewer digits where it would be wide."""
+    if isinstance(rollout, BoardRollout) or not rollout.advantage:
+        return ""
+    push = signed(rollout.advantage)
+    return push if len(push) <= PUSH else narrow(rollout.advantage, PUSH)
 
 
 def lane_lines(
@@ -200,48 +183,33 @@ def lane_lines(
     now: float = 0.0,
 ) -> list[Line]:  # fmt: skip
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
-    push_cells, reward_cells = number_cells(group)
-    lead_cells = LEAD - 9 + push_cells + reward_cells
     lead = [(f"{letter(rollout.index):>2} ", "text")]
     if isinstance(rollout, BoardRollout):
-        lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), "label"))
+        lead.append((f"{rollout.tokens:>7} tok".ljust(LEAD - 3), "label"))
     else:
         colour = push_colour(rollout.advantage, largest_push(group))
-        push, reward = push_and_reward(rollout)
-        lead.append((f"{arrow(rollout.advantage)}{push:>{push_cells}} ", f"bold {colour}"))
-        lead.append((f"{reward:>{reward_cells}}  ", "text"))
+        lead.append((f"{arrow(rollout.advantage)}{push_of(rollout):>{PUSH}} ", f"bold {colour}"))
+        lead.append((f"{clip(narrow(rollout.reward, REWARD), REWARD):>{REWARD}}  ", "text"))
     mark = end_mark(rollout, now)
-    lines = []
-    parts = text_rows(rollout, mark, width - lead_cells, rows)
-    for i, part in enumerate(parts):
-        start = lead if i == 0 else [(" " * lead_cells, "")]
-        last = i == len(parts) - 1
-        tail = [(mark, _mark_colour(rollout))] if last and mark else []
+    lines: list[Line] = []
+    for part in text_rows(rollout, mark, width - LEAD, rows):
         text = [(text, "label" if reply else "text") for text, reply in part]
-        lines.append([*start, *text, *tail])
+        lines.append([*([(" " * LEAD, "")] if lines else lead), *text])
+    lines[-1].append((mark, _mark_colour(rollout)))
     return lines + [[]] * (rows - len(lines))
 
 
 def text_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[list[Piece]]:
-    """An answer in at most `rows` lines, the last one with space for the mark."""
-    if width <= cell_len(mark) + 1:
+    """An answer in at most `rows` lines, with space for the mark behind them."""
+    width -= cell_len(mark)
+    text, growing = rollout.text, rollout.finish is None
+    if width <= 1:
         return [[]]
     if rollout.spans:
-        parts = flow(rollout.text, rollout.spans, width, rows) or [[]]
-        if sum(cell_len(text) for text, _ in parts[-1]) + cell_len(mark) > width:
-            parts = flow(rollout.text, rollout.spans, width - cell_len(mark), rows)
-        return parts
-    return [[(part, False)] for part in _plain_rows(rollout, mark, width, rows)]
-
-
-def _plain_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[str]:
-    growing = rollout.finish is None
+        return flow(text, rollout.spans, width, rows) or [[]]
     if rows == 1:
-        return [(clip_start if growing else clip)(rollout.text, width - cell_len(mark))]
-    parts = wrap(rollout.text, width, rows, keep_end=growing) or [""]
-    if cell_len(parts[-1]) + cell_len(mark) > width:
-        parts = wrap(rollout.text, width - cell_len(mark), rows, keep_end=growing)
-    return parts
+        return [[((clip_start if growing else clip)(text, width), False)]]
+    return [[(part, False)] for part in wrap(text, width, rows, keep_end=growing) or [""]]
 
 
 def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:
@@ -252,8 +220,8 @@ def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:
 
 def lines_needed(group: StepGroup, width: int) -> int:
     """The lines of the group's longest answer, at most `MOST_LINES`."""
-    width -= LEAD - 9 + sum(number_cells(group))
-    return max(len(text_rows(item, end_mark(item), width, MOST_LINES)) for item in group.rollouts)
+    return max(len(text_rows(item, end_mark(item), width - LEAD, MOST_LINES))
+               for item in group.rollouts)  # fmt: skip
 
 
 def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
@@ -268,15 +236,11 @@ def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
     return [*lines, []]
 
 
-def no_answers(snapshot: Snapshot) -> str:
-    """Why there are no answers yet."""
-    if snapshot.status == "empty":
-        return "Answers appear here while they are sampled, one below the other."
+def waiting(snapshot: Snapshot, text: str) -> str:
+    """What an empty panel says: what will be there, unless it is being read or never was."""
     if snapshot.reading:
         return "The run is being read."
-    if snapshot.status in ENDED:
-        return "No answers of this run are recorded."
-    return "The first answers arrive when the model is loaded."
+    return "Nothing of this is recorded." if snapshot.status in ENDED else text
 
 
 # -- groups -------------------------------------------------------------------------------------
@@ -303,34 +267,21 @@ def group_header(number: int, cell: int, answers: int, width: int) -> Line:
 
 def group_line(
     group: StepGroup, width: int, number: int, cell: int, *,
-    focused: bool = False, marked: int | None = None, explained: bool = False,
+    focused: bool = False, marked: int | None = None,
 ) -> Line:  # fmt: skip
-    """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
+    """One prompt: number, the pushes of its answers, the mean reward."""
     bright = "bold headline" if focused else "text"
-    spans = [
+    left = [
         (f"{group.index + 1:>{number - 2}}", bright),
         ("▸ " if focused else "  ", "accent"),
     ]
-    reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
-    if reason and cell_len(reason) + 2 <= size:
-        spans += _marked(f"= {reason}".ljust(size), cell, marked, "label")
-    elif cell:
-        spans += [_cell(rollout, cell, largest_push(group), rollout.index == marked)
-                  for rollout in group.rollouts]  # fmt: skip
+    if cell:
+        left += [_cell(rollout, cell, largest_push(group), rollout.index == marked)
+                 for rollout in group.rollouts]  # fmt: skip
     else:
-        spans.append((clip(_counts(group), width - number - MEAN - 1), bright))
+        left.append((clip(_counts(group), width - number - MEAN - 1), bright))
     mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
-    spans.append((" " * max(0, width - cells(spans) - MEAN), ""))
-    spans.append((f"{mean:>{MEAN}}", bright))
-    return spans
-
-
-def _marked(text: str, cell: int, marked: int | None, plain: str) -> Line:
-    """A reason in place of the answers' cells, with the cursor on the one that is marked."""
-    if marked is None:
-        return [(text, plain)]
-    start, end = marked * cell, (marked + 1) * cell
-    return [(text[:start], plain), (text[start:end], "headline on cursor"), (text[end:], plain)]
+    return justified(left, [(f"{mean:>{MEAN}}", bright)], width)
 
 
 def _counts(group: StepGroup) -> str:
@@ -347,15 +298,15 @@ def _cell(rollout: StepRollout, cell: int, largest: float, marked: bool) -> Span
     else:
         text = arrow(rollout.advantage)
         if cell == 7:
-            text += clip(push_and_reward(rollout)[0], 6).ljust(6)
+            text += push_of(rollout).ljust(6)
         colour = push_colour(rollout.advantage, largest)
     return text.ljust(cell), f"bold {colour} on cursor" if marked else colour
 
 
 def reason_line(reason: str, width: int) -> Line:
     """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
-    texts = (f"    └ {reason}: no push", f"  └ {reason}", f"  └ {reason.rpartition(', ')[2]}")
-    text = next((text for text in texts if cell_len(text) <= width), texts[-1])
+    text = f"    └ {reason}: no push"
+    text = text if cell_len(text) <= width else f"  └ {reason.rpartition(', ')[2]}"
     return [(clip(text, width), "label")]
 
 
@@ -386,7 +337,6 @@ def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
 
 # -- alerts and log -----------------------------------------------------------------------------
 
-ENTRY_LEAD = 12  # cells before an alert's text: mark, time, sign
 SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 
 
@@ -394,36 +344,20 @@ def entry_lines(
     entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
 ) -> list[Line]:
     """An alert or a line of the log, in at most so many lines."""
-    style, tail = "text", list[tuple[str, str]]()
+    style, when, (sign, colour) = "text", clock(entry.at), sign_of(entry.severity)
     if isinstance(entry, LogLine):
-        text, (sign, colour), limit = entry.text, sign_of(entry.severity), 1
+        text, limit = entry.text, 1
         style = "text" if entry.severity == "info" else colour
     elif not active:
         text, sign, colour = f"alert {_steps(entry)}, closed: {entry.explanation}", "·", "label"
     elif entry.muted:
-        text, sign, colour, style, limit = entry.explanation, "–", "label", "label", 1
-        tail = [("  muted in this run  ", "label"), ("x", "accent")]
-    else:
-        text, style = f"{safe(entry.explanation, ' ')} {safe(entry.remedy, ' ')}", "headline"
-        sign, colour = sign_of(entry.severity)
-        # a single line is for what the alert says; ⏎ tells the steps
-        tail = [(f" {_steps(entry)}" if limit > 1 else "", "label"), ("  ⏎", "accent")]
-    space = max(8, width - ENTRY_LEAD)
-    rows = wrap(safe(text, " "), space, limit) or [""]
-    if tail and len(rows) == limit:
-        rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
-    elif cell_len(rows[-1]) + cells(tail) > space:
-        rows.append("")
-        tail[:1] = [(text.lstrip(), style) for text, style in tail[:1]]
-    # what holds now comes before the newest line of the log, whenever it was raised
-    time_text = clock(entry.at)
-    if isinstance(entry, AlertView) and active:
-        time_text = f"{'muted' if entry.muted else 'open':>8}"
-    head = [(f"{time_text} ", "label"), (f"{sign} ", f"bold {colour}")]
-    indent = [(" " * (ENTRY_LEAD - 1), "")]
-    lines = [[*(indent if i else head), (row, style)] for i, row in enumerate(rows)]
-    lines[-1] += tail
-    return with_edge(lines, marked)
+        text, when, limit = entry.explanation, "muted", 1
+        sign, colour, style = "–", "label", "label"
+    else:  # comes before the newest line of the log, whenever it was raised
+        text, when, style = f"{entry.explanation} {entry.remedy}", "open", "headline"
+    head = (f"{when:>8} {sign} ", f"bold {colour}")
+    lines = paragraph(safe(text, " "), width - 1, limit, style, head)
+    return with_edge(lines or [[head]], marked)
 
 
 def _steps(alert: AlertView) -> str:
@@ -452,29 +386,22 @@ PHASE_NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "c
 
 def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Line]:
     """Whole sentences, as many as fit; only a first one that is too long is wrapped."""
-    lines = wrap(sentences[0], width - 4, height) if sentences else []
-    for sentence in map(safe, sentences[1:]):
-        space = width - 5 - cell_len(sentence)
-        index = next((i for i, line in enumerate(lines) if cell_len(line) <= space), None)
-        if index is not None:
-            lines[index] += f" {sentence}"
-        elif len(lines) < height and space >= -1:
-            lines.append(sentence)
+    text = ""
+    for sentence in sentences:
+        longer = f"{text} {sentence}".strip()
+        if not text or len(wrap(longer, width - 4, height + 1)) <= height:
+            text = longer
+    lines = wrap(text, width - 4, height) if text else []
     return [[(" ▸ " if i == 0 else "   ", "accent"), (line, "headline")]
             for i, line in enumerate(lines)]  # fmt: skip
 
 
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first."""
-    left = _phases(snapshot, now, width)
-    right = _numbers(snapshot)
-    used = cells(left)
-    while right and used + sum(len(text) + 2 for text in right) + 1 > width:
-        first, comma, _ = right.pop(0).partition(", ")
-        right = [first, *right] if comma else right
-    tail = "  ".join(right)
-    gap = max(int(bool(tail)), width - used - len(tail) - 1)
-    return [*left, (" " * gap, ""), (tail, "label"), (" ", "")]
+    left, right = _phases(snapshot, now, width), _numbers(snapshot)
+    while right and cells(left) + sum(len(text) + 2 for text in right) + 1 > width:
+        right.pop(0)
+    return justified(left, [("  ".join(right), "label"), (" ", "")], width)
 
 
 def _numbers(snapshot: Snapshot) -> list[str]:
@@ -484,10 +411,10 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     if snapshot.tokens_per_second:
         numbers.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
-        spent = spent_in(snapshot)
+        spent = spent_in(snapshot) if snapshot.active else {}
         slowest = max(spent, key=spent.__getitem__, default="")
-        part = f", {share(spent[slowest] / snapshot.step_seconds)} {slowest}" if spent else ""
-        numbers.append(f"{short(snapshot.step_seconds)} s/step{part if snapshot.active else ''}")
+        numbers += [f"{share(spent[slowest] / snapshot.step_seconds)} {slowest}"] if spent else []
+        numbers.append(f"{short(snapshot.step_seconds)} s/step")
     if snapshot.eta is not None and snapshot.active:
         numbers.append(f"{seconds(snapshot.eta)} left")
     return numbers
@@ -520,23 +447,16 @@ def _phases(snapshot: Snapshot, now: float, width: int) -> Line:
 
 
 def _usual_step(spent: dict[str, float], space: int) -> Line:
-    """The phases of a step, the slowest marked; the shortest join the others where it is narrow."""
+    """The phases of a step, the slowest marked; where it is narrow, the shortest are left out."""
     slowest = max(spent, key=spent.__getitem__, default="")
-    while True:
-        spans = []
-        for name, took in spent.items():
-            slow = name == slowest
-            spans += [
-                (f"  {name} ", "bold headline" if slow else "text"),
-                (seconds(took), "label"),
-                (" ◂ slowest" if slow else "", "accent"),
-            ]
-        folded = spent.keys() - {"other", slowest}
-        if not folded or cells(spans) <= space:
-            return spans
-        shortest = min(folded, key=spent.__getitem__)
-        spent = {**spent, "other": spent["other"] + spent[shortest]}
-        del spent[shortest]
+    parts = {
+        name: [(f"  {name} ", "bold headline" if name == slowest else "text"),
+               (seconds(took), "label"), (" ◂ slowest" if name == slowest else "", "accent")]
+        for name, took in spent.items()
+    }  # fmt: skip
+    while parts and sum(map(cells, parts.values())) > space:
+        del parts[min(parts, key=spent.__getitem__)]
+    return [span for part in parts.values() for span in part]
 
 
 def _running(snapshot: Snapshot, name: str, now: float) -> Line:
@@ -545,15 +465,7 @@ def _running(snapshot: Snapshot, name: str, now: float) -> Line:
     if board.phase_detail:
         spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:
-        full, empty = progress_bar(board.done / board.total, BAR)
-        spans += [(full, "accent"), (empty, "border"), (" ", "")]
+        spans += [*meter(board.done / board.total, BAR), (" ", "")]
     if board.phase_started and now >= board.phase_started:
         spans.append((f"{seconds(now - board.phase_started)} ", "label"))
     return spans
-
-
-def progress_bar(part: float, width: int) -> tuple[str, str]:
-    """The filled and the empty part of a progress bar."""
-    half = round(max(0.0, min(1.0, part)) * width * 2)
-    full = "━" * (half // 2) + ("╸" if half % 2 else "")
-    return full, "─" * (width - len(full))

@@ -15,9 +15,8 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
-from grpo_tui.app.tui.keys import bind, hidden, unbound
+from grpo_tui.app.tui.keys import bind, hidden, step_keys
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened, ScreenRequest
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
@@ -57,21 +56,12 @@ class WatchScreen(ControlScreen):
         hidden("p", "prompt(-1)", "previous prompt", "watch.previous",
                "Show the previous prompt of the step"),
         hidden("at", "seek_to", "step", "watch.step", "Go to a step that you type"),
-        bind("less_than_sign", "seek(-1)", "previous step", "watch.back",
-             "The step before, while the run continues; in a replay, go there", "< >"),
-        hidden("greater_than_sign", "seek(1)", "next step", "watch.forth", "The step after"),
-        hidden("left_curly_bracket", "seek(-10)", "ten steps back", "watch.back_far",
-               "Ten steps earlier"),
-        hidden("right_curly_bracket", "seek(10)", "ten steps on", "watch.forth_far",
-               "Ten steps later"),
+        *step_keys("seek", "Look", "watch.back", "watch.forth", "watch.back_far",
+                   "watch.forth_far", shown=True),
         bind("equals_sign", "pace(2)", "faster", "watch.faster", "Replay twice as fast", "- ="),
         hidden("minus", "pace(0.5)", "slower", "watch.slower", "Replay half as fast"),
-        unbound("freeze", "freeze view", "watch.freeze", "Freeze the view; the run continues"),
-        unbound("present", "latest step", "watch.present",
-                "Back to the step that the run is at; in a replay, to its end"),
     ]  # fmt: skip
 
-    frozen: reactive[bool] = reactive(False, repaint=False)
     prompt: reactive[int] = reactive(0, repaint=False)
     past: reactive[Snapshot | None] = reactive(None, repaint=False)  # the earlier step on screen
 
@@ -93,9 +83,9 @@ class WatchScreen(ControlScreen):
         yield AlertsLog("alerts · log", id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
-        """Pass the snapshot to the panels, unless the view is frozen."""
+        """Pass the snapshot to the panels."""
         if snapshot.head.id != self._run:
-            self._run, self.frozen = snapshot.head.id, False
+            self._run = snapshot.head.id
             self._return()
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.key_bar
@@ -122,8 +112,6 @@ class WatchScreen(ControlScreen):
         """Offer speed in a replay, what needs an engine elsewhere, and a way back from the past."""
         if action == "pace":
             return self.replay is not None
-        if action == "present":
-            return self.replay is not None or self.past is not None
         if action in ("checkpoint", "stop"):
             return self.replay is None
         return super().check_action(action, parameters)
@@ -135,7 +123,7 @@ class WatchScreen(ControlScreen):
                           on_groups=self.focused is self.query_one(Groups))  # fmt: skip
 
     def _draw(self) -> None:
-        if self.frozen or not self.is_mounted:
+        if not self.is_mounted:
             return
         state, answers, groups = self.state, self.query_one(Answers), self.query_one(Groups)
         self.query_one(NarratorLine).sentences = state.sentences
@@ -168,20 +156,6 @@ class WatchScreen(ControlScreen):
             self.query_one(Answers).prompt = self.query_one(Groups).prompt = self.prompt
             self._draw()
 
-    def watch_frozen(self, frozen: bool) -> None:
-        """Say that the view is frozen, or catch up."""
-        if frozen and self.is_mounted:
-            step = (self.past or self.snapshot).current_step
-            sentence = f"Only the view is frozen, in step {step}. esc unfreezes it."
-            self.query_one(NarratorLine).sentences = (sentence,)
-        self._draw()
-
-    def action_freeze(self) -> None:
-        if self.frozen or self.snapshot.active:
-            self.frozen = not self.frozen
-        else:
-            self.notify("The run has ended: there is nothing to freeze.")
-
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
         count = len(self.state.step.groups)
@@ -206,25 +180,12 @@ class WatchScreen(ControlScreen):
 
     def action_seek_to(self) -> None:
         """Ask for a step, and go there."""
-
-        def go(text: str | None) -> None:
-            if text is not None and text.strip().isdecimal():
-                self._go_to(int(text))
-            elif text is not None:
-                self.notify(f"“{text}” is no step: 21 is one.", markup=False)
-
-        self.app.push_screen(Ask("step", "The step to look at; esc returns to the present."), go)
-
-    def action_present(self) -> None:
-        """Return to the step that the run is at."""
-        if self.replay is not None:
-            self._go_to(self.snapshot.head.total_steps)
-        self._return()
+        hint = "The step to look at; esc returns to the present."
+        self.ask_number("step", hint, int, self._go_to)
 
     def action_escape(self) -> None:
-        """Unfreeze the view and return to the step that the run is at, before anything else."""
-        if (self.frozen or self.past is not None) and not self.query_one(FindBar).display:
-            self.frozen = False
+        """Return to the step that the run is at, before anything else."""
+        if self.past is not None and not self.query_one(FindBar).display:
             self._return()
         else:
             super().action_escape()

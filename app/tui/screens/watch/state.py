@@ -134,24 +134,23 @@ class Chart:
     names: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
     guide: str = ""
-    short: str = ""  # the title where it leaves no room for the limit
+
+
+def chart_of(key: str, family: str = "", guide: str = "") -> Chart:
+    """The chart of one metric, under its name."""
+    return Chart(spec(key).label, (key,), family=(family,) if family else (), guide=guide)
 
 
 FIXED = (
-    Chart("KL to reference", ("kl",), family=("kl",), guide="limit", short="KL"),
-    Chart("KL to teacher", ("teacher/kl",), family=("kl",)),
+    chart_of("kl", "kl", "limit"), chart_of("teacher/kl", "kl"),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
           ("entropy", "clip"), "alert at"),
-    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide="alert at"),
-    Chart("entropy", ("entropy",), family=("entropy",)),
-    Chart("answer length", ("completions/mean_length",), family=("length",)),
-    Chart("loss", ("loss",), family=("loss",)),
-    Chart("gradient norm", ("grad_norm",), family=("gradient",)),
-    Chart("learning rate", ("learning_rate",), family=("rate",)),
-    Chart("step time", ("step_time",), family=("time",)),
-    Chart("tokens per second", ("tokens_per_second",), family=("time",)),
-    Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
+    chart_of("completions/clipped_ratio", "clip", "alert at"), chart_of("entropy", "entropy"),
+    chart_of("completions/mean_length", "length"), chart_of("loss", "loss"),
+    chart_of("grad_norm", "gradient"), chart_of("learning_rate", "rate"),
+    chart_of("step_time", "time"), chart_of("tokens_per_second", "time"),
+    chart_of("memory/peak_gb", "memory"),
 )  # fmt: skip
 
 # The thresholds of alerts behind the guide lines.
@@ -163,7 +162,7 @@ def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...
 
     Without rewards the loss is what is watched.
     """
-    charts = (reward_chart(snapshot), *FIXED, *(Chart(spec(key).label, (key,)) for key in added))
+    charts = (reward_chart(snapshot), *FIXED, *map(chart_of, added))
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     first = "reward" if "reward" in snapshot.series else "loss"
     return tuple(

@@ -27,16 +27,13 @@ class Readout:
 
 
 def title_line(
-    names: Sequence[str], readouts: Sequence[Readout], width: int, *,
+    name: str, readouts: Sequence[Readout], width: int, *,
     chosen: bool, hints: Sequence[str] = (),
 ) -> Line:  # fmt: skip
-    """The chart's name, or a shorter one where a hint needs the room, hints, and the readouts."""
-    right = _readouts(readouts, width - cell_len(names[0]) - 2)
+    """The chart's name, the hints that fit, and the readouts."""
+    right = _readouts(readouts, width - cell_len(name) - 2)
     right = [(" ", ""), *right] if right else []
-    hint = f"  {hints[0]}" if hints else ""
-    used = cells(right) + 1
-    fitting = (name for name in names if cell_len(name + hint) + used <= width)
-    name = clip(next(fitting, names[0]), width - 3)
+    name = clip(name, width - 3)
     value_style = "bold headline" if chosen else "label"
     left = [("▸" if chosen else " ", "accent"), (name, value_style)]
     for hint in hints:

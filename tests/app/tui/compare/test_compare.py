@@ -14,7 +14,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
-from grpo_tui.app.tui.screens.compare.render import run_notes
+from grpo_tui.app.tui.screens.compare.render import crosshair_cell
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -59,7 +59,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
             assert f"{short(cell['best'])} @{cell['best_step']}" in row
             assert f" {short(cell['at'])} " in row
         kl = whole["metrics"]["kl"]["runs"][refs[1]]
-        assert re.search(rf"kl +\S+ @8 .*{re.escape(short(kl['last']))} @6", text)
+        assert re.search(rf"kl +\S+ .*{re.escape(short(kl['last']))} ", text)
     reader.close()
 
 
@@ -81,7 +81,7 @@ async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> N
         await pilot.press("end")
         await settled(pilot, screen)
         assert screen.view.x == 8
-        assert "brave-fox ended before" in frames.text(app)
+        assert re.search(r"■ brave-fox .* @6 ", frames.text(app))  # it ended before
         screen.action_common()
         assert screen.view.x == 6
         await pilot.press("at")
@@ -157,8 +157,7 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         choose(screen, "reward")
         await until(app, lambda: "raw reward" in frames.text(app))
         text = frames.text(app)
-        assert "holes: 4 of its values are NaN or infinite" in text
-        assert "begun never recorded reward" in text
+        assert re.search("✚ begun .*none", text)
         assert screen.view.x == 4
         frames.check(app)
         await pilot.press("down", "down", "end")
@@ -170,13 +169,12 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         screen.action_switch("log")
         await settled(pilot, screen)
         assert screen.view.metric == "kl"
-        assert "holes never recorded kl" in frames.text(app)
+        assert re.search("■ holes .*none", frames.text(app))
         read = screen.view.charts
         assert read is not None
         request = replace(read.request, metrics=("reward",))  # kl is still being read
         view = replace(screen.view, charts=replace(read, request=request))
-        assert run_notes(view) == []
-        assert re.search("■ .*none", frames.text(app))
+        assert crosshair_cell(view, view.runs[1])[0] == ""
 
 
 async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
@@ -231,7 +229,7 @@ def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_pat
     record(path, iter(begun), name="new")
     record(path, run_events(steps=2), name="old")
     with closing(StoreReader(path)) as reader:
-        alone, both = (load_comparison(reader, refs, "", "step", None).comparison
+        alone, both = (load_comparison(reader, refs, "", "step", None)
                        for refs in (["new"], ["new", "old"]))  # fmt: skip
     view = View().with_comparison(alone)
     assert view.metrics == ("eval/greedy/accuracy",)

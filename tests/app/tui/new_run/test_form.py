@@ -150,15 +150,14 @@ def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
 
 
 def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
-    def ran(name: str, seconds: float) -> SimpleNamespace:
-        metrics = {"step_time": SimpleNamespace(mean=seconds),
-                   "completions/mean_length": SimpleNamespace(mean=32.0)}  # fmt: skip
-        columns = {"rollout.prompts": 4, "rollout.group_size": 8}
-        return SimpleNamespace(name=name, model=BASE.model.path, step=9, metrics=metrics,
-                               columns=columns)  # fmt: skip
+    def ran(name: str, elapsed: float) -> SimpleNamespace:
+        metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
+        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed,
+                               metrics=metrics)  # fmt: skip
 
-    runs: Any = [ran("two", 3.0), ran("one", 5.0)]
+    runs: Any = [ran("two", 12.0), ran("one", 20.0)]
     got = cost(BASE, runs)
+    # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
     assert (got.seconds_per_step, got.source) == (3.0, "as in two, by the number of tokens")
 
 

@@ -1,6 +1,5 @@
 """Dialogues on Watch as they happen, and on Rollouts turn by turn."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,9 +115,6 @@ async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None
         assert seen == [0, 1, 4, 5, 8, 9, 12, 13, 13, 13]
         text = frames.text(app)
         assert "token 8 of 8" in text
-        # of replies the probabilities differ by e^6
-        (times,) = re.findall(r": (\S+) times", text)
-        assert float(times or 1) < 2
         await pilot.press("left", "left", "left")
         assert screen.view.token == 8
         assert screen.view.at_token(7).token == 5  # of a reply: the token before it

@@ -1,6 +1,5 @@
 """What Rollouts says about held-out answers, strips of visits, rewards and verdicts is true."""
 
-import math
 import random
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,17 +11,14 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
-from grpo_engine.config.recipes import recipe
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
     history_line,
-    notable,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
-    Answer,
     View,
     load_group,
     load_step,
@@ -31,9 +27,8 @@ from grpo_tui.app.tui.screens.rollouts.state import (
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.values import GroupView, TokenRow
+from grpo_tui.experiments.values import GroupView
 from tests.app import frames
-from tests.app.inspector.test_groups import rollout
 from tests.app.inspector.test_inspector import term
 from tests.app.rest import until
 from tests.app.script import CONFIG, answer, scored
@@ -136,16 +131,6 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
     with_reader.close()
 
 
-def test_an_answer_as_likely_as_under_the_reference_has_no_token_far_from_it() -> None:
-    row = TokenRow(index=0, ids=(1, 2), sampler=(), old=(-0.5, -0.2), reference=(-0.5, -0.2))
-    one = Answer(rollout=rollout(0), texts=("<", ">"), row=row)
-    assert notable(one, recipe("grpo")) == [("far", "no token differs much from the reference")]
-    moved = replace(row, old=(-0.5, -0.2 - math.log(2)))
-    assert notable(replace(one, row=moved), recipe("grpo")) == [
-        ("far", "from the reference at 2 “>”: 2 times less likely")
-    ]
-
-
 async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     handle = start_run(path, build(CONFIG), name="otter")
@@ -185,30 +170,27 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     assert "→" not in said([history_line(history, history[0], 100, live=True)])  # nothing before it
 
 
-@pytest.mark.parametrize("width", [52, 60, 100])
-def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> None:
+def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:
     for ratio in (0.01, 0.79, 0.8, 1.0, 1.1, 1.2, 1.21, 50.0):
-        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width)
+        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"))
         drawn = said([line])
-        assert len(drawn) <= width
+        assert len(drawn) <= 52
         before, _, rest = drawn.partition(".8")
         between, _, after = rest.partition("1.2")
         parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
         assert all(("◆" in part) is there for there, part in parts), drawn
 
 
-def test_the_nearest_visit_is_on_the_side_that_was_typed_or_a_pinned_one(store: Path) -> None:
+def test_the_nearest_visit_is_one_of_the_prompt_or_a_pinned_one(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
 
         def view(step: int, origin: ev.Origin) -> View:
             at = load_step(reader, run_info(reader, 1), step, origin)
             return View(step=at, detail=load_group(reader, at, at.groups[0]))
 
-        first, pinned, last = (view(step, "pinned") for step in (2, 4, 6))
+        first, pinned = (view(step, "pinned") for step in (2, 4))
         once = view(3, "train")
-    assert first.visit_near(1) == "This prompt was not sampled before step 2."
-    assert pinned.visit_near(3) == (2, "pinned", 0)
+    assert first.visit_near(1) == (4, "pinned", 0)
+    assert pinned.visit_near(2) == (2, "pinned", 0)
     assert pinned.visit_near(60) == (6, "pinned", 0)
-    assert pinned.visit_near(4) == "This is step 4."
-    assert last.visit_near(7) == "This prompt was not sampled after step 6."
     assert once.visit_near(1) == (2, "pinned", 0)

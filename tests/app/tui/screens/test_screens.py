@@ -188,7 +188,7 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
 ) -> None:
     app = Workbench(tmp_path / "none.db", mode=mode, preferences=Preferences())
     words = {"runs": ("two-minute starter run", "recorded run"), "new_run": ("2 New",),
-             "watch": ("No run is open", "Press 1", "The curves of a run appear here"),
+             "watch": ("No run is open", "Press 1", "Curves appear here after step 1"),
              "rollouts": ("No run is open",),
              "compare": ("5 Compare",)}  # fmt: skip
     async with app.run_test(size=size) as pilot:

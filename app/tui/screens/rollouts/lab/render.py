@@ -14,7 +14,7 @@ from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.measures import Values, shades
 from grpo_tui.app.text.numbers import share, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked as last_question
-from grpo_tui.app.text.safe_text import cell_len, pad
+from grpo_tui.app.text.safe_text import cell_len, clip, pad
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
@@ -39,13 +39,12 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         new, old = getattr(recipe, name), getattr(base, name)
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
         before = f"  was {value_text(old)}" if new != old else ""
-        before = before if cell_len(text + before) <= width - column else ""
         style = "bold " * current + ("accent" if new != old else "text")
-        line = [(pad(names[index], column), "label"), (text + before, style)]
+        line = [(pad(names[index], column), "label"), (clip(text + before, width - column), style)]
         lines.append(list_row(line, width, selected=current))
     count = len(differences(base, recipe))
-    text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
-    return [*lines, [], [(text if count else "unchanged", "label")]]
+    text = f"{count} changed from the run" if count else "unchanged"
+    return [*lines, [], [(text, "label")]]
 
 
 def table_lines(view: LabView, width: int) -> list[Line]:
@@ -59,13 +58,9 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     for index, (recipe, name) in enumerate((
         (view.base, "the run"), (view.recipe, name_of(view.recipe, view.base)),
     )):  # fmt: skip
-        line = [
-            ("● " if index else "○ ", colour_of(index)),
-            (pad(name, name_width - 2), "text"),
-        ]
+        line = [(f"{'○●'[index]} ", colour_of(index)), (pad(name, name_width - 2), "text")]
         for value, old in zip(_measures(view, recipe), before, strict=True):
-            differs = value not in (old, "…")
-            style = "bold accent" if differs else "text"
+            style = "text" if value in (old, "…") else "bold accent"
             line.append((pad(value, column, ">"), style))
         lines.append(line)
     return lines
@@ -111,7 +106,7 @@ def chart_lines(view: LabView, width: int, height: int) -> list[Line]:
 def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     title, unit = MEASURES[measure]
     first, last = view.steps[0], view.steps[-1]
-    wide, tall = width - LABELS, height - 2
+    wide = width - LABELS
     curves: list[Curve] = []
     for index, recipe in enumerate((view.base, view.recipe)):
         values = {step: value for step, effect in view.curve(recipe).items()
@@ -121,13 +116,10 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
         curves.append(Curve(trace, colour_of(index)))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
-    ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)
     if not view.pending and not any(curve.trace.columns for curve in curves):
-        title, ends = f"{title}: unknown", ""
-    rows = plot_lines(plot(curves, scale, wide, tall), scale)
-    return [
-        [(pad(" " + title, width), "label")], *rows, [(pad(" " * LABELS + ends, width), "label")],
-    ]  # fmt: skip
+        title += ": unknown"
+    rows = plot_lines(plot(curves, scale, wide, height - 1), scale)
+    return [[(pad(" " + title, width), "label")], *rows]
 
 
 def group_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -137,58 +129,50 @@ def group_lines(view: LabView, width: int, height: int) -> list[Line]:
     for group in view.groups:
         effects = [view.outcomes[r].effect(group.index) for r in (view.base, view.recipe)]
         prompt = pad(last_question(group.prompt_text), space) if space > 23 else ""
-        rows.append((f"{group.index + 1:3} {prompt}", [
-            [("yes" if effect.with_signal else "no") for effect in effects],
-            [with_unit(effect.measures[0], "share") for effect in effects],
-            [with_unit(effect.measures[2], "") for effect in effects],
-        ]))  # fmt: skip
+        rows.append((f"{group.index + 1:3} {prompt}", {
+            "signal": ["yes" if effect.with_signal else "no" for effect in effects],
+            "clipped": [share(effect.measures[0]) for effect in effects],
+            "mean push": [short(effect.measures[2]) for effect in effects],
+        }))  # fmt: skip
     selected = view.groups.index(view.group) if view.group in view.groups else 0
-    headings = ("signal", "clipped", "mean push")
-    return _before_after(headings, rows, selected, "groups", width, height)
+    return _before_after(rows, selected, width, height)
 
 
 def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     """One row per answer of the group: advantage, clipped share and push."""
     assert view.group is not None
-    digits = 2 + (width >= 57)
     outcomes = [
         view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)
     ]
     rows = [
-        (f" {letter(index)} ", [
-            [signed(effect.advantage) for effect in effects],
-            [share(effect.measures[0] or 0.0) for effect in effects],
-            [signed(effect.push, digits) for effect in effects],
-        ])
+        (f" {letter(index)} ", {
+            "advantage": [signed(effect.advantage) for effect in effects],
+            "clipped": [share(effect.measures[0] or 0.0) for effect in effects],
+            "push in the loss": [signed(effect.push, 2 + (width >= 57)) for effect in effects],
+        })
         for index, *effects in zip(view.answers, *outcomes, strict=True)
     ]  # fmt: skip
-    headings = ("advantage", "clipped", "push in the loss")
-    return _before_after(headings, rows, view.answer_at, "answers", width, height)
+    return _before_after(rows, view.answer_at, width, height)
 
 
 def _before_after(
-    headings: Sequence[str], rows: Sequence[tuple[str, Sequence[Sequence[str]]]], selected: int,
-    noun: str, width: int, height: int,
-) -> list[Line]:  # fmt: skip
-    """A table whose cells are `before → after`; rows that do not fit are counted."""
-    widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
-    columns = [pad(name, sum(pair) + 3, "^") for name, pair in zip(headings, widths, strict=True)]
-    indent = len(rows[0][0]) if rows else 0
-    lines = [[(" " * indent + "".join(columns), "label")]]
-    indices = visible([1] * len(rows), height - 1 - (len(rows) >= height), selected)
-    for index in indices:
-        name, pairs = rows[index]
+    rows: Sequence[tuple[str, dict[str, list[str]]]], selected: int, width: int, height: int
+) -> list[Line]:
+    """A table whose cells are `before → after`, as many rows as fit."""
+    if not rows:
+        return []
+    cell = 8 if width >= 57 else 5
+    name, columns = rows[0]
+    heads = (pad(column, 2 * cell + 3, "^") for column in columns)
+    lines = [[(" " * len(name) + "".join(heads), "label")]]
+    for index in visible([1] * len(rows), height - 1, selected):
+        name, columns = rows[index]
         line = [(name, "text")]
-        for (before, after), (left, right) in zip(pairs, widths, strict=True):
-            style = "bold accent" if before != after else "label"
-            line += [
-                (pad(before, left, ">"), "text"),
-                (" → ", "label"),
-                (pad(after, right), style),
-            ]
+        for before, after in columns.values():
+            style = "label" if after == before else "bold accent"
+            line += [(f"{before:>{cell}}", "text"), (" → ", "label"), (f"{after:<{cell}}", style)]
         lines.append(list_row(line, width, selected=index == selected))
-    more = len(rows) - len(indices)
-    return [*lines, [(f"… and {more} more {noun} (↑↓)", "label")]] if more else lines
+    return lines
 
 
 def token_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -248,21 +232,18 @@ def missing_lines(view: LabView, width: int) -> list[Line]:
 
 def notes(view: LabView, width: int, limit: int) -> list[Line]:
     """What the numbers say exactly, and what they cannot say."""
-    before, after = view.effect(view.base), view.effect(view.recipe)
-    parts = []
+    before, parts = view.effect(view.base), []
     if names := undetermined(view.recipe, view.base):
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
     if view.recipe.pays_in_reward:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
-    exact = "The rest is exact" if parts or (after and after.missing) else "Exact"
-    parts.append(f"{exact} for the stored answers, by the loss itself, in each step's last pass.")
-    parts.append("Later steps would have had another policy and other answers.")
+    parts.append("Exact for the stored answers, by the loss itself, in each step's last pass. "
+                 "Later steps would have had another policy and other answers.")  # fmt: skip
     if view.left_out and view.scope == "steps":
         count = len(view.steps)
         parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
-    if before and before.tokens and before.highest == before.lowest:
-        parts.append("Every ratio is 1: with one pass, no bound is reached.")
-    elif before and before.tokens:
+    if before and before.tokens:
         low, high = short(before.lowest, 3), short(before.highest, 3)
-        parts.append(f"The run's ratios are from {low} to {high}.")
+        parts.append("Every ratio is 1: with one pass, no bound is reached." if low == high
+                     else f"The run's ratios are from {low} to {high}.")  # fmt: skip
     return paragraph(" ".join(parts), width, limit, "label")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_engine.config import recipes
 from grpo_engine.config.custom import Custom
+from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.inspector.lab import (
     Effect,
@@ -209,13 +210,7 @@ def start_of(other: Recipe, base: Recipe) -> Recipe:
 
 def value_text(value: Any) -> str:
     """Format a setting's value; `off` if there is none."""
-    if value is None:
-        return "off"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Custom):
-        return value.short
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return value.short if isinstance(value, Custom) else as_text(value) or "off"
 
 
 def name_of(other: Recipe, base: Recipe) -> str:

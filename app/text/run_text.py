@@ -1,0 +1,16 @@
+"""A run in one line."""
+
+from collections.abc import Sequence
+
+from grpo_tui.app.text.numbers import short
+from grpo_tui.experiments.values import RunSummary
+
+
+def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
+    """Describe a run in a list, first how its settings differ."""
+    reward = run.metrics.get("reward")
+    best = f"best reward {short(reward.best)}" if reward and reward.best is not None else ""
+    sweep = f"sweep {run.sweep}" if run.sweep else ""
+    parts = (*changes, run.status, f"step {run.step}", best, f"seed {run.seed}", sweep,
+             run.recipe, run.task, *run.tags, run.note)  # fmt: skip
+    return " · ".join(filter(None, parts))
