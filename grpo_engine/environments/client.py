@@ -228,12 +228,9 @@ class EnvironmentClient:
                 self._replied(episode, method, result)
 
     def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
-        message = failure.message + failure.remedy
-        if failure.cause == "timeout":
-            message = f"took longer than rewards.time_limit {self._time_limit:g} s"
         episode.last = EnvironmentReply(
             name=episode.environment.name, ms=1000 * seconds,
-            error=f"{method}: {message}{failure.at}",
+            error=f"{method}: {failure}{failure.remedy}",
         )  # fmt: skip
         if method == "step":
             self._replies[episode.slot] = episode.last

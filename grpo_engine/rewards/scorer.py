@@ -26,13 +26,9 @@ from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
-REMEDIES = {
-    "timeout": "Make the function faster, or raise rewards.time_limit.",
-    "no_score": "These answers get no score. If it goes on, see whether the judge's server runs.",
-    "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
-}
+NO_SCORE = "These answers get no score. If it goes on, see whether the judge's server runs."
 UNJUDGED = "left out, because a judge gave no score"
-REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."
+REMEDY = "Try it with `grpo-tui rewards test`; its output is in rewards.log of the run's folder."
 
 
 def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
@@ -345,7 +341,7 @@ def alerts_of(
         alert = Alert(
             "error" if cause in ("exception", "crash") else "warning",
             f"{str(problems_of_cause[0]).removesuffix('.')}.{_answer(answers)}",
-            REMEDIES.get(cause, REMEDY),
+            NO_SCORE if cause == "no_score" else REMEDY,
         )
         yield raised(step, f"reward_{cause}", alert)
 

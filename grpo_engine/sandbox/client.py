@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from grpo_engine.control import StopNow
 from grpo_engine.sandbox.local import Local
 from grpo_engine.sandbox.process import DiedError, Process
-from grpo_engine.sandbox.report import Failure
+from grpo_engine.sandbox.report import Failure, timeout
 
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
@@ -57,7 +57,7 @@ class Result:
     failure: Failure | None = None
     seconds: float = 0.0
 
-    def value_or(self, error: type[Exception]) -> Any:
+    def value_or(self, error: Callable[[str], Exception]) -> Any:
         """What the call returned; if it failed, raises an error that says why."""
         if self.failure:
             raise error(self.failure.message)
@@ -150,17 +150,6 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def log(self) -> Path:
-        return self._folder / f"{self._workers[0].name}.log"
-
-    def describe(self, failure: Failure) -> str:
-        """The failure of a call, with the last line of what its process wrote if that ended."""
-        if failure.cause in ("exception", "loading") or not self.log.exists():
-            return failure.message
-        lines = self.log.read_text(errors="replace").split("\n")
-        return ": ".join([failure.message, *[line for line in lines if line.strip()][-1:]])
 
     def close(self, grace: float = 0.0, *, idle: bool = True) -> None:
         """Let the processes exit within so many seconds, then end all that they started.
@@ -281,24 +270,13 @@ class Sandbox:
         call = sent.call
         worker.suspects.discard(call)
         if failure and call.loads:
-            message = self._not_loaded(call.loads, failure, sent.limit)
+            message = str(failure)
+            if failure.cause != "exception" or failure.traceback:  # else it names what it is about
+                message = f"{call.loads} cannot be loaded: {message}\n{failure.traceback}".strip()
             failure = Failure(cause="loading", message=message)
         self._results.append(Result(call=call, value=value, failure=failure, seconds=seconds))
         if failure and call in self._setup:
             self._fail(worker, failure)
-
-    def _not_loaded(self, what: str, failure: Failure, limit: float) -> str:
-        """Why something that a process loads at its start could not be."""
-        if failure.cause == "exception":
-            prefix = f"{what} cannot be loaded: " if failure.traceback else ""
-            return f"{prefix}{failure.message}{failure.at}{failure.trace}"
-        if failure.cause == "timeout":
-            return (
-                f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
-                f"import, or raise rewards.time_limit"
-            )
-        remedy = failure.remedy or f"; see {self.log}"
-        return f"loading {what} {failure.message}{failure.at}{remedy}"
 
     def _fail(self, worker: _Worker, failure: Failure) -> None:
         """Fail all calls of a process that cannot be started."""
@@ -316,15 +294,16 @@ class Sandbox:
             worker.measured = now
             if process.has_more(worker.memory):
                 failure = _needs_more(worker)
-        if any(now > sent.begun + sent.limit + SLACK for sent in worker.sent.values()):
-            failure = Failure(cause="timeout")
+        for sent in worker.sent.values():
+            if now > sent.begun + sent.limit + SLACK:
+                failure = timeout(sent.limit)
         if failure:
             location = process.hung_at() if len(worker.sent) == 1 else ""
             self._lost(worker, replace(failure, location=location))
 
     def _died(self, worker: _Worker, error: DiedError) -> None:
-        message = f"ended its process, which {error}"
-        self._lost(worker, Failure(cause="crash", message=message, location=error.location))
+        message, location = f"its process {error}", error.location
+        self._lost(worker, Failure(cause="crash", message=message, location=location))
 
     def _lost(self, worker: _Worker, failure: Failure) -> None:
         """The process is lost: the only call did it; of several, each is tried alone."""

@@ -31,18 +31,10 @@ def build(config: TaskConfig) -> Task:
 
 def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
-    call = Call("read", arguments, LIMIT_S)
+    call = Call("read", arguments, LIMIT_S, loads=config.name)
     with (
         scratch("verifiers") as folder,
         Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter, memory=inf) as sandbox,
     ):
         result = sandbox.ask(call)
-        failure = result.failure
-        if failure is None:
-            return list(result.value)
-        if failure.cause == "timeout":
-            failure = replace(failure, message=f"gave no data within {LIMIT_S:g} s")
-        message = sandbox.describe(failure)
-    if failure.cause == "exception":
-        raise DataError(message, "task.name", "task.interpreter")
-    raise DataError(f"{config.name}: {message}", "task.interpreter")
+    return list(result.value_or(lambda text: DataError(text, "task.name", "task.interpreter")))

@@ -59,13 +59,10 @@ def show(
     from grpo_engine.rewards.load import GIVEN, load_reward
 
     loaded = load_reward(name, {})
-    parameters = {}
-    if loaded.required or loaded.parameters:
-        parameters = dict(inspect.signature(loaded.function).parameters)
     needs = [column for column in loaded.required if column not in GIVEN]
     options = {
         key: parameter.default
-        for key, parameter in parameters.items()
+        for key, parameter in loaded.parameters.items()
         if key not in GIVEN and parameter.default is not parameter.empty
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
@@ -164,7 +161,7 @@ def _score(
                 )
         except RewardError as error:
             # the log goes with the folder, so that what it says is said here
-            raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
+            raise RewardError(f"{error}{_tail(log)}") from error
         return title, outcome, _text_of(log)  # all of it, now that the process has ended
 
 

@@ -434,7 +434,7 @@ def test_a_key_that_no_header_can_have_is_refused_without_it(
 
 def test_the_columns_of_a_rubric_are_required(tmp_path: Path) -> None:
     name = write_rubric(tmp_path / "r.yaml", "http://h/v1", columns=["solution", "two words"])
-    assert load_reward(name, {}).required[-2:] == ("solution", "two words")
+    assert load_reward(name, {}).required[-2:] == ["solution", "two words"]
 
 
 def test_the_key_goes_with_the_request_and_is_cut_out_of_what_comes_back(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.rewards.returned import read_scores
 from grpo_engine.rewards.scorer import steps_of
 from grpo_engine.rollouts.types import Rollout
@@ -237,30 +238,30 @@ def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
 def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
     import numpy as np
 
-    assert read_scores(np.array([1, 0.5]), 2).values == [1.0, 0.5]
-    assert read_scores([np.float32(1), True], 2).values == [1.0, 1.0]
-    assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
-    assert read_scores({"a": 1}, 1).problems[0].cause == "type"
-    assert read_scores([[(1, 2, 3)]], 1).problems[0].cause == "type"
+    assert read_scores(np.array([1, 0.5]), 2) == [1.0, 0.5]
+    assert read_scores([np.float32(1), True], 2) == [1.0, 1.0]
+    assert read_scores((x for x in (1, None)), 2) == [1.0, None]
+    for steps in ([(1, 2, 3)], [(-1, 0.5)], [(1.5, 0.5)], [5], ["ab"]):
+        (problem,) = read_scores([steps], 1)
+        assert isinstance(problem, RewardProblem)
+        assert problem.cause == "type"
 
 
 @given(st.floats() | st.integers(), st.floats(-1e9, 1e9))
 def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
     item: float, weight: float
 ) -> None:
-    read = read_scores([item, 1.0], 2, weight)
-    (value, other), odd = read.values, read.problems
+    value, other = read_scores([item, 1.0], 2, weight)
     assert other == 1.0
-    if value is None:
-        (problem,) = odd
-        assert (problem.completion, problem.cause) == (0, "value")
-        assert "scored None" in problem.message
+    (steps,) = read_scores([[(0, item), (1, 1.0)]], 1, weight)
+    if isinstance(value, RewardProblem):
+        assert value.cause == "value"
+        assert "scored None" in value.message
+        assert steps == value
     else:
-        assert (value, odd) == (float(item), [])
+        assert value == float(item)
         assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
-    steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
-    assert (steps.values[0] is None) == (value is None)
-    assert [problem.cause for problem in steps.problems] == (["value"] if value is None else [])
+        assert steps == ((0, value), (1, 1.0))
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
