@@ -1,6 +1,7 @@
 """The environments in the sandbox: loads them and makes the calls of their episodes."""
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -17,12 +18,12 @@ from grpo_engine.environments.adapters import (
     tools_of,
 )
 from grpo_engine.environments.agents import PREFIX, Player, Program, command_of
-from grpo_engine.environments.endpoint import Endpoint
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import LOADING
 from grpo_engine.sandbox.program import Server
 
+MAX_LENGTH = 1 << 20  # characters of a reply as JSON
 FORMS = "a package's name, file.py:name or module:name"
 
 
@@ -97,7 +98,12 @@ class EnvironmentService:
             if episode is not None:
                 self._server.run(episode.drop)
             episode = self._episodes[name, slot] = self._make[name]()
-        return self._server.run(getattr(episode, method), **arguments)
+        result = self._server.run(getattr(episode, method), **arguments)
+        if (length := len(json.dumps(result))) > MAX_LENGTH:
+            raise UnusableError(
+                f"its reply has {length} characters; at most {MAX_LENGTH} are taken"
+            )
+        return result
 
     def close(self) -> None:
         self._open.close()
@@ -106,12 +112,11 @@ class EnvironmentService:
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
         by_status: bool,
     ) -> Callable[[], Player]:  # fmt: skip
-        endpoint = Endpoint(sampling, "policy")
         if name.startswith(verifiers.PREFIX):
-            taskset = verifiers.Taskset(verifiers.load(name, options), endpoint)
-            return partial(verifiers.Rollout, taskset)
+            taskset = verifiers.Taskset(verifiers.load(name, options))
+            return partial(verifiers.Rollout, sampling, taskset)
         folder = self._open.enter_context(scratch("agents"))
-        return partial(Program, endpoint, folder, command_of(name), by_status=by_status)
+        return partial(Program, sampling, folder, command_of(name), by_status=by_status)
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

@@ -105,7 +105,7 @@ FAILS = {
     "never asks": "reset: took longer than 6 s",
     "never ends": "step: took longer than 3 s",
     "breaks": "step: the program was killed by SIGSEGV",
-    "a reward in words": "step: its reward is str 'much', not a number",
+    "a reward in words": "step: the reward is str 'much', not a number",
 }
 
 
@@ -320,14 +320,13 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
         return int(head.split()[1]), body.decode() if is_stream else json.loads(body)
 
     async def all_of() -> list[tuple[int, Any]]:
-        endpoint = Endpoint(SAMPLING, "policy")
-        url = await endpoint.add("r1", "secret", ask)
-        await endpoint.add("r2", "other", ask)
+        endpoint = Endpoint(SAMPLING, ask)
+        url, key = await endpoint.open()
         port = int(url.split(":")[2].split("/")[0])
-        responses = [await send(port, data) for data in requests]
-        endpoint.remove("r1")
-        assert (await send(port, http("POST")))[0] == 401  # after the end
-        endpoint.remove("r2")
+        keys = [data.replace(b"KEY", key.encode()) for data in requests]
+        responses = [await send(port, data) for data in keys]
+        assert key not in str(responses)
+        endpoint.close()
         with pytest.raises(ConnectionRefusedError):
             await send(port, b"")
         return responses
@@ -336,7 +335,7 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
 
 
 def http(
-    method: str = "POST", path: str = "/r1/v1/chat/completions", key: str = "secret",
+    method: str = "POST", path: str = "/v1/chat/completions", key: str = "KEY",
     more: str = "", body: Any = None,
 ) -> bytes:  # fmt: skip
     data = json.dumps({"messages": [USER]} if body is None else body)
@@ -349,18 +348,16 @@ def http(
 def test_only_the_program_of_a_rollout_is_served() -> None:
     expected = {
         http(): 200,
-        http(path="/r1/v1/models", method="GET"): 200,
+        http(path="/v1/models", method="GET"): 200,
         http(key="other"): 401,
         http(key=""): 401,
-        http(path="/r2/v1/chat/completions"): 401,
-        http(path="/r3/v1/chat/completions", key=""): 401,
         http(key="h\u00e9"): 401,
-        http(more="Origin: http://evil.example\r\n"): 403,
         http(method="OPTIONS"): 404,
-        http(path="/r1/v1/embeddings"): 404,
+        http(path="/v1/embeddings"): 404,
         http(body={"messages": [USER], "temperature": 0}): 400,
-        http(more="Transfer-Encoding: chunked\r\n"): 411,
-        http().replace(b"Content-Length: ", b"Content-Length: 999999"): 413,
+        http(more="Transfer-Encoding: chunked\r\n"): 400,
+        http().replace(b"Content-Length: ", b"Content-Length: 999999"): 400,
+        http().replace(b"Content-Length: ", b"Content-Length: -"): 400,
         b"hello\r\n\r\n": 400,
         b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n": 400,
     }
@@ -370,7 +367,6 @@ def test_only_the_program_of_a_rollout_is_served() -> None:
     assert responses[1][1]["data"][0]["id"] == "policy"
     ((status, stream),) = exchange(http(body={"messages": [USER], "stream": True}))
     assert (status, stream.endswith("data: [DONE]\n\n")) == (200, True)
-    assert all("secret" not in json.dumps(body) for _, body in responses)
     assert {tuple(body["error"]) for _, body in responses[2:]} == {
         ("message", "type", "param", "code")
     }
