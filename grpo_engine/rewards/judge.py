@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.cache import Cache
-from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient, HttpError
+from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
@@ -34,7 +34,6 @@ class Judge:
         self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
         self._cache = Cache("judge", rubric.cache)
         self._totals = dict.fromkeys(("calls", "failures", "cached", "cost"), 0.0)
-        self._is_down = False
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
 
@@ -48,7 +47,6 @@ class Judge:
         **columns: Sequence[Any],
     ) -> list[Any]:
         """A score for each answer, the error in place of it, or None in a group of equal ones."""
-        self._is_down = False
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         free = asyncio.Semaphore(self._rubric.concurrency)
         questions = list(self._questions(prompts, completions, columns))
@@ -103,15 +101,12 @@ class Judge:
                 self._totals["cached"] += 1
                 return read_reply(rubric, text, answers)
             async with free:
-                # in an outage only the batch's first questions are worth further tries
-                retries = 0 if self._is_down else rubric.retries
                 reply = await self._client.post_with_retries(
-                    data, rubric.time_limit, deadline, retries
+                    data, rubric.time_limit, deadline, rubric.retries
                 )
             text = self._text(reply)
             scores = read_reply(rubric, text, answers)
         except RewardError as error:
-            self._is_down |= isinstance(error, HttpError) and error.pause is not None
             self._totals["failures"] += 1
             return [(error, "")] * answers
         self._cache.write(key, text)

@@ -332,5 +332,5 @@ def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message
 
 
 def test_an_endpoint_that_is_not_there_is_named() -> None:
-    with pytest.raises(RewardError, match=r"cannot be reached .*; start it, or correct"):
+    with pytest.raises(RewardError, match=r"gave no HTTP reply .*; start it, or correct"):
         asyncio.run(Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]]))
