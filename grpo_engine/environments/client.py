@@ -79,13 +79,13 @@ class _EpisodeCall(Call):
 
     episode: _Episode
 
-    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:
-        episode, repeat, calls = self.episode, None, 1
-        if self.arguments["method"] != "reset" and episode.process != process:
-            repeat = {"job": episode.start, "past": episode.past}
-            calls = 2 + len(episode.past)
+    def prepare(self, process: int) -> None:
+        episode, is_new = self.episode, self.episode.process != process
+        if is_new and self.arguments["method"] != "reset" and "repeat" not in self.arguments:
+            repeat = {"start": episode.start, "past": episode.past}
+            self.arguments = {**self.arguments, "repeat": repeat}
+            self.limit *= 2 + len(episode.past)
         episode.process = process
-        return {**self.arguments, "repeat": repeat}, calls * self.limit
 
 
 class EnvironmentClient:

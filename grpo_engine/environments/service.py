@@ -86,7 +86,7 @@ class EnvironmentService:
     ) -> Any:  # fmt: skip
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
-            self.call("reset", name, slot, repeat["job"])
+            self.call("reset", name, slot, repeat["start"])
             for step, messages in repeat["past"]:
                 if self.call("step", name, slot, step)["messages"] != messages:
                     raise UnusableError(

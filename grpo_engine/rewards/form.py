@@ -25,11 +25,8 @@ def received(task: Task, setting: str) -> str:
 
 def note(functions: Sequence[str], task: Task, setting: str) -> str:
     """Which functions get what; empty without a function."""
-    if not functions:
-        return ""
-    several = len(functions) > 1
-    head = f"reward{'s' * several} {', '.join(functions)} get{'s' * (not several)}"
-    return f"{head} {received(task, setting)}"
+    names = ", ".join(functions)
+    return f"your reward functions ({names}) get {received(task, setting)}" if names else ""
 
 
 def hint(problem: RewardProblem, completion: Any) -> str:

@@ -38,7 +38,8 @@ class LoadedReward:
 
     @property
     def is_async(self) -> bool:
-        return any(map(inspect.iscoroutinefunction, (self.function, self.function.__call__)))
+        function: Any = self.function
+        return any(map(inspect.iscoroutinefunction, (function, function.__call__)))
 
     @property
     def has_kwargs(self) -> bool:

@@ -1,5 +1,6 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -184,43 +185,35 @@ class Scorer:
         Held-out answers are also judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
-        valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
-        rows = [(examples[index], prompts[index], rollouts[index]) for index in valid]
+        weights = self.weights | ({measured: 0.0} if measured else {})
+        blank = [RewardValue(name=name, value=None, weight=weights[name]) for name in weights]
+        rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
-        rewards = [self._no_rewards(rollout, measured) for rollout in rollouts]
-        steps: list[tuple[tuple[int, float | None], ...]] = [()] * len(rollouts)
         problems = [problem for outcome in outcomes for problem in outcome.problems]
-        unjudged = {problem.completion for problem in problems if problem.cause == "no_score"}
-        for row, index in enumerate(valid):
-            rollout, values = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
-            functions, unweighted = values[: self._count], values[self._count :]
-            rewards[index] = (*functions, *self._of_environment(rollout), *unweighted)
-            if row in unjudged and not held_out:  # a partial reward would push it down
-                rewards[index] = tuple(
-                    replace(reward, value=None, reason=reward.reason or UNJUDGED)
-                    for reward in rewards[index]
-                )
+        unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
+        rewards, steps, indices = [], [], itertools.count()
+        for rollout in rollouts:
+            if rollout.failed:
+                error = next(span.error for span in rollout.spans if span.error)
+                rewards.append(_without_values(blank, error))
+                steps.append(())
                 continue
-            steps[index] = steps_of(
-                rollout, functions, [outcome.steps[row] for outcome in outcomes]
-            )
+            row = next(indices)
+            functions = [outcome.rewards[row] for outcome in outcomes]
+            values = functions[: self._count]
+            values += [*self._of_environment(rollout), *functions[self._count :]]
+            is_unjudged = row in unjudged  # a partial reward would push it down
+            rewards.append(_without_values(values, UNJUDGED) if is_unjudged else tuple(values))
+            by_function = [outcome.steps[row] for outcome in outcomes]
+            steps.append(() if is_unjudged else steps_of(rollout, functions, by_function))
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
             steps=tuple(steps) if self._scores_steps else None,
             alerts=(
-                *alerts_of(step, problems, [rollouts[index] for index in valid]),
+                *alerts_of(step, problems, [rollout for _, _, rollout in rows]),
                 *environment_alerts(step, rollouts),
             ),
         )  # fmt: skip
-
-    def _no_rewards(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
-        """No reward from any source, with the reason."""
-        reason = next((span.error for span in rollout.spans if span.error), "")
-        weights = self.weights | ({measured: 0.0} if measured else {})
-        return tuple(
-            RewardValue(name=name, value=None, weight=weight, reason=reason)
-            for name, weight in weights.items()
-        )
 
     def _outcomes(
         self, rows: Sequence[tuple[Example, RenderedPrompt, Rollout]], step: int, count: int | None
@@ -257,6 +250,10 @@ class Scorer:
             RewardValue(name=name, weight=1.0, value=sum(scores) if name == active else None)
             for name in self._environments
         )
+
+
+def _without_values(rewards: Sequence[RewardValue], reason: str) -> tuple[RewardValue, ...]:
+    return tuple(replace(reward, value=None, reason=reward.reason or reason) for reward in rewards)
 
 
 def steps_of(

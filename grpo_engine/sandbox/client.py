@@ -42,10 +42,10 @@ class Call:
     worker: int = 0
     in_thread: bool = False
     loads: str = ""
+    begun: float = field(default=0.0, init=False)
 
-    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:  # noqa: ARG002
-        """Arguments and limit for the process of this number."""
-        return self.arguments, self.limit
+    def prepare(self, process: int) -> None:
+        """Set arguments and limit for the process of this number, to which it is sent next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,6 @@ class Result:
         return self.value
 
 
-@dataclass(slots=True)
-class _Sent:
-    call: Call
-    limit: float
-    begun: float = field(default_factory=time.monotonic)
-
-
 @dataclass(slots=True, eq=False)
 class _Worker:
     """A process, if it runs, and its calls."""
@@ -82,7 +75,7 @@ class _Worker:
     declared: float = 0.0  # the memory that what it has loaded may need
     measured: float = 0.0  # when its memory was
     queue: deque[Call] = field(default_factory=deque)
-    sent: dict[int, _Sent] = field(default_factory=dict)
+    sent: dict[int, Call] = field(default_factory=dict)
     suspects: set[Call] = field(default_factory=set)  # calls of which one ended the process
 
     @property
@@ -91,9 +84,9 @@ class _Worker:
 
     def may_send(self, call: Call) -> bool:
         """Whether a call can be made beside those that are being made."""
-        calls = [sent.call for sent in self.sent.values()]
-        are_threads = not self.suspects and all(other.in_thread for other in (call, *calls))
-        return len(calls) < (AT_A_TIME if are_threads else 1)
+        calls = (call, *self.sent.values())
+        are_threads = not self.suspects and all(other.in_thread for other in calls)
+        return len(calls) <= (AT_A_TIME if are_threads else 1)
 
     def end(self, grace: float = 0.0) -> None:
         if self.process is not None:
@@ -109,8 +102,8 @@ class _Worker:
     def restart(self) -> None:
         """End the process; its calls are made again in a new one, before those that wait."""
         self.end()
-        calls = [self.sent.pop(number).call for number in sorted(self.sent)]
-        self.queue.extendleft(reversed(calls))
+        self.queue.extendleft(reversed(self.sent.values()))
+        self.sent.clear()
 
 
 class Sandbox:
@@ -225,14 +218,15 @@ class Sandbox:
             self._begin(worker)
         while worker.process and worker.queue and worker.may_send(worker.queue[0]):
             call = worker.queue.popleft()
-            arguments, limit = call.prepare(worker.number)
+            call.prepare(worker.number)
+            call.begun = time.monotonic()
             self._calls += 1
             is_setup = call in self._setup
             worker.memory = max(self._memory, worker.declared, LOADING if is_setup else 0)
-            worker.sent[self._calls] = _Sent(call, inf if self._objects else limit)
+            worker.sent[self._calls] = call
             frame = {
-                "id": self._calls, "method": call.method, "arguments": arguments, "limit": limit,
-                "in_thread": call.in_thread, "memory": worker.memory,
+                "id": self._calls, "method": call.method, "arguments": call.arguments,
+                "limit": call.limit, "in_thread": call.in_thread, "memory": worker.memory,
             }  # fmt: skip
             try:
                 worker.process.post(frame)
@@ -249,7 +243,7 @@ class Sandbox:
             return
         too_large, hangs = None, False
         for frame in frames:
-            if (sent := worker.sent.get(frame["id"])) is None:
+            if (call := worker.sent.get(frame["id"])) is None:
                 continue
             failure = Failure(**frame["failure"]) if "failure" in frame else None
             worker.declared = max(worker.declared, frame["declared"])
@@ -257,7 +251,7 @@ class Sandbox:
                 too_large = failure
                 continue
             del worker.sent[frame["id"]]
-            self._settle(worker, sent, failure, frame.get("value"), frame["seconds"])
+            self._settle(worker, call, failure, frame.get("value"), frame["seconds"])
             hangs |= frame.get("hangs", False)
         if hangs:
             worker.restart()
@@ -265,9 +259,8 @@ class Sandbox:
             self._lost(worker, _needs_more(worker, too_large.location))
 
     def _settle(
-        self, worker: _Worker, sent: _Sent, failure: Failure | None, value: Any, seconds: float
+        self, worker: _Worker, call: Call, failure: Failure | None, value: Any, seconds: float
     ) -> None:
-        call = sent.call
         worker.suspects.discard(call)
         if failure and call.loads:
             message = str(failure)
@@ -280,7 +273,7 @@ class Sandbox:
 
     def _fail(self, worker: _Worker, failure: Failure) -> None:
         """Fail all calls of a process that cannot be started."""
-        calls = (*(sent.call for sent in worker.sent.values()), *worker.queue)
+        calls = (*worker.sent.values(), *worker.queue)
         self._results += [Result(call=call, failure=failure) for call in calls]
         worker.clear()
 
@@ -294,9 +287,9 @@ class Sandbox:
             worker.measured = now
             if process.has_more(worker.memory):
                 failure = _needs_more(worker)
-        for sent in worker.sent.values():
-            if now > sent.begun + sent.limit + SLACK:
-                failure = timeout(sent.limit)
+        for call in () if self._objects else worker.sent.values():
+            if now > call.begun + call.limit + SLACK:
+                failure = timeout(call.limit)
         if failure:
             location = process.hung_at() if len(worker.sent) == 1 else ""
             self._lost(worker, replace(failure, location=location))
@@ -308,9 +301,9 @@ class Sandbox:
     def _lost(self, worker: _Worker, failure: Failure) -> None:
         """The process is lost: the only call did it; of several, each is tried alone."""
         if len(worker.sent) == 1:
-            _, sent = worker.sent.popitem()
-            self._settle(worker, sent, failure, None, time.monotonic() - sent.begun)
-        worker.suspects.update(sent.call for sent in worker.sent.values())
+            _, call = worker.sent.popitem()
+            self._settle(worker, call, failure, None, time.monotonic() - call.begun)
+        worker.suspects.update(worker.sent.values())
         worker.restart()
 
 

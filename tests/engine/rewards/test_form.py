@@ -85,7 +85,7 @@ def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: P
         'completions as chat messages, [{"role": "assistant", "content": "…"}], because the '
         "prompts of arithmetic are chats; rewards.completions text gives text"
     )
-    assert f"rewards reward_len, nothing, content get {gets}" in said
+    assert f"your reward functions (reward_len, nothing, content) get {gets}" in said
     for name, what in (("reward_len", "scored -19 for"), ("nothing", "gave None to")):
         assert (
             f"reward {name} {what} every answer of the first 3 steps, so it has had no effect. It "
@@ -101,7 +101,9 @@ def test_only_users_functions_are_told_of_their_form(world: Path) -> None:
 
 def test_text_after_chats_is_a_setting_and_the_run_says_so(world: Path) -> None:
     said = notes(of_mine(world, "words", rewards={"completions": "text"}))
-    assert "reward words gets completions as text, as rewards.completions says" in said
+    assert (
+        "your reward functions (words) get completions as text, as rewards.completions says" in said
+    )
 
 
 def test_a_system_prompt_does_not_change_what_functions_get_from_data_of_texts(
