@@ -12,7 +12,7 @@ import shlex
 import shutil
 import signal
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -59,12 +59,12 @@ class _Waiting(NamedTuple):
     response: asyncio.Future[Mapping[str, Any]]
 
 
-class Player(ABC):
+class Player(Endpoint):
     """What asks for the answers of one rollout, its requests, and how it ended."""
 
     def __init__(self, name: str, sampling: Mapping[str, float]) -> None:
+        super().__init__(sampling)
         self.name, self._id = name, secrets.token_hex(8)
-        self._endpoint = Endpoint(sampling, self._ask)
         self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
         self._current: _Waiting | None = None
         self._messages: list[dict[str, Any]] = []  # with the last answer
@@ -84,7 +84,7 @@ class Player(ABC):
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
         """Start it; its first request is the prompt."""
-        url, key = await self._endpoint.open()
+        url, key = await self.open()
         self._playing = asyncio.create_task(await self._start(row, (seed, index), url, key))
         self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
@@ -112,7 +112,7 @@ class Player(ABC):
 
     async def drop(self) -> dict[str, Any]:
         """End it, and serve it no more."""
-        self._endpoint.close()
+        self.close()
         if self._playing is not None:
             self._playing.cancel()
         return {}
@@ -143,7 +143,7 @@ class Player(ABC):
             "limits": {"tokens": request.max_tokens, "stop": request.stop},
         }  # fmt: skip
 
-    async def _ask(self, request: Request) -> Mapping[str, Any]:
+    async def ask(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
             raise RefusedError(OVER)
         if self._requests.qsize() >= WAITING:

@@ -7,7 +7,8 @@ import asyncio
 import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email import message_from_string
@@ -167,16 +168,16 @@ def _is_function(tool: Any) -> bool:
     return False
 
 
-class Endpoint:
-    """The endpoint of one rollout, whose requests it passes on."""
+class Endpoint(ABC):
+    """The endpoint of one rollout."""
 
-    def __init__(
-        self,
-        sampling: Mapping[str, float],
-        ask: Callable[[Request], Awaitable[Mapping[str, Any]]],
-    ) -> None:
-        self._sampling, self._ask, self._key = sampling, ask, secrets.token_hex(16)
+    def __init__(self, sampling: Mapping[str, float]) -> None:
+        self._sampling, self._key = sampling, secrets.token_hex(16)
         self._server: asyncio.Server | None = None
+
+    @abstractmethod
+    async def ask(self, request: Request) -> Mapping[str, Any]:
+        """The response to a request."""
 
     async def open(self) -> tuple[str, str]:
         """Listen; return the address and its key."""
@@ -219,7 +220,7 @@ class Endpoint:
         match method, path.partition("?")[0].rstrip("/"):
             case "POST", "/v1/chat/completions":
                 request = read_request(body, self._sampling)
-                response = await self._ask(request)
+                response = await self.ask(request)
                 return as_events(response) if request.streams else response
             case "GET", "/v1/models":
                 model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "grpo-tui"}

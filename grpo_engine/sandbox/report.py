@@ -99,16 +99,12 @@ def line_of(thread: int) -> str:
     return next(users, "")
 
 
-def is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
 def plain(value: Any) -> Any:
     """The value as JSON if possible, else as text."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return value if is_json(value) else str(value)[:10_000]
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)[:10_000]
+    return value

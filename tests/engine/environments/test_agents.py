@@ -308,8 +308,9 @@ def test_a_stream_adds_up_to_the_answer() -> None:
 def exchange(*requests: bytes) -> list[tuple[int, Any]]:
     """The status and the body of each response of an endpoint, which answers `yes`."""
 
-    async def ask(request: Request) -> Any:
-        return response_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
+    class Agreeing(Endpoint):
+        async def ask(self, request: Request) -> Any:
+            return response_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
 
     async def send(port: int, data: bytes) -> tuple[int, Any]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -320,7 +321,7 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
         return int(head.split()[1]), body.decode() if is_stream else json.loads(body)
 
     async def all_of() -> list[tuple[int, Any]]:
-        endpoint = Endpoint(SAMPLING, ask)
+        endpoint = Agreeing(SAMPLING)
         url, key = await endpoint.open()
         port = int(url.split(":")[2].split("/")[0])
         keys = [data.replace(b"KEY", key.encode()) for data in requests]
