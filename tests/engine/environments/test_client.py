@@ -26,7 +26,7 @@ SAID = {
     "crashes": "step: its process was killed by SIGSEGV",
     "raises": "step: RuntimeError: broke (at ",
     "5 GB": "step: needs more than 4 GB of memory (at ",
-    "100 MB": "step: its reply has 1000001",
+    "100 MB": "step: its reply has 1000000",
     "a number": "step: it returned int '42', not a Reply",
     "a text for messages": "step: it returned str 't'; a message",
     "a number as content": "step: it returned dict \"{'role': 'user', 'content': 5}\"; a message",

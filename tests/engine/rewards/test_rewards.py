@@ -132,9 +132,9 @@ def test_math_equal_knows_algebra(text: str, answer: str, score: float) -> None:
 def test_contains_looks_for_the_option_or_the_column() -> None:
     assert one(correctness.contains, "is (B)", answer="(B)") == 1
     assert one(correctness.contains, "is (b)", answer="(B)") == 0
-    assert correctness.contains(["xyz"], text="Y", ignore_case=True) == [1.0]
+    assert correctness.contains(["p"], ["xyz"], text="Y", ignore_case=True) == [1.0]
     with pytest.raises(RewardError, match="give the option `text` or a column `answer`"):
-        correctness.contains(["x"])
+        correctness.contains(["p"], ["x"])
 
 
 def test_regex_searches_or_matches_all() -> None:
