@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,7 @@ TOKENS = ("prompt_tokens", "completion_tokens")
 SHARE = 0.9  # of a call's time limit; the rest is for the way back
 
 Result = tuple[float | RewardError | None, str]
+NO_RESULT: Result = (None, "")
 
 
 class Judge:
@@ -49,43 +50,45 @@ class Judge:
         """A score for each answer, the error in place of it, or None in a group of equal ones."""
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         free = asyncio.Semaphore(self._rubric.concurrency)
-        questions = list(self._questions(prompts, completions, columns))
+        asked = self._asked(prompts, completions, columns)
+        answers: dict[str, int] = {}  # of each question
+        for question, index in filter(None, asked):
+            answers[question] = max(answers.get(question, 0), index + 1)
         replies = await asyncio.gather(
-            *(self._reply(text, len(rows), deadline, free) for text, rows in questions)
+            *(self._reply(question, count, deadline, free) for question, count in answers.items())
         )
-        results: list[Result] = [(None, "")] * len(completions)
-        for (_, answers), reply in zip(questions, replies, strict=True):
-            for rows, result in zip(answers, reply, strict=True):
-                for row in rows:
-                    results[row] = result
+        by_question = dict(zip(answers, replies, strict=True))
+        results = [by_question[item[0]][item[1]] if item else NO_RESULT for item in asked]
         self._cache.prune()
         log_extra("reason", [reason for _, reason in results])
         for name, total in {**self._totals, "calls": self._client.calls}.items():
             log_metric(f"judge/{self.__name__}/{name}", total)
         return [score for score, _ in results]
 
-    def _questions(
+    def _asked(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Sequence[Sequence[int]]]]:
-        """Messages to the judge, and the rows that have each of their answers.
+    ) -> list[tuple[str, int] | None]:
+        """For each answer the message to the judge, and which answer it is there.
 
-        Answers to the same prompt with the same columns are ranked together.
+        Answers to the same prompt with the same columns are ranked together; None where all of
+        them are equal.
         """
-        ranks, groups = self._rubric.ranking, dict[str, dict[str, list[int]]]()
+        rows, groups = [], dict[str, list[Any]]()
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             data, answer = {"prompt": _content(prompt)}, _content(completion)
             if self.columns:
                 data["columns"] = {name: columns[name][row] for name in self.columns}
-            if not ranks:
-                data["answer"] = answer
-            group = groups.setdefault(json.dumps(data), {})
-            group.setdefault(json.dumps(answer), []).append(row)
-        for text, group in groups.items():
-            data = json.loads(text)
-            if ranks:
-                data["answers"] = {str(n): json.loads(item) for n, item in enumerate(group, 1)}
-            if not ranks or len(group) > 1:
-                yield message(self._rubric, data), [*group.values()]
+            group = groups.setdefault(json.dumps(data), [])
+            if answer not in group:
+                group.append(answer)
+            rows.append((data, answer, group))
+        if not self._rubric.ranking:
+            return [(message(self._rubric, {**data, "answer": a}), 0) for data, a, _ in rows]
+        return [
+            (message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
+             group.index(answer)) if len(group) > 1 else None
+            for data, answer, group in rows
+        ]  # fmt: skip
 
     async def _reply(
         self, question: str, answers: int, deadline: float, free: asyncio.Semaphore

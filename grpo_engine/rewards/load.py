@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 from grpo_engine import names
@@ -18,6 +19,11 @@ from grpo_engine.rewards.builtins import BUILT_IN
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+# Classes whose instances are functions, by what begins their names.
+MADE = {
+    "http": "endpoint:Endpoint", "https": "endpoint:Endpoint", "judge": "judge:Judge",
+    "model": "classifier:Classifier",
+}  # fmt: skip
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = (
@@ -90,18 +96,10 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
     reference = names.Purpose(f"reward {name}", RewardError, FORMS)
-    if name.startswith(("http://", "https://")):
-        from grpo_engine.rewards.endpoint import Endpoint
-
-        return Endpoint(name), ""
-    if name.startswith("judge:"):
-        from grpo_engine.rewards.judge import Judge
-
-        return Judge(name.removeprefix("judge:")), ""
-    if name.startswith("model:"):
-        from grpo_engine.rewards.classifier import Classifier
-
-        return Classifier(name.removeprefix("model:")), ""
+    kind, colon, rest = name.partition(":")
+    if colon and kind in MADE:
+        make = resolve_name(f"grpo_engine.rewards.{MADE[kind]}")
+        return make(name if kind.startswith("http") else rest), ""
     names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, reference)

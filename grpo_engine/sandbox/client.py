@@ -280,14 +280,14 @@ class Sandbox:
     def _check_limits(self, worker: _Worker) -> None:
         """End a process that needs too much memory, or that does not report a late call itself."""
         process, now = worker.process, time.monotonic()
-        if process is None or not worker.sent:
+        if process is None or isinstance(process, Local) or not worker.sent:
             return
         failure = None
         if worker.memory < inf and now - worker.measured > MEMORY_TICK:
             worker.measured = now
             if process.has_more(worker.memory):
                 failure = _needs_more(worker)
-        for call in () if self._objects else worker.sent.values():
+        for call in worker.sent.values():
             if now > call.begun + call.limit + SLACK:
                 failure = timeout(call.limit)
         if failure:
