@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.environments.dialogues import specs_of as environments_of
+from grpo_engine.environments.client import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.platform.scratch import scratch

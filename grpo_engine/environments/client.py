@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import (
     NO_USAGE,
@@ -22,10 +23,12 @@ from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
 from grpo_engine.sandbox.client import Call, Result, Sandbox
 from grpo_engine.sandbox.report import Failure
+from grpo_engine.tasks.base import Task
 
 REPLY = TypeAdapter(EnvironmentReply)
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
+SAMPLING = ("temperature", "top_p")  # what programs may ask for
 MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
 LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
 
@@ -88,6 +91,15 @@ class _EpisodeCall(Call):
         episode.process = process
 
 
+def specs_of(config: RunConfig, task: Task) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Tools and environments by the name that a row chooses; from the settings, else the task's."""
+    settings = config.task
+    if not settings.tools and not settings.environment:
+        tools, environment = task.tools, task.environment
+        return tools, {"": environment} if tools or environment else {}
+    return settings.tools, settings.environments
+
+
 class EnvironmentClient:
     """The processes of a run's environments; a context manager.
 
@@ -98,30 +110,33 @@ class EnvironmentClient:
 
     def __init__(
         self,
-        tools: Sequence[str],
-        environments: Mapping[str, str],
+        config: RunConfig,
+        task: Task,
         folder: Path,
-        time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
-        *,
-        interpreter: str = "",
-        options: Mapping[str, Any] | None = None,
-        agents: Mapping[str, Any] | None = None,
     ) -> None:
-        self._time_limit, self._names = time_limit, environments
-        self._load_limit = max(LOAD_ELSEWHERE_S if interpreter else MIN_LOAD_S, time_limit)
+        settings, self._time_limit = config.task, config.rewards.time_limit
+        load_limit = LOAD_ELSEWHERE_S if settings.interpreter else MIN_LOAD_S
+        self._load_limit = max(load_limit, self._time_limit)
+        tools, self._names = specs_of(config, task)
+        agents = {
+            "sampling": {name: getattr(config.training, name) for name in SAMPLING},
+            # whether the exit status of a program is its reward
+            "by_status": not (config.rewards.functions or task.default_rewards),
+        }  # fmt: skip
         setup = [self._load("load_tool", f"tool {name}", name=name) for name in tools]
-        for key, name in environments.items():
-            arguments = {
-                "key": key, "name": name, "options": dict(options or {}),
-                "agents": dict(agents or {}),
-            }  # fmt: skip
-            setup.append(self._load("load_environment", f"environment {name}", **arguments))
+        setup += [
+            self._load(
+                "load_environment", f"environment {name}", key=key, name=name,
+                options=dict(settings.options), agents=agents,
+            )
+            for key, name in self._names.items()
+        ]  # fmt: skip
         self._processes = 1 if objects else PROCESSES
         self._sandbox = Sandbox(
             SERVICE, folder, "environments", setup=setup, processes=self._processes,
-            interpreter=interpreter, interrupted=interrupted, objects=objects,
+            interpreter=settings.interpreter, interrupted=interrupted, objects=objects,
         )  # fmt: skip
         self._episodes: list[_Episode] = []
         self._replies: dict[int, EnvironmentReply] = {}  # by slot

@@ -191,7 +191,7 @@ class Scorer:
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
         problems = [problem for outcome in outcomes for problem in outcome.problems]
         unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
-        rewards, steps, indices = [], [], itertools.count()
+        rewards, steps, indices = [], list[Any](), itertools.count()
         for rollout in rollouts:
             if rollout.failed:
                 error = next(span.error for span in rollout.spans if span.error)

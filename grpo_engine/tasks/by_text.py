@@ -10,7 +10,7 @@ from grpo_engine.tasks.answers import texts_of
 Score = float | None | tuple[float | None, str]  # a score, or with its reason
 
 
-def by_text(score: Callable[..., Score]) -> Callable[..., list[float | None]]:
+def by_text(score: Callable[..., Score]) -> Callable[..., list[Any]]:
     """A reward function that scores each completion, with its prompt's prefill, by `score`.
 
     Further arguments of `score` are columns of the data, those by keyword alone are options.

@@ -30,6 +30,7 @@ from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
+from tests.engine.environments.pools import client_of
 from tests.engine.environments.test_runs import CHILD, facts
 from tests.engine.environments.test_runs import _step as step_of
 from tests.engine.runs import events_of
@@ -40,8 +41,8 @@ USER = {"role": "user", "content": "hello"}
 
 
 def pool(folder: Path, command: str, *, limit: float = 3.0, by_status: bool = True) -> Any:
-    agents = {"sampling": SAMPLING, "by_status": by_status}
-    return EnvironmentClient((), {"": f"agent: {command}"}, folder, limit, agents=agents)
+    functions = () if by_status else ("length",)
+    return client_of((), {"": f"agent: {command}"}, folder, limit, functions=functions)
 
 
 def hostile(folder: Path, **more: Any) -> Any:

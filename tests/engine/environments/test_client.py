@@ -11,6 +11,7 @@ from grpo_engine.control import StopNow
 from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
+from tests.engine.environments.pools import client_of
 
 HOSTILE = f"{Path(__file__).parent}/hostile.py:Hostile"
 SAID = {
@@ -46,7 +47,7 @@ SAID = {
 def pool(
     folder: Path, name: str = HOSTILE, *, tools: Sequence[str] = (), limit: float = 1.0
 ) -> EnvironmentClient:
-    return EnvironmentClient(tools, {"": name}, folder, limit)
+    return client_of(tools, {"": name}, folder, limit)
 
 
 def play(
@@ -248,7 +249,7 @@ def test_what_cannot_be_loaded_is_refused_before_training(
 
 def test_a_stop_is_obeyed_while_environments_begin(tmp_path: Path) -> None:
     asked: list[int] = []
-    with EnvironmentClient((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
+    with client_of((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
         asked.append(1)
         job = Job(environment="", row={"kind": "hangs in reset"}, seed=0, index=0)
         with pytest.raises(StopNow):
