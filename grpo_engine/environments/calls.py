@@ -33,15 +33,17 @@ def _read(text: str) -> Call:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Call(error=f"the call is not JSON: {error}")
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        return Call(error='a call is an object with "name" and "arguments"')
-    arguments = data.get("arguments", {})
+    match data:
+        case {"name": str(name)}:
+            arguments = data.get("arguments", {})
+        case _:
+            return Call(error='a call is an object with "name" and "arguments"')
     if isinstance(arguments, str):  # some models quote them
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
-        return Call(name=data["name"], error="the arguments are not an object")
-    return Call(name=data["name"], arguments=arguments)
+        return Call(name=name, error="the arguments are not an object")
+    return Call(name=name, arguments=arguments)
 
 
 def call_error(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:

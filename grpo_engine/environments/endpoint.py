@@ -79,16 +79,14 @@ def response_of(
 
 
 def as_events(response: Mapping[str, Any]) -> str:
-    """A response as a stream: the message, and its end with its usage."""
+    """A response as a stream of one event."""
     (choice,) = response["choices"]
     delta = dict(choice["message"])
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-    message = {**end, "delta": delta, "finish_reason": None}
-    chunk = {**response, "object": "chat.completion.chunk", "choices": [end]}
-    events = json.dumps({**chunk, "choices": [message], "usage": None}), json.dumps(chunk), "[DONE]"
-    return "".join(f"data: {event}\n\n" for event in events)
+    chunk = {"index": 0, "delta": delta, "finish_reason": choice["finish_reason"]}
+    event = json.dumps({**response, "object": "chat.completion.chunk", "choices": [chunk]})
+    return f"data: {event}\n\ndata: [DONE]\n\n"
 
 
 def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:

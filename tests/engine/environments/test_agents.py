@@ -294,16 +294,17 @@ def test_an_answer_has_openais_form() -> None:
     assert cut["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_adds_up_to_the_answer() -> None:
+def test_a_stream_has_the_answer() -> None:
     request = request_of(tools=TOOLS, stream=True, stream_options={"include_usage": True})
     response = response_of(request, CALL, 2, context=7, tokens=3, is_cut=False)
-    *events, done, rest = as_events(response).split("\n\n")
+    first, done, rest = as_events(response).split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
-    first, last = (json.loads(event.removeprefix("data: ")) for event in events)
-    assert first["choices"][0]["delta"]["tool_calls"][0]["index"] == 0
-    assert first["choices"][0]["delta"]["content"] == "so"
-    assert last["choices"][0]["finish_reason"] == "tool_calls"
-    assert last["usage"]["total_tokens"] == 10
+    event = json.loads(first.removeprefix("data: "))
+    (choice,) = event["choices"]
+    assert choice["delta"]["tool_calls"][0]["index"] == 0
+    assert choice["delta"]["content"] == "so"
+    assert choice["finish_reason"] == "tool_calls"
+    assert event["usage"]["total_tokens"] == 10
 
 
 def exchange(*requests: bytes) -> list[tuple[int, Any]]:

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
@@ -31,6 +34,7 @@ from grpo_engine.tasks.answers import (
     tagged_answer,
     to_number,
 )
+from tests.engine.tiny import write_model
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -334,3 +338,21 @@ def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message
 def test_an_endpoint_that_is_not_there_is_named() -> None:
     with pytest.raises(RewardError, match=r"gave no HTTP reply .*; start it, or correct"):
         asyncio.run(Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]]))
+
+
+def test_a_sequence_classifier_scores_by_its_head_on_the_last_token(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    head = mx.random.normal((1, 32), key=mx.random.key(3))
+    mx.save_safetensors(str(folder / "model.safetensors"), {**weights, "score.weight": head})
+    reward = load_reward(f"model:{folder}", {})
+    model, _ = load_model(folder, strict=False)
+    user = [{"role": "user", "content": "say"}]
+    dialogue = [{"role": "assistant", "content": "b"}]
+    scores = reward.function(prompts=["say ", user], completions=["one two", dialogue])
+    encode: Any = load_tokenizer(folder).encode
+    texts = ("say one two", "<user>say<user>b")
+    for score, text in zip(scores, texts, strict=True):
+        last = model.model(mx.array([encode(text, add_special_tokens=False)]))[0, -1]
+        assert score == pytest.approx((last @ head[0]).item(), rel=1e-4)
+    assert reward.name == "model"
