@@ -21,8 +21,7 @@ from grpo_engine.rollouts.dialogue import (
 )
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
-from grpo_engine.sandbox.client import Call, Result, Sandbox
-from grpo_engine.sandbox.report import Failure
+from grpo_engine.sandbox.client import Call, Sandbox
 from grpo_engine.tasks.base import Task
 
 REPLY = TypeAdapter(EnvironmentReply)
@@ -230,38 +229,33 @@ class EnvironmentClient:
             in_thread=True, episode=episode,
         ))  # fmt: skip
 
-    def _receive(self, results: Sequence[Result]) -> None:
-        for result in results:
-            if not isinstance(call := result.call, _EpisodeCall):  # it loads an environment again
+    def _receive(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            if not isinstance(call, _EpisodeCall):  # it loads an environment again
                 continue
             episode, method = call.episode, call.arguments["method"]
-            if result.failure:
-                self._failed(episode, method, result.failure, result.seconds)
+            if call.failure:
+                episode.last = EnvironmentReply(
+                    name=episode.environment.name, ms=1000 * call.seconds,
+                    error=f"{method}: {call.failure}{call.failure.remedy}",
+                )  # fmt: skip
             elif method in ("finish", "drop"):
-                episode.end = result.value
+                episode.end = call.value
             else:
-                self._replied(episode, method, result)
+                self._replied(episode, call)
+            if method == "step":
+                self._replies[episode.slot] = episode.last
 
-    def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
-        episode.last = EnvironmentReply(
-            name=episode.environment.name, ms=1000 * seconds,
-            error=f"{method}: {failure}{failure.remedy}",
-        )  # fmt: skip
-        if method == "step":
-            self._replies[episode.slot] = episode.last
-
-    def _replied(self, episode: _Episode, method: str, result: Result) -> None:
-        reply = REPLY.validate_python({**result.value, "ms": 1000 * result.seconds})
+    def _replied(self, episode: _Episode, call: Call) -> None:
+        reply = REPLY.validate_python({**call.value, "ms": 1000 * call.seconds})
         episode.calls += len(reply.calls)
-        episode.failures += sum(call.failed for call in reply.calls)
-        name = ", ".join(call.name for call in reply.calls) or episode.environment.name
-        name += ", new context" * reply.restarts
-        episode.last = reply = replace(reply, name=name)
-        if method == "reset":
+        episode.failures += sum(tool.failed for tool in reply.calls)
+        name = ", ".join(tool.name for tool in reply.calls) or episode.environment.name
+        episode.last = replace(reply, name=name + ", new context" * reply.restarts)
+        if call.arguments["method"] == "step":
+            episode.past.append((call.arguments["arguments"], call.value["messages"]))
+        else:
             episode.opening = Opening(
-                text=result.value.get("text", ""), messages=reply.messages,
+                text=call.value.get("text", ""), messages=reply.messages,
                 tools=tuple(reply.tools), replaces=episode.environment.is_agent,
             )  # fmt: skip
-        else:
-            episode.past.append((result.call.arguments["arguments"], result.value["messages"]))
-            self._replies[episode.slot] = reply

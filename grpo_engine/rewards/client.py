@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
-from grpo_engine.sandbox.client import Call, Result, Sandbox
+from grpo_engine.sandbox.client import Call, Sandbox
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
 OUTCOME = TypeAdapter(Outcome)
@@ -148,12 +148,11 @@ class RewardClient:
             call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
             calls[function] = call
-        results = {
-            result.call: result for sandbox in self._sandboxes for result in sandbox.finish()
-        }
+        for sandbox in self._sandboxes:
+            sandbox.finish()
         is_first, outcomes = not trainer_state.get("global_step", 0), []
         for function in called:
-            outcomes.append(_outcome(function, results[calls[function]], len(completions)))
+            outcomes.append(_outcome(function, calls[function], len(completions)))
             _check(function, outcomes[-1], is_first=is_first)
         return outcomes
 
@@ -163,9 +162,9 @@ class RewardClient:
         return Call("load", arguments, limit, loads=f"reward {function.written}")
 
 
-def _outcome(function: Function, result: Result, count: int) -> Outcome:
+def _outcome(function: Function, call: Call, count: int) -> Outcome:
     """What a function gave, or why it gave nothing."""
-    failure = result.failure
+    failure = call.failure
     if failure and failure.cause == "loading":
         raise RewardError(failure.message)
     if failure:
@@ -175,8 +174,8 @@ def _outcome(function: Function, result: Result, count: int) -> Outcome:
         )  # fmt: skip
         outcome = Outcome.failed(count, function.weight, problem)
     else:
-        outcome = OUTCOME.validate_python(result.value)
-    outcome.seconds = result.seconds
+        outcome = OUTCOME.validate_python(call.value)
+    outcome.seconds = call.seconds
     return outcome
 
 

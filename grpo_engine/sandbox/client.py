@@ -30,7 +30,7 @@ LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_S
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A method of the service, its arguments and its limit in seconds.
+    """A method of the service, its arguments and its limit in seconds; then what it returned.
 
     Of several processes, `worker` is the index of the one to call. Calls that are `in_thread` are
     made side by side. `loads` names what it loads, for errors.
@@ -43,19 +43,12 @@ class Call:
     in_thread: bool = False
     loads: str = ""
     begun: float = field(default=0.0, init=False)
+    value: Any = field(default=None, init=False)
+    failure: Failure | None = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
 
     def prepare(self, process: int) -> None:
         """Set arguments and limit for the process of this number, to which it is sent next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a call returned, or why it failed."""
-
-    call: Call
-    value: Any = None
-    failure: Failure | None = None
-    seconds: float = 0.0
 
     def value_or(self, error: Callable[[str], Exception]) -> Any:
         """What the call returned; if it failed, raises an error that says why."""
@@ -136,7 +129,7 @@ class Sandbox:
         names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
         self._workers = [_Worker(name) for name in names]
         self._processes = self._calls = 0
-        self._results: list[Result] = []
+        self._done: list[Call] = []
 
     def __enter__(self) -> Self:
         return self
@@ -152,45 +145,46 @@ class Sandbox:
         for worker in self._workers:
             if idle or worker.is_busy:
                 worker.clear(grace)
-        self._results.clear()
+        self._done.clear()
 
-    def start(self) -> list[Result]:
-        """Start the first process; return the results of its setup."""
+    def start(self) -> list[Call]:
+        """Start the first process; return the calls of its setup."""
         self._begin(self._workers[0])
         return self.finish()
 
     def submit(self, call: Call) -> None:
         self._workers[call.worker].queue.append(call)
 
-    def ask(self, call: Call) -> Result:
-        """Make one call and wait for its result."""
+    def ask(self, call: Call) -> Call:
+        """Make one call and wait for what it returns."""
         self.submit(call)
-        return next(result for result in self.finish() if result.call is call)
+        self.finish()
+        return call
 
-    def finish(self) -> list[Result]:
-        """Wait for all calls, and return their results."""
-        results = self.poll(0)
+    def finish(self) -> list[Call]:
+        """Wait for all calls, and return them."""
+        done = self.poll(0)
         while any(worker.is_busy for worker in self._workers):
             if self._interrupted():
                 raise StopNow(f"stopped while {self._name} were called")
-            results += self.poll(TICK)
-        return results
+            done += self.poll(TICK)
+        return done
 
-    def poll(self, seconds: float) -> list[Result]:
-        """The results that have come, after waiting for one at most this long."""
+    def poll(self, seconds: float) -> list[Call]:
+        """The calls that are done, after waiting for one at most this long."""
         for worker in self._workers:
             self._send(worker)
         running: list[Any] = [worker.process for worker in self._workers if worker.sent]
         if running:
             running[0].wait(running, seconds)
-        elif not self._results:
+        elif not self._done:
             time.sleep(seconds)
         for worker in self._workers:
             self._receive(worker)
             self._check_limits(worker)
             self._send(worker)
-        results, self._results = self._results, []
-        return results
+        done, self._done = self._done, []
+        return done
 
     def _begin(self, worker: _Worker) -> None:
         """Start a process, whose setup comes before all other calls."""
@@ -251,30 +245,32 @@ class Sandbox:
                 too_large = failure
                 continue
             del worker.sent[frame["id"]]
-            self._settle(worker, call, failure, frame.get("value"), frame["seconds"])
+            call.value, call.seconds = frame.get("value"), frame["seconds"]
+            self._settle(worker, call, failure)
             hangs |= frame.get("hangs", False)
         if hangs:
             worker.restart()
         elif too_large:
             self._lost(worker, _needs_more(worker, too_large.location))
 
-    def _settle(
-        self, worker: _Worker, call: Call, failure: Failure | None, value: Any, seconds: float
-    ) -> None:
+    def _settle(self, worker: _Worker, call: Call, failure: Failure | None) -> None:
         worker.suspects.discard(call)
         if failure and call.loads:
             message = str(failure)
             if failure.cause != "exception" or failure.traceback:  # else it names what it is about
                 message = f"{call.loads} cannot be loaded: {message}\n{failure.traceback}".strip()
             failure = Failure(cause="loading", message=message)
-        self._results.append(Result(call=call, value=value, failure=failure, seconds=seconds))
+        call.failure = failure
+        self._done.append(call)
         if failure and call in self._setup:
             self._fail(worker, failure)
 
     def _fail(self, worker: _Worker, failure: Failure) -> None:
         """Fail all calls of a process that cannot be started."""
         calls = (*worker.sent.values(), *worker.queue)
-        self._results += [Result(call=call, failure=failure) for call in calls]
+        for call in calls:
+            call.failure = failure
+        self._done += calls
         worker.clear()
 
     def _check_limits(self, worker: _Worker) -> None:
@@ -302,7 +298,8 @@ class Sandbox:
         """The process is lost: the only call did it; of several, each is tried alone."""
         if len(worker.sent) == 1:
             _, call = worker.sent.popitem()
-            self._settle(worker, call, failure, None, time.monotonic() - call.begun)
+            call.seconds = time.monotonic() - call.begun
+            self._settle(worker, call, failure)
         worker.suspects.update(worker.sent.values())
         worker.restart()
 
