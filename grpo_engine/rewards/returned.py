@@ -1,6 +1,7 @@
 """Validates the return value of a reward function: one score per completion."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -41,18 +42,18 @@ def read_scores(output: Any, count: int, weight: float = 1.0) -> list[Score]:
             f"returned {len(items)} scores for {count} completions; return exactly one each, "
             "None where it does not apply",
         )
-    return [_score(item, weight) for item in items]
+    return [_score(row, item, weight) for row, item in enumerate(items)]
 
 
-def _score(item: Any, weight: float) -> Score:
+def _score(row: int, item: Any, weight: float) -> Score:
     if isinstance(item, RewardError):  # of a judge, in place of a score
-        return RewardProblem(cause="no_score", message=str(item))
+        return RewardProblem(cause="no_score", message=str(item), completion=row)
     try:
         if isinstance(item, list | tuple):
             return tuple(sorted(_step(pair, weight) for pair in item))
         return None if item is None else _number(item, weight)
     except InvalidError as error:
-        return error.problem
+        return replace(error.problem, completion=row)
 
 
 def _step(pair: Any, weight: float) -> tuple[int, float]:

@@ -105,9 +105,7 @@ class Scorer:
         self._count = len(specs)  # of the client's functions; another one is no reward
         self._has_environments = environments is not None
         self._environments = tuple(environments or ())
-        self._form = config.rewards.completions
         self._config, self._task = config, task
-        self._scores_steps = config.algorithm.resolved().signal == "process"
         self.right = self.held_out_right = Right("")
         self._measured = ""  # the function that only held-out answers are judged by
 
@@ -145,13 +143,13 @@ class Scorer:
     @property
     def form_note(self) -> str:
         """In which form the user's functions get completions; empty if all are built in."""
-        return form.note(list(self._custom), self._task, self._form)
+        return form.note(list(self._custom), self._task, self._config.rewards.completions)
 
     def advice(self, name: str) -> str:
         """What to look at if a function of the user makes no difference."""
         if name not in self._custom:
             return ""
-        text = f"It gets {form.received(self._task, self._form)}. "
+        text = f"It gets {form.received(self._task, self._config.rewards.completions)}. "
         if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
             return text
         return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
@@ -185,6 +183,7 @@ class Scorer:
         Held-out answers are also judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
+        is_process = self._config.algorithm.resolved().signal == "process"
         weights = self.weights | ({measured: 0.0} if measured else {})
         blank = [RewardValue(name=name, value=None, weight=weights[name]) for name in weights]
         rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
@@ -208,7 +207,7 @@ class Scorer:
             steps.append(() if is_unjudged else steps_of(rollout, functions, by_function))
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
-            steps=tuple(steps) if self._scores_steps else None,
+            steps=tuple(steps) if is_process else None,
             alerts=(
                 *alerts_of(step, problems, [rollout for _, _, rollout in rows]),
                 *environment_alerts(step, rollouts),
@@ -229,7 +228,7 @@ class Scorer:
         return self._client.score(
             [reward_prompt(prompt.prompt) for prompt in prompts],
             [
-                completion_of(prompt, rollout, self._form)
+                completion_of(prompt, rollout, self._config.rewards.completions)
                 for prompt, rollout in zip(prompts, rollouts, strict=True)
             ],
             [list(rollout.ids) for rollout in rollouts],

@@ -64,25 +64,20 @@ class Rewards:
         reward, completions, outcome = self._functions[index], columns["completions"], Outcome()
         score = partial(self._scores, reward, weight, state)
         scores = score(columns, outcome)
-        if isinstance(scores, RewardProblem) and scores.cause == "exception":
+        if any(map(_has_raised, scores)):
             scores = _by_row(score, columns, state["time_limit"] / 2) or scores
-
-        def named(problem: RewardProblem, completion: int | None = None) -> RewardProblem:
-            return replace(
-                problem, function=name, completion=completion, line=problem.line or reward.file,
-                message=problem.message + hint(problem, completions[completion or 0]),
-            )  # fmt: skip
-
-        if isinstance(scores, RewardProblem):
-            return asdict(Outcome.failed(len(completions), weight, named(scores)))
         outcome.extras = {k: v for k, v in outcome.extras.items() if len(v) == len(completions)}
         reasons = outcome.extras.pop("reason", [""] * len(completions))
-        for row, (item, reason) in enumerate(zip(scores, reasons, strict=True)):
+        for completion, item, reason in zip(completions, scores, reasons, strict=True):
             value = steps = None
             match item:
                 case RewardProblem():
-                    outcome.problems.append(named(item, row))
-                    reason = outcome.problems[-1].message
+                    reason = item.message + hint(item, completion)
+                    problem = replace(
+                        item, function=name, message=reason, line=item.line or reward.file
+                    )
+                    if problem not in outcome.problems:  # one may be of all completions
+                        outcome.problems.append(problem)
                 case tuple():
                     steps, value = item, fmean(score for _, score in item) if item else None
                 case _:
@@ -96,7 +91,7 @@ class Rewards:
     def _scores(
         self, reward: LoadedReward, weight: float, state: Mapping[str, Any], columns: Columns,
         outcome: Outcome,
-    ) -> list[Score] | RewardProblem:  # fmt: skip
+    ) -> list[Score]:  # fmt: skip
         """Call a function; what it logs is added to the outcome."""
 
         def log_extra(column: str, values: Sequence[Any]) -> None:
@@ -115,31 +110,36 @@ class Rewards:
         if ENVIRONMENTS in columns:
             states = columns[ENVIRONMENTS]
             keywords[ENVIRONMENTS] = [EndedEnvironment(**attributes) for attributes in states]
+        count = len(columns["completions"])
         try:
             output = self._server.run(reward.function, **reward.keywords(keywords))
-            return read_scores(output, len(columns["completions"]), weight)
+            return read_scores(output, count, weight)
         except InvalidError as error:
-            return error.problem
+            return [error.problem] * count
         except (MemoryError, TooLateError):
             raise
         except (Exception, SystemExit) as error:
             failure = describe(error)
-            return RewardProblem(
+            problem = RewardProblem(
                 cause="exception", message=failure.message, line=failure.line,
                 traceback=failure.traceback,
             )  # fmt: skip
+            return [problem] * count
+
+
+def _has_raised(item: Score) -> bool:
+    return isinstance(item, RewardProblem) and item.cause == "exception"
 
 
 def _by_row(
-    score: Callable[[Columns, Outcome], list[Score] | RewardProblem], columns: Columns,
-    seconds: float,
-) -> list[Score] | None:  # fmt: skip
+    score: Callable[[Columns, Outcome], list[Score]], columns: Columns, seconds: float
+) -> list[Score] | None:
     """What it gives the completions one by one, if that shows in time which are at fault."""
     deadline, scores = time.monotonic() + seconds, list[Score]()
     for row in range(len(columns["completions"])):
-        part = score({name: values[row : row + 1] for name, values in columns.items()}, Outcome())
-        scores += [part] if isinstance(part, RewardProblem) else part
+        part = {name: values[row : row + 1] for name, values in columns.items()}
+        (item,) = score(part, Outcome())
+        scores.append(replace(item, completion=row) if isinstance(item, RewardProblem) else item)
         if time.monotonic() > deadline:
             return None
-    problems = [item for item in scores if isinstance(item, RewardProblem)]
-    return scores if any(problem.cause == "exception" for problem in problems) else None
+    return scores if any(map(_has_raised, scores)) else None
