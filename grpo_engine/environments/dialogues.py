@@ -159,7 +159,6 @@ class Environments:
 
 def open_environments(
     config: RunConfig,
-    task: Task,
     folder: Path,
     render: PromptRenderer,
     ends: frozenset[int],
@@ -171,6 +170,7 @@ def open_environments(
 
     `objects` are those that only this process has.
     """
+    task = render.task
     if not specs_of(config, task)[1]:
         return None
     client = enter(EnvironmentClient(config, task, folder, interrupted, objects))
@@ -181,8 +181,7 @@ def open_environments(
     }
     combined = render.with_tools(list(schemas.values()))
     renderers = {
-        name: replace(combined, tools=tuple(described.tools)) if described.tools else render
-        for name, described in client.described.items()
+        name: render.with_tools(described.tools) for name, described in client.described.items()
     }
     is_text = bool(len(task.train) and isinstance(conversation(task, task.train[0]), str))
     has_agents = any(described.is_agent for described in client.described.values())

@@ -92,7 +92,7 @@ class Server:
         self._declared = 0.0
         self._main, self._loop = main, EventLoop()
         self._send = send
-        self.sending = threading.Lock()
+        self._sending = threading.Lock()
         self._calls: dict[int, _Call] = {}
         self._current = threading.local()
         self._service = getattr(import_module(module), name)(self)
@@ -147,7 +147,7 @@ class Server:
         """Send the reply, unless the call has been reported as late."""
         number, seconds = call.frame["id"], time.monotonic() - call.begun
         if self._calls.pop(number, None) is not None:
-            with self.sending:
+            with self._sending:
                 frame = {"id": number, "seconds": seconds, "declared": self._declared}
                 self._send({**frame, **reply})
 
