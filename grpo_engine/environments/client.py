@@ -118,20 +118,18 @@ class EnvironmentClient:
         settings, self._time_limit = config.task, config.rewards.time_limit
         load_limit = LOAD_ELSEWHERE_S if settings.interpreter else MIN_LOAD_S
         self._load_limit = max(load_limit, self._time_limit)
-        tools, self._names = specs_of(config, task)
+        tools, names = specs_of(config, task)
         agents = {
             "sampling": {name: getattr(config.training, name) for name in SAMPLING},
             # whether the exit status of a program is its reward
             "by_status": not (config.rewards.functions or task.default_rewards),
         }  # fmt: skip
-        setup = [self._load("load_tool", f"tool {name}", name=name) for name in tools]
-        setup += [
-            self._load(
-                "load_environment", f"environment {name}", key=key, name=name,
-                options=dict(settings.options), agents=agents,
-            )
-            for key, name in self._names.items()
-        ]  # fmt: skip
+        arguments = {
+            "tools": list(tools), "environments": dict(names), "options": dict(settings.options),
+            "agents": agents,
+        }  # fmt: skip
+        self._loads = ", ".join(filter(None, (*tools, *names.values())))
+        setup = [Call("load", arguments, self._load_limit, loads=self._loads)]
         self._processes = 1 if objects else PROCESSES
         self._sandbox = Sandbox(
             SERVICE, folder, "environments", setup=setup, processes=self._processes,
@@ -143,12 +141,9 @@ class EnvironmentClient:
 
     def __enter__(self) -> Self:
         try:
-            for result in self._sandbox.start():
-                result.value_or(BrokenEnvironmentError)
-            for key, name in self._names.items():
-                call = self._load("describe", f"environment {name}", key=key, name=name)
-                described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
-                self.described[key] = Described(**described)
+            call = Call("describe", {}, self._load_limit, loads=self._loads)
+            described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
+            self.described = {key: Described(**values) for key, values in described.items()}
         except BaseException:
             self.close()
             raise
@@ -216,9 +211,6 @@ class EnvironmentClient:
             )
             for episode in self._episodes
         ]  # fmt: skip
-
-    def _load(self, method: str, loads: str, **arguments: Any) -> Call:
-        return Call(method, arguments, self._load_limit, loads=loads)
 
     def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.job.environment, "slot": episode.slot}

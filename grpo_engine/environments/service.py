@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -37,29 +37,28 @@ class EnvironmentService:
         self._episodes: dict[tuple[str, int], Any] = {}
         self._open = ExitStack()
 
-    def load_tool(self, name: str) -> None:
-        tool = self._find(name, "tool")
-        self._tools[getattr(tool, "__name__", name)] = tool
+    def load(
+        self, tools: Sequence[str], environments: Mapping[str, str], options: Mapping[str, Any],
+        agents: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Load tools and environments; an environment without a name has the tools alone."""
+        for name in tools:
+            tool = self._find(name, "tool")
+            self._tools[getattr(tool, "__name__", name)] = tool
+        for key, name in environments.items():
+            if name.startswith((PREFIX, verifiers.PREFIX)):
+                self._make[key] = self._agents(name, options, **agents)
+            elif name:
+                self._make[key] = partial(self._new, self._find(name, "environment"))
+            else:
+                self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
+        self._names = environments
 
-    def load_environment(
-        self, key: str, name: str, options: Mapping[str, Any], agents: Mapping[str, Any]
-    ) -> None:
-        """Load one environment after the tools; an empty name has the tools alone."""
-        if name.startswith((PREFIX, verifiers.PREFIX)):
-            if self._server.objects:
-                raise BrokenEnvironmentError(
-                    f"{name} cannot run beside tools or environments of this process; give those "
-                    "as files"
-                )
-            self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
-            self._make[key] = self._agents(name, options, **agents)
-        elif name:
-            self._make[key] = partial(self._new, self._find(name, "environment"))
-        else:
-            self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Title and tools of each environment, and which rewards it gives."""
+        return {key: self._described(key, name) for key, name in self._names.items()}
 
-    def describe(self, key: str, name: str) -> dict[str, Any]:
-        """Title and tools of an environment, and which rewards it gives."""
+    def _described(self, key: str, name: str) -> dict[str, Any]:
         episodes = self._make[key]()
         if self._tools and not isinstance(episodes, ToolEpisodes):
             raise BrokenEnvironmentError(
@@ -112,6 +111,12 @@ class EnvironmentService:
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
         by_status: bool,
     ) -> Callable[[], Player]:  # fmt: skip
+        if self._server.objects:
+            raise BrokenEnvironmentError(
+                f"{name} cannot run beside tools or environments of this process; give those as "
+                "files"
+            )
+        self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options))
             return partial(verifiers.Rollout, sampling, taskset)

@@ -34,6 +34,7 @@ class Function:
     written: str
     weight: float
     options: Mapping[str, Any]
+    load: Call
     sandbox: Sandbox = field(init=False)
     index: int = 0  # in its sandbox
     name: str = ""
@@ -61,33 +62,40 @@ class RewardClient:
         local: Functions | None = None,
         may_be_empty: bool = False,
     ) -> None:
-        self.functions = [Function(s.name, s.weight, s.options) for s in specs]
+        limit = max(MIN_LOAD_S, time_limit)
+        self.functions = [
+            Function(s.name, s.weight, s.options, Call(
+                "load", {"name": s.name, "options": dict(s.options)}, limit,
+                loads=f"reward {s.name}",
+            ))
+            for s in specs
+        ]  # fmt: skip
         if not specs and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
             )
         self.time_limit = time_limit
-        self._sandboxes: dict[Sandbox, list[Function]] = {}
+        self._sandboxes: list[Sandbox] = []
         local = local or {}
         for is_local in (False, True):
             functions = [f for f in self.functions if (f.written in local) == is_local]
             if functions:
                 sandbox = Sandbox(
-                    SERVICE, folder, "rewards", setup=[self._load(f) for f in functions],
+                    SERVICE, folder, "rewards", setup=[f.load for f in functions],
                     interrupted=interrupted, objects=local if is_local else None,
                 )  # fmt: skip
-                self._sandboxes[sandbox] = functions
+                self._sandboxes.append(sandbox)
                 for index, function in enumerate(functions):
                     function.sandbox, function.index = sandbox, index
 
     def __enter__(self) -> Self:
         try:
-            for sandbox, functions in self._sandboxes.items():
-                for function, result in zip(functions, sandbox.start(), strict=True):
-                    described = result.value_or(RewardError)
-                    for name, value in described.items():
-                        setattr(function, name, value)
+            for sandbox in self._sandboxes:
+                sandbox.start()
+            for function in self.functions:
+                for name, value in function.load.value_or(RewardError).items():
+                    setattr(function, name, value)
         except BaseException:
             self.close(grace=0)
             raise
@@ -155,11 +163,6 @@ class RewardClient:
             outcomes.append(_outcome(function, calls[function], len(completions)))
             _check(function, outcomes[-1], is_first=is_first)
         return outcomes
-
-    def _load(self, function: Function) -> Call:
-        arguments = {"name": function.written, "options": dict(function.options)}
-        limit = max(MIN_LOAD_S, self.time_limit)
-        return Call("load", arguments, limit, loads=f"reward {function.written}")
 
 
 def _outcome(function: Function, call: Call, count: int) -> Outcome:

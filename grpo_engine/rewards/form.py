@@ -1,6 +1,5 @@
 """The form in which reward functions get completions: that of the data set's prompts, as in TRL."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.rewards.outcome import RewardProblem
@@ -21,12 +20,6 @@ def received(task: Task, setting: str) -> str:
         f"completions as chat messages, {MESSAGES}, {which} the prompts of {task.name} are chats; "
         "rewards.completions text gives text"
     )
-
-
-def note(functions: Sequence[str], task: Task, setting: str) -> str:
-    """Which functions get what; empty without a function."""
-    names = ", ".join(functions)
-    return f"your reward functions ({names}) get {received(task, setting)}" if names else ""
 
 
 def hint(problem: RewardProblem, completion: Any) -> str:

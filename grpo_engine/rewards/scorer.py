@@ -15,9 +15,9 @@ from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.names import IN_PROCESS
-from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
+from grpo_engine.rewards.form import received
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
 from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
@@ -143,16 +143,21 @@ class Scorer:
     @property
     def form_note(self) -> str:
         """In which form the user's functions get completions; empty if all are built in."""
-        return form.note(list(self._custom), self._task, self._config.rewards.completions)
+        names = ", ".join(self._custom)
+        return f"your reward functions ({names}) get {self._received}" if names else ""
 
     def advice(self, name: str) -> str:
         """What to look at if a function of the user makes no difference."""
         if name not in self._custom:
             return ""
-        text = f"It gets {form.received(self._task, self._config.rewards.completions)}. "
+        text = f"It gets {self._received}. "
         if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
             return text
         return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
+
+    @property
+    def _received(self) -> str:
+        return received(self._task, self._config.rewards.completions)
 
     @property
     def _custom(self) -> dict[str, str]:

@@ -231,7 +231,7 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     ("code", "name", "said"),
     [
         ("x = 1", "e.py:X", "environment {f}:X: {p} has no 'X'; it has"),
-        ("def (", "e.py:X", "environment {f}:X cannot be loaded: SyntaxError"),
+        ("def (", "e.py:X", "{f}:X cannot be loaded: SyntaxError"),
         ("class X:\n  pass", "e.py:X", "has neither `reset(row, seed)` and `step(answer)` nor"),
         ("import os; os._exit(5)", "e.py:X", "exited with status 5"),
         ("class X:\n  def go(self, x): return 1", "e.py:X", "tool go cannot be described"),
