@@ -198,18 +198,20 @@ class Scorer:
         rewards, steps, indices = [], list[Any](), itertools.count()
         for rollout in rollouts:
             if rollout.failed:
-                error = next(span.error for span in rollout.spans if span.error)
+                error = next((span.error for span in rollout.spans if span.error), "")
                 rewards.append(_without_values(blank, error))
                 steps.append(())
                 continue
             row = next(indices)
-            functions = [outcome.rewards[row] for outcome in outcomes]
-            values = functions[: self._count]
-            values += [*self._of_environment(rollout), *functions[self._count :]]
-            is_unjudged = row in unjudged  # a partial reward would push it down
-            rewards.append(_without_values(values, UNJUDGED) if is_unjudged else tuple(values))
-            by_function = [outcome.steps[row] for outcome in outcomes]
-            steps.append(() if is_unjudged else steps_of(rollout, functions, by_function))
+            scores = [outcome.rewards[row] for outcome in outcomes]
+            functions, unweighted = scores[: self._count], scores[self._count :]
+            values = (*functions, *self._of_environment(rollout), *unweighted)
+            if row in unjudged:  # a partial reward would push it down
+                rewards.append(_without_values(values, UNJUDGED))
+                steps.append(())
+            else:
+                rewards.append(values)
+                steps.append(steps_of(rollout, functions, [o.steps[row] for o in outcomes]))
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
             steps=tuple(steps) if is_process else None,
