@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo_engine.control import StopNow
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.local import Local
 from grpo_engine.sandbox.process import DiedError, Process
 from grpo_engine.sandbox.report import Failure, timeout
@@ -302,6 +303,12 @@ class Sandbox:
             self._settle(worker, call, failure)
         worker.suspects.update(worker.sent.values())
         worker.restart()
+
+
+def ask_once(service: str, name: str, call: Call, **options: Any) -> Call:
+    """Make one call in a process of its own."""
+    with scratch(name) as folder, Sandbox(service, folder, name, **options) as sandbox:
+        return sandbox.ask(call)
 
 
 def _needs_more(worker: _Worker, location: str = "") -> Failure:
