@@ -20,10 +20,10 @@ run: ## open the workbench, or run a verb: make run ARGS="doctor"
 dev: ## set up .venv for work on the code
 	@tools/setup dev
 
-test: dev ## the tests that take seconds each
+test: dev ## the tests that take at most three seconds each
 	$(PYTEST) $(ONE_MORE)
 
-test-slow: dev ## the tests that take minutes each
+test-slow: dev ## the tests that take longer
 	$(PYTEST) -m slow -rs --timeout 1800 $(PARALLEL)
 
 lint: dev ## format and lint

@@ -3,6 +3,7 @@
     python -m benchmarks.long_answers step MODEL [--tokens 1024] [--prompts 8] [--group 8]
     python -m benchmarks.long_answers row MODEL [--tokens 4096] [--memory 2] [--dtype bfloat16]
 
+MODEL is a folder, or names a configuration in benchmarks/shapes, for random weights of that shape.
 `step` samples answers of so many tokens each and trains on them, with the memory that there is: run
 it under a limit (a control group, `ulimit -d`) and without, and compare the digests of tokens and
 the losses. `row` is the peak of one row's forward and backward pass beyond the weights, as `auto`
@@ -12,10 +13,12 @@ plans it for so many GB; `--memory 0` keeps layers and scores, as plain autodiff
 import argparse
 import gc
 import hashlib
+import json
 import random
 import resource
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,15 +29,24 @@ import mlx.nn as nn
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.cpu import blas
-from grpo_engine.events import GroupScored, NoteWritten, PassFinished, RunFailed, StepFinished
+from grpo_engine.events import (
+    GroupScored,
+    NoteWritten,
+    PassFinished,
+    PhaseStarted,
+    RunFailed,
+    StepFinished,
+)
 from grpo_engine.policy import attention
 from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import choose_plan, estimate_memory
 from grpo_engine.trainer import run
+from tests.engine.tiny import write_config
 
 GIGABYTE = 1e9
+SHAPES = Path(__file__).parent / "shapes"
 PROMPT = 32  # tokens
 REWARD = "benchmarks.long_answers:distinct"
 
@@ -50,7 +62,11 @@ def step(options: Any) -> None:
     config = RunConfig.model_validate(
         {
             "steps": 1,
-            "model": {"path": options.model, "compute": options.compute},
+            "model": {
+                "path": options.model,
+                "compute": options.compute,
+                "dtype": options.dtype,
+            },
             "task": {"name": "arithmetic"},
             "evaluation": {"before_and_after": False},
             "rewards": {"functions": [REWARD], "completions": "text"},
@@ -63,9 +79,14 @@ def step(options: Any) -> None:
         }
     )
     digest, begun = hashlib.sha256(), time.perf_counter()
+    phase, peaks = "load", defaultdict[str, float](float)
     with tempfile.TemporaryDirectory() as folder:
         for event in run(config, Control(), folder=Path(folder)):
-            if isinstance(event, NoteWritten | RunFailed):
+            peaks[phase] = max(peaks[phase], mx.get_peak_memory() / GIGABYTE)
+            if isinstance(event, PhaseStarted):
+                phase = event.phase
+                mx.reset_peak_memory()
+            elif isinstance(event, NoteWritten | RunFailed):
                 print(event.text if isinstance(event, NoteWritten) else event.message, flush=True)
             elif isinstance(event, GroupScored):
                 for completion in event.group.rollouts:
@@ -73,11 +94,8 @@ def step(options: Any) -> None:
             elif isinstance(event, PassFinished):
                 print(f"loss {event.loss:.8f}, gradient norm {event.grad_norm:.6g}")
             elif isinstance(event, StepFinished):
-                metrics = event.metrics
-                print(
-                    f"answers of {metrics['completions/mean_length']:.0f} tokens, peak of "
-                    f"arrays {metrics['memory/peak_gb']:.2f} GB"
-                )
+                print(f"answers of {event.metrics['completions/mean_length']:.0f} tokens")
+    print("peak of arrays in GB:", ", ".join(f"{key} {gb:.2f}" for key, gb in peaks.items()))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIGABYTE
     print(
         f"tokens {digest.hexdigest()[:16]}, resident at most {most:.2f} GB, "
@@ -140,7 +158,12 @@ def main() -> None:
     options = parser.parse_args()
     options.tokens = options.tokens or {"step": 1024, "row": 4096}[options.part]
     blas.ensure()
-    {"step": step, "row": row}[options.part](options)
+    with tempfile.TemporaryDirectory() as folder:
+        shape = SHAPES / f"{options.model}.json"
+        if shape.exists():
+            config = json.loads(shape.read_text())
+            options.model = str(write_config(Path(folder), config, scale=1.0))
+        {"step": step, "row": row}[options.part](options)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def test_build_and_package_agree_on_the_variants_and_the_hash(build: dict[str, A
     assert build["source_hash"](library.FOLDER) == library.source_hash()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not library.available().path, reason="nothing is compiled here")
 def test_a_wheel_with_kernels_is_for_this_platform_and_any_python(build: dict[str, Any]) -> None:
     data: dict[str, Any] = {"force_include": {}}

@@ -68,7 +68,7 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
     if token.advantage == 0 and recipe.signal == "none":
         return "no push: the teacher finds it as likely"
     if token.advantage == 0:
-        return "no push: its answer scored like the others of its group, or got no score"
+        return "no push: its answer scored the mean of its group, or got no score"
     if not token.on_policy:
         return f"left out: {_off_policy(token, recipe)}"
     if not token.updated:

@@ -190,7 +190,7 @@ class Workbench(RunApp):
         if isinstance(event, events.Key) and self._is_early(event):
             if not self._early:
                 self._early_until = time.monotonic() + EARLY_S
-                self.set_timer(RETRY_S, self._check_early)
+                self._try_again()
             self._early.append(event)
         else:
             await self._handle(event)
@@ -215,8 +215,12 @@ class Workbench(RunApp):
             return False
         return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
 
-    def _check_early(self) -> None:
-        self.call_later(self._handle_early)  # not on the timer's own task
+    def _try_again(self) -> None:
+        """Handle early keys in a moment.
+
+        Textual's timers would not do: one that is late on its first turn never fires.
+        """
+        asyncio.get_running_loop().call_later(RETRY_S, self.call_later, self._handle_early)
 
     async def _handle_early(self) -> None:
         """Handle the keys that waited, in their order."""
@@ -225,7 +229,7 @@ class Workbench(RunApp):
         ):
             await self._handle(self._early.popleft())
         if self._early:
-            self.set_timer(RETRY_S, self._check_early)
+            self._try_again()
 
     # -- frames -----------------------------------------------------------------------------
 

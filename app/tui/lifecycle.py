@@ -33,6 +33,8 @@ from grpo_tui.experiments.db.texts import visible
 
 T = TypeVar("T")
 
+CHECK_S = 60.0  # that a message about checks stays, unless the next one comes
+
 
 class RunApp(ThemedApp):
     """The app as its screens see it: the store, the run on screen, and this process's run.
@@ -178,7 +180,7 @@ class RunApp(ThemedApp):
             await self._show_starting(message)
         elif message.where == "queue":
             self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
-                        "waits in the queue.", markup=False)  # fmt: skip
+                        "waits in the queue.", timeout=CHECK_S, markup=False)  # fmt: skip
             self._in_background(lambda: self._enqueue(message))
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
@@ -244,7 +246,7 @@ class RunApp(ThemedApp):
         if self.refused():
             return
         self.notify(f"Starting the sweep {message.name}: checking the settings of its "
-                    f"{len(message.points)} points…", markup=False)  # fmt: skip
+                    f"{len(message.points)} points…", timeout=CHECK_S, markup=False)  # fmt: skip
         self._in_background(lambda: self._enqueue_sweep(message))
 
     def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
@@ -401,8 +403,10 @@ class RunApp(ThemedApp):
         if self.has_deleted and not (crashed or self.read_only or self.terminal_lost):
             self._purge()
         if self.plan == "hand_over" and self.handed_over:
-            sys.stderr.write(f"{visible(self.handed_over)} continues in the background; "
-                             "run grpo-tui watch to see it\n")  # fmt: skip
+            watch = f"grpo-tui watch {shlex.quote(self.handed_over)}"
+            sys.stderr.write(visible(
+                f"{self.handed_over} continues in the background; to see it: {watch}"
+            ) + "\n")  # fmt: skip
             return
         if crashed:
             sys.stderr.write(f"grpo-tui: the workbench has failed; {self._whereabouts()}\n")

@@ -163,8 +163,8 @@ class TaskConfig(Section):
 
     name: str = setting(
         "arithmetic",
-        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, `verifiers:<package>`, a "
-        "file, a folder, a hub id, or `file.py:function`.",
+        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, `verifiers:<package>`, or a "
+        "dataset: a .jsonl file, a folder, a hub id, or `file.py:function`.",
         main=True,
     )
     system_prompt: str | None = setting(

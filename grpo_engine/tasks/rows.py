@@ -51,8 +51,8 @@ class BadRows:
         reasons = "; ".join(dict.fromkeys(map(str, self._first)))
         settings = dict.fromkeys(name for error in self._first for name in error.settings)
         if not good:
-            reasons = reasons if total == 1 else f"none of {total} rows can be used: {reasons}"
-            raise DataError(reasons, *settings)
+            rows = "" if total == 1 else f"none of {total} rows can be used: "
+            raise DataError(f"{rows}{self._first[0]}", *settings)
         if more := self.count - len(self._first):
             reasons += f"; and {more} more"
         if self.skip:

@@ -99,7 +99,7 @@ def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool
     judged = [value for value in scores.column(group.right.function) if value is not None]
     all_equal = bool(judged) and not rewards_differ(judged)
     if not totals:
-        reason = "no reward function applies"
+        reason = "no answer has a score"
     elif all_equal and judged[0] >= 1:
         reason = "all right"
     elif all_equal and judged[0] <= 0:

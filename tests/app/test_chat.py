@@ -89,6 +89,7 @@ def test_an_answer_can_be_stopped_and_the_next_question_is_answered(chat: Chat) 
     assert turn.tokens[1]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: Chat) -> None:
     chat.tokens = 100_000
     pieces = chat.send("ab")

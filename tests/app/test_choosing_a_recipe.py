@@ -147,6 +147,7 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
     assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     assert main(["sweep", "--set", "algorithm.passes=3", "--set", f"{RECIPE}=how-much,ppo",

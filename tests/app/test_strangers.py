@@ -164,6 +164,7 @@ def test_no_verb_prints_what_acts_on_a_terminal(
     assert not found, "\n".join(f"{words}: {bad}" for words, bad in found.items())
 
 
+@pytest.mark.slow
 def test_only_known_places_of_a_store_are_refused_by_an_import(
     sorted_places: tuple[list[Place], list[Place]],
 ) -> None:

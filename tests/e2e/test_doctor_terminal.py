@@ -5,6 +5,7 @@ import termios
 from pathlib import Path
 
 import pexpect
+import pytest
 
 from tests.patience import PATIENCE
 
@@ -18,6 +19,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_the_clipboard_is_asked_for_and_the_terminal_left_as_it_was(tmp_path: Path) -> None:
     child = pexpect.spawn(
         sys.executable,

@@ -4,11 +4,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.training import grpo_tui, write_config
 from tests.engine.rewards.judges import KEY, reply, scores, serving, write_rubric
 from tests.engine.runs import write_world
 
 
+@pytest.mark.slow
 def test_no_key_is_stored_exported_logged_or_seen(tmp_path: Path) -> None:
     world = write_world(tmp_path / "world")
     replies = cycle([

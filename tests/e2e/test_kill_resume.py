@@ -94,6 +94,7 @@ def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, see
     reader.close()
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(world: Path, tmp_path: Path) -> None:
     for home in ("whole", "cut"):
         (tmp_path / home).mkdir()

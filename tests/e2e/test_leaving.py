@@ -99,6 +99,7 @@ workbench.Workbench.on_mount = launch
     assert ended.status == "stopped"
 
 
+@pytest.mark.slow
 def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     with training(store, world, 5000) as terminal:

@@ -88,6 +88,7 @@ def test_a_recipe_that_cannot_be_imported_is_left_out_with_the_reason(home: Path
     assert "0.4" in shown.stdout, shown.stderr
 
 
+@pytest.mark.slow
 def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) -> None:
     done = grpo_tui(
         home, "train", "--no-store", "--folder", str(home / "run"), "--json",

@@ -106,6 +106,7 @@ run = grpo.resume(run, progress=False)
     assert runs(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_loop_that_ends_with_its_process_leaves_a_run_that_is_not_active(
     world: Path, tmp_path: Path
 ) -> None:

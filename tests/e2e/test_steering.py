@@ -13,6 +13,7 @@ from tests.engine.runs import write_world
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a pty")
 
 
+@pytest.mark.slow
 def test_keys_are_acknowledged_before_the_run_can_obey(tmp_path: Path) -> None:
     world, gate = write_world(tmp_path / "world"), Gate(tmp_path / "gate")
     # a checkpoint of the schedule, shown late, would answer the request for one

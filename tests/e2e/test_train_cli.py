@@ -18,6 +18,7 @@ from tests.e2e.training import Gate, events_in, grpo_tui, start, wait_for, write
 from tests.patience import PATIENCE
 
 
+@pytest.mark.slow
 def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
     world: Path, tmp_path: Path
 ) -> None:

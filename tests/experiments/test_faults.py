@@ -186,6 +186,7 @@ def test_a_full_file_system_loses_nothing_and_holds_the_run(
         check(path)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     recorder = Recorder(path)
@@ -212,6 +213,7 @@ def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path
     check(path)
 
 
+@pytest.mark.slow
 def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
     tmp_path: Path,
 ) -> None:

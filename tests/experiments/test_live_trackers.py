@@ -133,6 +133,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
     assert re.match("wandb ended with status 1: .* pip install wandb; the run continues", said)
 
 
+@pytest.mark.slow
 def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     code = (

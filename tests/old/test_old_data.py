@@ -95,6 +95,7 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
     assert len(kept) == int(schema < CURRENT)  # an older store is migrated after a backup
 
 
+@pytest.mark.slow
 def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path / "data")
     Recorder(folder / STORE).close()  # opening for writing migrates the schema
@@ -151,6 +152,7 @@ def _leave_out_accuracy(fact: dict[str, Any]) -> None:
         completion["rewards"] = [one for one in completion["rewards"] if one["name"] != name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parents[1].name}-{run.name}")
 def test_a_checkpoint_resumes_to_the_same_numbers(run: Path, tmp_path: Path) -> None:
     for here, then in resumes(run, tmp_path / "data"):

@@ -38,7 +38,7 @@ class LeaveDialog(Choice[Plan]):
         if deleted:
             question += " Runs that were deleted are then removed for good."
         if watching:
-            question += f" {watching} continues without it; run `grpo-tui watch` to see it."
+            question += f" {watching} continues without it; `grpo-tui watch {watching}` shows it."
         super().__init__("quit", question, [
             ("leave", "y", "leave", ""), ("stay", "n", "stay", ""),
         ])  # fmt: skip

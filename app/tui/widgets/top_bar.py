@@ -66,7 +66,8 @@ class TopBar(Bar):
                 tabs += [(f" {key} ", "text"), (name, "label"), (" ", "")]
         if snapshot.status == "empty":
             return [tabs]
-        name, count = head.name or head.id, f"{snapshot.current_step}/{head.total_steps} "
+        name = head.name or ("" if snapshot.reading else head.id)
+        count = f"{snapshot.current_step}/{head.total_steps} "
         step = "reading " if snapshot.reading else f"step {count}"
         if snapshot.active and not (snapshot.current_step or snapshot.reading):
             step = count = f"{BEFORE_STEPS.get(snapshot.board.phase, 'starting')} "

@@ -4,6 +4,8 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from grpo_tui.app.cli.main import main
 from grpo_tui.experiments.reader import StoreReader
 
@@ -20,6 +22,7 @@ def trained(db: Path, name: str, *words: str) -> None:
     assert main(["train", "--db", str(db), "--name", name, *sets, *words]) == 0
 
 
+@pytest.mark.slow
 def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
     tmp_path: Path,
 ) -> None:

@@ -52,6 +52,7 @@ def test_train_refuses_a_wrong_setting_and_records_no_run(
     assert recorded(store) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", WRONG)
 def test_sweep_tries_every_point_and_queues_nothing_if_one_would_fail(
     setting: str, cli: Cli, store: Path

@@ -221,6 +221,7 @@ def test_config_diff_takes_runs(cli: Cli, two: tuple[str, str]) -> None:
     assert cli("config", "diff", two[0], two[0]).code == exit_codes.OK
 
 
+@pytest.mark.slow
 def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
     grid = ("sweep", "--preset", "starter", "--set", "algorithm.beta=0,0.04", "--seeds", "2",
             "--steps", "1", "--add-only")  # fmt: skip

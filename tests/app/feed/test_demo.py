@@ -41,6 +41,7 @@ print(seen.step)
 """
 
 
+@pytest.mark.slow
 def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
     archive = Path(app.__file__).parent / "assets" / demo.ARCHIVE
     done = subprocess.run(
@@ -55,6 +56,7 @@ def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
     assert archive.stat().st_size < 4_000_000
 
 
+@pytest.mark.slow
 async def test_every_screen_has_something_to_show_of_it(tmp_path: Path) -> None:
     store = demo.unpack(tmp_path)
     app = Workbench(store, feed=ReplayFeed(store, demo.RUN, speed=1e5), mode="watch")

@@ -63,6 +63,7 @@ def test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state(
     assert child.tensors("optimizer")["step"].item() == (3 if both else 1)
 
 
+@pytest.mark.slow
 def test_the_ancestry_is_kept_and_outlives_the_ancestors(tmp_path: Path) -> None:
     (tmp_path / "world").mkdir()
     path = tmp_path / "s.db"

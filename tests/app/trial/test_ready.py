@@ -211,6 +211,7 @@ def test_too_little_memory_refuses_a_run_that_starts_now_but_not_a_queued_one(
     refuse(found, later=True)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_named_as_a_download_and_not_fetched(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ async def asked(trial: TrialProcess, what: str, config: RunConfig, **more: Any) 
     return await trial.request(what, config, **more)
 
 
+@pytest.mark.slow
 async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(world: Path) -> None:
     trial, config = TrialProcess(), settings(world)
     try:
@@ -52,6 +53,7 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
         trial.close()
 
 
+@pytest.mark.slow
 async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "broken.py"
     hostile.write_text("import os\ndef dies(completions, **_):\n    os._exit(3)\n")
@@ -76,6 +78,7 @@ async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_
         trial.close()
 
 
+@pytest.mark.slow
 async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced(
     world: Path,
 ) -> None:
@@ -111,6 +114,7 @@ async def test_nothing_is_left_in_the_temporary_folder(
     until(lambda: not any(folder.exists() for folder in folders if "engine" not in folder.name))
 
 
+@pytest.mark.slow
 async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +138,7 @@ async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
         trial.close()
 
 
+@pytest.mark.slow
 async def test_a_run_may_get_its_rewards_from_its_environment_alone_or_look_at_it(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,7 @@
 """Keys that are typed before the screen they are meant for is ready wait for it, in their order."""
 
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def held_up(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> thread
 async def test_a_key_typed_before_the_table_of_runs_is_read_acts_on_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    may_read = held_up(monkeypatch, StoreReader, "runs")
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)):
+        type_at_once(app, "enter")
+        await until(app, lambda: app._early)
+        may_read.set()
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+
+
+async def test_a_key_waits_no_longer_where_the_processor_is_taken_away_between_two_looks(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count(step=0.003)  # from one look at the clock to the next one
+    monkeypatch.setattr("textual._time.get_time", lambda: next(seconds))
     may_read = held_up(monkeypatch, StoreReader, "runs")
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):

@@ -47,6 +47,7 @@ async def opened(pilot: Pilot[int], app: Workbench) -> None:
     await visit(pilot, app)
 
 
+@pytest.mark.slow
 async def test_a_screen_is_shown_after_the_terminal_has_changed_its_size(app: Workbench) -> None:
     async with app.run_test(size=(200, 60)) as pilot:
         await opened(pilot, app)
@@ -56,6 +57,7 @@ async def test_a_screen_is_shown_after_the_terminal_has_changed_its_size(app: Wo
             await visit(pilot, app)
 
 
+@pytest.mark.slow
 async def test_every_panel_can_have_any_size(app: Workbench) -> None:
     async with app.run_test(size=(200, 60)) as pilot:
         await opened(pilot, app)

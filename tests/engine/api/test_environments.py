@@ -90,6 +90,7 @@ def without_places(events: list[ev.Event]) -> str:
     return re.sub(r" \(at [^)]*\)", "", repr(facts(events)))
 
 
+@pytest.mark.slow
 def test_a_class_of_this_process_an_instance_and_one_of_a_module_train_alike(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_class_of_this_process_an_instance_and_one_of_a_module_train_alike(
     until_calls_end()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit_with_its_environment_given_again(
     world: Path, tmp_path: Path
 ) -> None:

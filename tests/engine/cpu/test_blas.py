@@ -180,6 +180,7 @@ def test_a_faulty_library_is_skipped_in_one_sentence_and_the_next_one_serves(
     assert len(list((cache / "grpo-tui" / "blas").iterdir())) == 2
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.usefixtures("cache")
 def test_a_library_that_hangs_is_given_up_and_not_tried_again(

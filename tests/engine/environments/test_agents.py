@@ -110,6 +110,7 @@ FAILS = {
 }
 
 
+@pytest.mark.slow
 def test_each_program_is_scored_or_fails_with_its_reason_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +425,7 @@ def by_agent(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return events_of(guess(AGENT), tmp_path_factory.mktemp("agent"))
 
 
+@pytest.mark.slow
 def test_a_program_learns_guess_as_the_built_in_environment_does(
     built_in: list[Event], by_agent: list[Event]
 ) -> None:

@@ -71,6 +71,7 @@ def play(
     return found
 
 
+@pytest.mark.slow
 def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_path: Path) -> None:
     with pool(tmp_path) as environments:
         found = play(environments, [{"kind": kind} for kind in SAID])

@@ -112,6 +112,7 @@ def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[E
     return replies
 
 
+@pytest.mark.slow
 def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> None:
     files = blocks()
     assert set(files) == {

@@ -152,6 +152,7 @@ def test_an_evaluation_tells_how_many_turns_its_dialogues_had(whole: list[Event]
     assert low <= before.metrics["eval/turns"] <= high
 
 
+@pytest.mark.slow
 def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
     whole: list[Event],
 ) -> None:
@@ -225,6 +226,7 @@ for event in run(config, Control(), folder=Path(sys.argv[2])):
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_an_episode_a_run_resumes_bit_for_bit(
     world: Path, whole: list[Event], tmp_path: Path
 ) -> None:
@@ -280,6 +282,7 @@ def test_recipes_train_on_dialogues(world: Path, tmp_path: Path, changes: dict[s
     assert max(gaps) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path: Path) -> None:
     """Half of all tokens end a turn, so that every answer gets to the second, where they strike."""
     (tmp_path / "strict.jinja").write_text(

@@ -97,6 +97,7 @@ def check_tools(events: list[Event]) -> None:
 THREE = call("multiply", a=6, b=7) + call("later", a=6, b=7) + call("query", sql="select")
 
 
+@pytest.mark.slow
 def test_documented_tools_run_with_qwens_template(world: Path, tmp_path: Path) -> None:
     events = run(world, tmp_path, THREE)
     check_tools(events)
@@ -117,6 +118,7 @@ def test_documented_tools_run_with_smollm2_whose_template_has_none(
     assert "You can call the tools below." in groups(events)[0].group.prompt_text
 
 
+@pytest.mark.slow
 def test_a_row_chooses_its_environment_and_is_offered_its_tools_alone(
     world: Path, tmp_path: Path
 ) -> None:

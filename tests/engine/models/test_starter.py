@@ -109,6 +109,7 @@ def test_it_learned_from_no_problem_that_it_is_trained_or_evaluated_on() -> None
     assert not seen & {Problem(p.operation, p.b, p.a) for p in others}
 
 
+@pytest.mark.slow
 def test_held_out_accuracy_and_format_are_as_published(starter: tuple[Any, Any]) -> None:
     model, _ = starter
     asked = mixed(tuple(SYMBOLS), "held_out")

@@ -115,6 +115,7 @@ def test_a_script_that_changes_the_temporary_folder_stays_private(
     assert not (tmp_path / "mlx").exists()
 
 
+@pytest.mark.slow
 def test_a_library_that_is_cut_off_is_compiled_anew(predictable: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     os.truncate(predictable, 4096)

@@ -129,6 +129,7 @@ def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: 
     assert "invalid literal for int()" in scored[0].rewards[2].reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
 def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
     tmp_path: Path, function: str
@@ -145,6 +146,7 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
     assert "rewards_cases.py:" in problem.line
 
 
+@pytest.mark.slow
 def test_an_async_function_that_blocks_the_loop_costs_the_other_ones_nothing(
     tmp_path: Path,
 ) -> None:
@@ -375,6 +377,7 @@ def test_processes_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path) 
     until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.slow
 def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
     tmp_path: Path,
 ) -> None:

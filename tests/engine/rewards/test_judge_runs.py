@@ -73,6 +73,7 @@ def facts(events: Sequence[Event]) -> Any:
     return rollouts, steps
 
 
+@pytest.mark.slow
 def test_a_judge_trains_as_the_function_that_it_equals(tmp_path: Path) -> None:
     """Dialogues of the built-in environment, whose replies function and judge count."""
 
@@ -98,6 +99,7 @@ def test_a_judge_trains_as_the_function_that_it_equals(tmp_path: Path) -> None:
     assert len({reward.value for reward in rewards_of(by_judge) if reward.name == "known"}) > 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_through_all_failures_and_names_each(tmp_path: Path) -> None:
     world = write_world(tmp_path)
     failures = cycle(FAILURES)
@@ -123,6 +125,7 @@ def test_a_run_goes_on_through_all_failures_and_names_each(tmp_path: Path) -> No
     assert KEY not in str(events)
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_verdict_is_not_trained_and_the_others_are(tmp_path: Path) -> None:
     """Else what the other functions give it would be all of its reward, less than its siblings'."""
     world = write_world(tmp_path)

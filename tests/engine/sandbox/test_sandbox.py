@@ -41,6 +41,7 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
         assert sandbox.ask(call("pid", 0)).value not in before
 
 
+@pytest.mark.slow
 def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one") as sandbox:
         for _ in range(6):

@@ -283,6 +283,7 @@ def test_rows_that_are_set_stay_and_layers_are_recomputed(
         assert ("the memory plan is" in notes(events)) == recomputed
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_step_is_that_of_sampling_where_this_takes_more(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,10 +177,11 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"grad_checkpoint": "on"},
+        {},
         *(pytest.param(changes, marks=pytest.mark.slow) for changes in (
-            {"dtype": "bfloat16"}, {"compute": "rows"}, {"tuning": "full"}, {"tuning": "dora"},
-            {"lora_layers": 3}, {"dtype": "bfloat16", "grad_checkpoint": "on"},
+            {"grad_checkpoint": "on"}, {"dtype": "bfloat16"}, {"compute": "rows"},
+            {"tuning": "full"}, {"tuning": "dora"}, {"lora_layers": 3},
+            {"dtype": "bfloat16", "grad_checkpoint": "on"},
         )),
     ],
     ids=str,

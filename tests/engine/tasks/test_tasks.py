@@ -99,6 +99,7 @@ def test_problems_depend_on_the_settings_alone(name: str) -> None:
     assert one.train[0] != other.train[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OFFLINE)
 def test_columns_are_json_and_rewards_are_named(name: str) -> None:
     task = make(name, held_out_size=2)

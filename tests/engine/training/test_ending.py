@@ -62,6 +62,7 @@ def test_a_run_that_continues_counts_from_the_start(world: Path, tmp_path: Path)
     assert events_of(longer, tmp_path, resume=True)[-1].step == 6
 
 
+@pytest.mark.slow
 def test_more_steps_equal_a_run_that_had_them_from_the_start(world: Path, tmp_path: Path) -> None:
     short = settings(world, steps=2, checkpoint={"every": 1})
     longer = settings(world, steps=4, checkpoint={"every": 1})
@@ -90,6 +91,7 @@ def test_more_steps_say_that_a_schedule_jumps(world: Path, tmp_path: Path) -> No
     assert any("cosine schedule over 2 steps" in text and "over 1" in text for text in notes)
 
 
+@pytest.mark.slow
 def test_the_users_reward_and_threshold_say_what_is_right(world: Path, tmp_path: Path) -> None:
     def share(accuracy: str) -> tuple[float, float]:
         config = settings(world, steps=1, evaluation={**EVERY, "every": 0, "accuracy": accuracy})

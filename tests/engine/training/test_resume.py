@@ -123,6 +123,7 @@ def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
     assert sum(refilled) > 0
 
 
+@pytest.mark.slow
 def test_a_run_cut_before_its_first_checkpoint_starts_anew(world: Path, tmp_path: Path) -> None:
     config = config_of(world, "grpo")
     events = trainer.run(config, Control(), folder=tmp_path / "cut")

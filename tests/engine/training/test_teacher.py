@@ -167,6 +167,7 @@ def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: 
 # -- which teacher ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_runs_adapter_is_a_teacher_on_the_model_that_it_names(
     world: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_teacher_that_cannot_be_loaded_is_named_by_its_setting(
 # -- resuming ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_teacher_to_the_bit_and_refuses_another(
     world: Path, tmp_path: Path
 ) -> None:

@@ -239,7 +239,7 @@ def crosshair_cell(view: View, run: RunSummary) -> Cell:
     """The chosen metric at the crosshair; the last value before, with its step, if it has none."""
     value, step = view.value_at_x(view.metric, run.id)
     if step is None:
-        return "none" if view.has_curves(run) else "", "label"
+        return "none" if view.has_curve(run) else "", "label"
     text = with_unit(value, spec(view.metric).unit)
     missed = view.metric.startswith(EVALUATIONS) and view.axis == "step" and step < view.x
     if missed or view.end(run) < view.x:
@@ -254,7 +254,7 @@ def run_notes(view: View) -> list[str]:
     notes, ended = [], []
     for run in view.runs:
         curve, name = view.curve(view.metric, run.id), view.name(run)
-        if not view.has_curves(run):
+        if not view.has_curve(run):
             continue
         if curve is None:
             notes.append(f"{name} never recorded {view.metric}")

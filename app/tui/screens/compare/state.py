@@ -332,9 +332,11 @@ class View:
                 return next((curve for curve in chart.curves if curve.run == run), None)
         return None
 
-    def has_curves(self, run: RunSummary) -> bool:
-        """Whether the curves of a run have been read."""
-        return self.charts is not None and run.key in (r.key for r in self.charts.request.runs)
+    def has_curve(self, run: RunSummary) -> bool:
+        """Whether the chosen metric of a run has been read."""
+        if self.charts is None or self.metric not in self.charts.request.metrics:
+            return False
+        return run.key in (read.key for read in self.charts.request.runs)
 
     def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
         """The last number of a metric up to the crosshair, and its step."""

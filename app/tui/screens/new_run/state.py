@@ -536,7 +536,10 @@ def suggest(view: View) -> str:
             stem += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
     else:
         stem += f"-{len(changed)}-changes"
-    return free_name(stem, {run.name for run in view.runs})
+    taken = {run.name for run in view.runs}
+    if form.axes or SEEDS in form.edits:  # the runs of a sweep are numbered
+        taken |= {name.rpartition("-")[0] for name in taken}
+    return free_name(stem, taken)
 
 
 # -- from presets and the store -------------------------------------------------------------

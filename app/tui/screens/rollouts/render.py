@@ -167,7 +167,8 @@ def history_line(history: Sequence[GroupView], group: GroupView, width: int, *, 
     """
     same = visits(history, group)
     if len(same) < 2:
-        text = " this prompt was drawn once; @ goes to pinned prompts"
+        others = "; t goes to pinned and held-out prompts" * (group.origin == "train")
+        text = f" this prompt was drawn once{others}"
         return [(clip(text + ", * pins it" * live, width), "label")]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))

@@ -536,6 +536,9 @@ class RolloutsScreen(WorkbenchScreen):
                 highlights = await self._highlights(step)
             groups = [group.index for group in self.view.groups]
             index = next_highlight(measure, highlights, groups, cursor, by)
+            if index is None:  # the run may have recorded more steps meanwhile
+                read = partial(load_step, run=step.run, step=step.step, origin=step.origin)
+                step = await self.ask(read, "step")
             while index is None and (beside := step.step_beside(step.step, by)) != step.step:
                 read = partial(load_step, run=step.run, step=beside, origin=step.origin)
                 step = await self.ask(read, "step")

@@ -14,6 +14,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
+from grpo_tui.app.tui.screens.compare.render import run_notes
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
@@ -170,6 +171,11 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         await settled(pilot, screen)
         assert screen.view.metric == "kl"
         assert "holes never recorded kl" in frames.text(app)
+        read = screen.view.charts
+        assert read is not None
+        request = replace(read.request, metrics=("reward",))  # kl is still being read
+        view = replace(screen.view, charts=replace(read, request=request))
+        assert run_notes(view) == []
         assert re.search("■ .*none", frames.text(app))
 
 

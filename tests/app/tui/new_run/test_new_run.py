@@ -55,6 +55,7 @@ async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
             await pilot.press("escape")
 
 
+@pytest.mark.slow
 async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
         assert (tmp_path / "mine.yaml").read_text() == "old"
 
 
+@pytest.mark.slow
 async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "grpo.db"
     app = workbench(path)

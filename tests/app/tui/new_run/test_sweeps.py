@@ -144,6 +144,7 @@ async def test_a_sweep_is_typed_launched_and_queued(
     assert settings == [(0.04, 0), (0.04, 1), (0.4, 0), (0.4, 1)]
 
 
+@pytest.mark.slow
 async def test_a_sweep_of_which_one_run_would_fail_is_not_queued(tmp_path: Path) -> None:
     app = workbench(tmp_path / "grpo.db")
     reasons: list[str] = []

@@ -116,6 +116,7 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
                 frames.check(app)
 
 
+@pytest.mark.slow
 async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         await until(app, lambda: screen.view.scores.get("total") == 0.25)
 
 
+@pytest.mark.slow
 async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +230,7 @@ async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
         assert "✓ ready" in frames.text(app)
 
 
+@pytest.mark.slow
 async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path: Path) -> None:
     app = workbench(tmp_path / "grpo.db")
     tree = {"rewards": {"functions": ["abc"]}, "steps": 1}

@@ -60,6 +60,7 @@ KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "x", "escape",
         "escape")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
     size: tuple[int, int], store: Path
@@ -82,6 +83,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_words_of_another_version_are_shown_as_they_are(tmp_path: Path, store: Path) -> None:
     path = Path(shutil.copytree(store.parent, tmp_path / "other")) / store.name
     with closing(sqlite3.connect(path)) as conn:
