@@ -17,7 +17,9 @@ from pydantic import TypeAdapter
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
+from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
 from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.tasks.base import Prompt
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
 OUTCOME = TypeAdapter(Outcome)
@@ -163,6 +165,19 @@ class RewardClient:
             outcomes.append(_outcome(function, calls[function], len(completions)))
             _check(function, outcomes[-1], is_first=is_first)
         return outcomes
+
+    def try_on(
+        self, prompt: Prompt, answers: Sequence[str], ids: Sequence[Sequence[int]],
+        columns: Mapping[str, Any], form: str = "auto",
+    ) -> list[Outcome]:  # fmt: skip
+        """Score answers to one prompt; errors are only reported, as after the first step."""
+        count = len(answers)
+        return self.score(
+            [reward_prompt(prompt)] * count,
+            [reward_completion(prompt, answer, form=form) for answer in answers], ids,
+            {name: [value] * count for name, value in columns.items()},
+            {"global_step": 1, "max_steps": 1},
+        )  # fmt: skip
 
 
 def _outcome(function: Function, call: Call, count: int) -> Outcome:
