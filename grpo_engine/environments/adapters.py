@@ -13,6 +13,7 @@ from grpo_engine.environments.protocol import Reply
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.report import plain
 
+MAX_LENGTH = 1 << 20  # characters of a reply
 LARGEST = 1e30  # reward
 MAX_STATE = 100_000  # characters of an environment's attributes as JSON
 
@@ -137,13 +138,19 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
     result = []
     for message in messages or ():
         match message:
-            case {"role": str(), "content": str()}:
+            case {"role": str(), "content": str(content)}:
+                check_length(len(content))
                 result.append({str(name): plain(value) for name, value in message.items()})
             case _:
                 raise UnusableError(
                     f"it returned {preview(message)}; a message has a role and a text as content"
                 )
     return result
+
+
+def check_length(length: int) -> None:
+    if length > MAX_LENGTH:
+        raise UnusableError(f"its reply has {length} characters; at most {MAX_LENGTH} are taken")
 
 
 def number(value: Any) -> float | None:

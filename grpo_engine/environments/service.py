@@ -14,6 +14,7 @@ from grpo_engine.environments.adapters import (
     ProtocolEpisodes,
     ToolEpisodes,
     UnusableError,
+    check_length,
     follows_protocol,
     tools_of,
 )
@@ -23,7 +24,6 @@ from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import LOADING
 from grpo_engine.sandbox.program import Server
 
-MAX_LENGTH = 1 << 20  # characters of a reply as JSON
 FORMS = "a package's name, file.py:name or module:name"
 
 
@@ -98,10 +98,7 @@ class EnvironmentService:
                 self._server.run(episode.drop)
             episode = self._episodes[name, slot] = self._make[name]()
         result = self._server.run(getattr(episode, method), **arguments)
-        if (length := len(json.dumps(result))) > MAX_LENGTH:
-            raise UnusableError(
-                f"its reply has {length} characters; at most {MAX_LENGTH} are taken"
-            )
+        check_length(len(json.dumps(result)))
         return result
 
     def close(self) -> None:
