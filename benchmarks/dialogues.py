@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
 from grpo_engine.environments.client import EnvironmentClient, Job
@@ -22,6 +23,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.dialogue import Dialogues
 from grpo_engine.rollouts.row import THINK_END
 from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_engine.tasks.base import Task
 
 PROMPT, REPLY = 64, 10  # tokens
 ENVIRONMENT = """
@@ -106,12 +108,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "waits.py").write_text(ENVIRONMENT)
         (Path(folder) / "program.py").write_text(PROGRAM)
-        programs = {"": f"agent: python {folder}/program.py"}
+        waits, programs = (
+            build({"task": {"environment": name}, "rewards": {"time_limit": 60}})
+            for name in (f"{folder}/waits.py:Waits", f"agent: python {folder}/program.py")
+        )
+        task = Task(name="dialogues", train=())
         with (
-            EnvironmentClient((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool,
-            EnvironmentClient(
-                (), programs, Path(folder), 60, agents={"sampling": {}, "by_status": True}
-            ) as agents,
+            EnvironmentClient(waits, task, Path(folder)) as pool,
+            EnvironmentClient(programs, task, Path(folder)) as agents,
         ):
             print("| replies | tokens/s | s | s waited | processor s | of instant |")
             for _ in range(asked.rounds):

@@ -119,10 +119,7 @@ class Chat:
                 result = self._sandbox.ask(Call(method, arguments, inf))
             except (OSError, StopNow) as error:
                 raise ChatError(str(error)) from None
-            if result.failure is not None:
-                prefix = "" if result.failure.cause == "exception" else "answering "
-                raise ChatError(prefix + self._sandbox.describe(result.failure))
-            return result.value
+            return result.value_or(ChatError)
 
     def _start(self) -> Sandbox:
         folder = self._stack.enter_context(scratch("chat"))

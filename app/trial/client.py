@@ -56,14 +56,10 @@ def call(
     """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
     result = sandbox.ask(Call(method, arguments, limit))
-    failure = result.failure
-    if failure is None:
+    if (failure := result.failure) is None:
         return dict(result.value)
-    if failure.cause == "exception":
-        return {"problem": failure.message}
-    if failure.cause == "timeout":
-        return {"problem": f"no result within {limit:g} s"}
-    return {"problem": f"trying the settings {sandbox.describe(failure)}"}
+    prefix = "" if failure.cause == "exception" else "trying the settings: "
+    return {"problem": prefix + failure.message}
 
 
 @dataclass(slots=True, eq=False)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Job
-from grpo_engine.environments.dialogues import for_agents, specs_of
+from grpo_engine.environments.client import EnvironmentClient, Job, specs_of
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
@@ -41,16 +40,17 @@ class Episode:
 
     def __init__(self, config: RunConfig, folder: Path, row: Mapping[str, Any] | None = None):
         """Without a row, the episode is that of the task's first problem."""
-        task: Task | None = None if is_environment(config.task.name) else load_task(config.task)
         prompt: Prompt = ""
-        key = "episode"
-        if task is None:
-            tools, names = config.task.tools, {"": config.task.name}
+        key, name = "episode", config.task.name
+        if is_environment(name):
+            settings = config.task.model_copy(update={"environment": name})
+            config, task = config.model_copy(update={"task": settings}), Task(name=name, train=())
         else:
-            tools, names = specs_of(config, task)
+            task = load_task(config.task)
             example = draw(task, config.seed, 0, 1)[0]
             prompt, key = example.prompt, example.key
             row = {"prompt": reward_prompt(prompt), **example.columns} if row is None else row
+        _, names = specs_of(config, task)
         if not names:
             raise ConfigError(
                 f"task {config.task.name} has no environment and no tools; set task.environment or "
@@ -61,18 +61,14 @@ class Episode:
         self.row = dict(row or {})
         self._turns, self._max_turns = 0, config.task.max_turns
         self._prompt = prompt
-        self._system = "" if task is None else task.system_prompt
+        self._system = task.system_prompt
         self._name = str(self.row.get("environment", "")) if "" not in names else ""
         if self._name not in names:
             raise DataError(
                 f"the row's `environment` is {self._name!r}, not one of {', '.join(names)}"
             )
         self._seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
-        self.client = EnvironmentClient(
-            tools, names, folder, config.rewards.time_limit,
-            interpreter=config.task.interpreter, options=config.task.options,
-            agents=for_agents(config, task or Task(name="", train=())),
-        )  # fmt: skip
+        self.client = EnvironmentClient(config, task, folder)
 
     def begin(self) -> Update:
         """The prompt, what the environment adds, and its tools; needs the open client."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.environments.dialogues import specs_of as environments_of
+from grpo_engine.environments.client import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.platform.scratch import scratch
@@ -15,8 +15,6 @@ from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
     conversation,
     for_rewards,
-    reward_completion,
-    reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
 from grpo_tui.app.trial.examples import Examples, Latest
@@ -46,14 +44,10 @@ class Scores:
         client.check(list(example.columns), f"task {task.name}")
         check_functions(config, task, client.names)
         prompt = for_rewards(example, conversation(task, example))
-        outcomes = client.score(
-            [reward_prompt(prompt)],
-            [reward_completion(prompt, completion, form=config.rewards.completions)],
-            [self._ids(config, completion)],
-            {name: [value] for name, value in example.columns.items()},
-            # At step 0 an error of one function would end the trial; later it is only reported.
-            {"global_step": 1, "max_steps": config.steps, "epoch": 0.0},
-        )
+        outcomes = client.try_on(
+            prompt, [completion], [self._ids(config, completion)], example.columns,
+            config.rewards.completions,
+        )  # fmt: skip
         rewards = [outcome.rewards[0] for outcome in outcomes]
         rows = [
             {

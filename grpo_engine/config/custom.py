@@ -36,8 +36,7 @@ class Custom(str):
         except EngineError:
             raise
         except (Exception, SystemExit) as error:
-            failure = describe(error)
-            raise purpose.refuse(f" cannot be loaded: {failure.message}{failure.at}") from error
+            raise purpose.refuse(f" cannot be loaded: {describe(error)}") from error
         if not callable(function):
             raise purpose.refuse(f" is no function but of type {type(function).__name__}")
         return function  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from grpo_engine.environments.calls import call_error, find_calls
@@ -13,6 +14,7 @@ from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.report import plain
 
 MAX_LENGTH = 1 << 20  # characters of a reply
+LARGEST = 1e30  # reward
 MAX_STATE = 100_000  # characters of an environment's attributes as JSON
 
 Run = Callable[..., Any]  # calls users' code, and waits for its value if that is awaitable
@@ -33,37 +35,36 @@ class ToolEpisodes:
     def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:  # noqa: ARG002 - TRL's classes take no seed
         """Begin an episode; return a text for the prompt's last message, and further messages."""
         reset = getattr(self.instance, "reset", None)
-        text = "" if reset is None else self.run(reset, **row)
-        if text is not None and not isinstance(text, str):
-            raise UnusableError(f"reset returned {preview(text)}, not a text or None")
-        check_length(len(text or ""))
-        return {"text": text or "", "messages": []}
+        text = "" if reset is None else self.run(reset, **row) or ""
+        if not isinstance(text, str):
+            raise UnusableError(f"it returned {preview(text)}, not a text or None")
+        return {"text": text, "messages": []}
 
     def step(self, answer: str) -> dict[str, Any]:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
-            failed = error = call_error(call, self.tools)
-            result = ""
+            error, result = call_error(call, self.tools), ""
             if not error:
                 try:
                     result = str(self.run(self.tools[call.name], **call.arguments))
                 except MemoryError:
                     raise
                 except Exception as raised:
-                    failed = f"{type(raised).__name__}: {raised}".removesuffix(": ")
-                    error = str(raised)
-            if failed:
+                    error = str(raised) or type(raised).__name__
+            if error:
                 result = str({"error": error})
-            check_length(len(result))
-            calls.append(call.with_result(result, failed=bool(failed)))
+            calls.append({
+                "name": call.name, "arguments": call.arguments, "result": result,
+                "failed": bool(error),
+            })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
 
     def finish(self) -> dict[str, Any]:
         get_reward = getattr(self.instance, "get_reward", None)
         reward = None if get_reward is None else self.run(get_reward)
-        return {"reward": number(reward, "get_reward"), "state": attributes(self.instance)}
+        return {"reward": number(reward), "state": attributes(self.instance)}
 
 
 @dataclass(slots=True)
@@ -77,24 +78,20 @@ class ProtocolEpisodes:
         """Begin an episode with further messages of the prompt."""
         keywords = {"index": index} if "index" in parameters(self.instance.reset) else {}
         messages = self.run(self.instance.reset, row, seed, **keywords)
-        return {"text": "", "messages": checked_messages(messages, "reset")}
+        return {"text": "", "messages": checked_messages(messages)}
 
     def step(self, answer: str) -> dict[str, Any]:
         """Reply to an answer."""
         reply = self.run(self.instance.step, answer)
         if not isinstance(reply, Reply):
-            raise UnusableError(f"step returned {preview(reply)}, not a Reply")
-        messages = checked_messages(reply.messages, "step")
+            raise UnusableError(f"it returned {preview(reply)}, not a Reply")
+        messages = checked_messages(reply.messages)
         if not messages and not reply.done:
-            raise UnusableError("step returned a Reply without messages that is not done")
-        if not isinstance(reply.info, Mapping):
-            raise UnusableError(f"the Reply's info is {preview(reply.info)}, not a mapping")
+            raise UnusableError("it returned a Reply without messages that is not done")
         info = {str(name): plain(value) for name, value in reply.info.items()}
-        if len(json.dumps(info)) > MAX_STATE:
-            raise UnusableError(f"the Reply's info has more than {MAX_STATE} characters")
         return {
             "messages": messages, "done": bool(reply.done), "info": info,
-            "reward": number(reply.reward, "the Reply's reward"),
+            "reward": number(reply.reward),
         }  # fmt: skip
 
     def finish(self) -> dict[str, Any]:
@@ -127,55 +124,46 @@ def attributes(instance: Any) -> dict[str, Any]:
     """The public attributes as JSON values, as far as they are small."""
     result: dict[str, Any] = {}
     left = MAX_STATE
-    for name, value in list(getattr(instance, "__dict__", {}).items()):
-        if name.startswith("_"):
-            continue
-        preview = plain(value)
-        left -= len(json.dumps(preview))
-        result[name] = preview if left > 0 else str(value)[:1000]
+    for name, value in getattr(instance, "__dict__", {}).copy().items():
+        if not name.startswith("_"):
+            result[name] = plain(value)
+            left -= len(json.dumps(result[name]))
+            if left < 0:
+                result[name] = str(value)[:1000]
     return result
 
 
-def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
+def checked_messages(messages: Any) -> list[dict[str, Any]]:
     """The messages as JSON values; an error names the first that is none."""
-    if messages is None:
-        return []
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise UnusableError(f"{what} returned {preview(messages)}, not a list of messages")
-    result, length = [], 0
-    for message in messages:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, str) or not isinstance(message.get("role"), str):
-            raise UnusableError(
-                f"{what} returned {preview(message)}; a message has a role and a text as content"
-            )
-        length += len(content)
-        check_length(length)
-        result.append({str(name): plain(value) for name, value in message.items()})
+    result = []
+    for message in messages or ():
+        match message:
+            case {"role": str(), "content": str(content)}:
+                check_length(len(content))
+                result.append({str(name): plain(value) for name, value in message.items()})
+            case _:
+                raise UnusableError(
+                    f"it returned {preview(message)}; a message has a role and a text as content"
+                )
     return result
 
 
 def check_length(length: int) -> None:
     if length > MAX_LENGTH:
-        raise UnusableError(f"a reply has {length} characters; at most {MAX_LENGTH} are taken")
+        raise UnusableError(f"its reply has {length} characters; at most {MAX_LENGTH} are taken")
 
 
-def number(value: Any, what: str) -> float | None:
+def number(value: Any) -> float | None:
     """A finite reward, or None."""
-    if value is None:
-        return None
     try:
-        result = float(value)
+        result = None if value is None else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise UnusableError(f"{what} is {preview(value)}, not a number") from None
-    if not abs(result) < 1e30:
-        raise UnusableError(f"{what} is {result:g}; a reward is a finite number that can be added")
+        result = nan
+    if result is not None and not abs(result) < LARGEST:
+        raise UnusableError(f"the reward is {preview(value)}, not a number that can be added up")
     return result
 
 
 def preview(value: Any) -> str:
     """The type of a value and its beginning, for errors."""
-    try:
-        return f"{type(value).__name__} {str(value)[:60]!r}"
-    except Exception:  # its own code fails
-        return type(value).__name__
+    return f"{type(value).__name__} {str(value)[:60]!r}"

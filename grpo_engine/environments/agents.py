@@ -12,7 +12,7 @@ import shlex
 import shutil
 import signal
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from grpo_engine.environments.adapters import UnusableError, number
 from grpo_engine.environments.endpoint import (
+    MODEL,
     Endpoint,
     RefusedError,
     Request,
@@ -58,12 +59,12 @@ class _Waiting(NamedTuple):
     response: asyncio.Future[Mapping[str, Any]]
 
 
-class Player(ABC):
+class Player(Endpoint):
     """What asks for the answers of one rollout, its requests, and how it ended."""
 
-    def __init__(self, name: str, endpoint: Endpoint) -> None:
-        self.name = name
-        self._endpoint, self._id = endpoint, secrets.token_hex(8)
+    def __init__(self, name: str, sampling: Mapping[str, float]) -> None:
+        super().__init__(sampling)
+        self.name, self._id = name, secrets.token_hex(8)
         self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
         self._current: _Waiting | None = None
         self._messages: list[dict[str, Any]] = []  # with the last answer
@@ -83,8 +84,7 @@ class Player(ABC):
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
         """Start it; its first request is the prompt."""
-        key = secrets.token_hex(16)
-        url = await self._endpoint.add(self._id, key, self._ask)
+        url, key = await self.open()
         self._playing = asyncio.create_task(await self._start(row, (seed, index), url, key))
         self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
@@ -106,13 +106,13 @@ class Player(ABC):
         """Refuse what it asks until it ends, if it has not; return its reward."""
         self._is_over, reply = True, None
         while self._current is not None:
-            self._current.response.set_exception(RefusedError(400, OVER))
+            self._current.response.set_exception(RefusedError(OVER))
             reply = await self._reply()
         return {"reward": reply["reward"], "state": reply["info"]} if reply else {}
 
     async def drop(self) -> dict[str, Any]:
         """End it, and serve it no more."""
-        self._endpoint.remove(self._id)
+        self.close()
         if self._playing is not None:
             self._playing.cancel()
         return {}
@@ -143,11 +143,11 @@ class Player(ABC):
             "limits": {"tokens": request.max_tokens, "stop": request.stop},
         }  # fmt: skip
 
-    async def _ask(self, request: Request) -> Mapping[str, Any]:
+    async def ask(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
-            raise RefusedError(400, OVER)
+            raise RefusedError(OVER)
         if self._requests.qsize() >= WAITING:
-            raise RefusedError(429, f"{WAITING} requests of this rollout wait for their answers")
+            raise RefusedError(f"{WAITING} requests of this rollout wait for their answers", 429)
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(waiting)
         return await waiting.response
@@ -157,10 +157,11 @@ class Program(Player):
     """A process, which is ended with all that it started in its session."""
 
     def __init__(
-        self, endpoint: Endpoint, folder: Path, command: Sequence[str], *, by_status: bool
-    ) -> None:
+        self, sampling: Mapping[str, float], folder: Path, command: Sequence[str], *,
+        by_status: bool,
+    ) -> None:  # fmt: skip
         """With `by_status`, exit status 0 and 1 are rewards where the program writes none."""
-        super().__init__("agent", endpoint)
+        super().__init__("agent", sampling)
         self._command, self._score, self._tail = command, folder / self._id, b""
         self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
@@ -171,7 +172,7 @@ class Program(Player):
         seed, index = map(str, seeds)
         environment = {
             **os.environ, "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
-            "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": self._endpoint.model,
+            "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": MODEL,
             "GRPO_TUI_SEED": seed, "GRPO_TUI_INDEX": index, "GRPO_TUI_REWARD": str(self._score),
         }  # fmt: skip
         self._score.write_text(json.dumps(row))
@@ -211,7 +212,7 @@ class Program(Player):
             with suppress(ValueError, RecursionError):
                 score = json.loads(score)
         info = score if isinstance(score, dict) else {"reward": score}
-        reward = number(info.pop("reward", None), "its reward")
+        reward = number(info.pop("reward", None))
         if reward is None and (end not in (0, 1) or not self._answers):
             *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
             text = f"the program {ending(end)}: {last.decode(errors='replace')}"

@@ -17,26 +17,11 @@ CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call as the model wrote it; `error` says why it cannot be with_result."""
+    """One call as the model wrote it; `error` says why it cannot be made."""
 
     name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-
-    @property
-    def written(self) -> str:
-        """The arguments as a person would write them."""
-        return ", ".join(
-            str(value) if len(self.arguments) == 1 else f"{name}={value}"
-            for name, value in self.arguments.items()
-        )
-
-    def with_result(self, result: str, *, failed: bool) -> dict[str, Any]:
-        """The call with its result, as the fields of a `ToolCall`."""
-        return {
-            "name": self.name, "arguments": self.written, "given": dict(self.arguments),
-            "result": result, "failed": failed,
-        }  # fmt: skip
 
 
 def find_calls(answer: str) -> list[Call]:
@@ -48,19 +33,21 @@ def _read(text: str) -> Call:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Call(error=f"the call is not JSON: {error}")
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        return Call(error='a call is an object with "name" and "arguments"')
-    arguments = data.get("arguments", {})
+    match data:
+        case {"name": str(name)}:
+            arguments = data.get("arguments", {})
+        case _:
+            return Call(error='a call is an object with "name" and "arguments"')
     if isinstance(arguments, str):  # some models quote them
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
-        return Call(name=data["name"], error="the arguments are not an object")
-    return Call(name=data["name"], arguments=arguments)
+        return Call(name=name, error="the arguments are not an object")
+    return Call(name=name, arguments=arguments)
 
 
 def call_error(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
-    """Why a call cannot be with_result; empty if it can."""
+    """Why a call cannot be made; empty if it can."""
     if call.error:
         return call.error
     if call.name not in tools:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import (
     NO_USAGE,
@@ -20,12 +21,13 @@ from grpo_engine.rollouts.dialogue import (
 )
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
-from grpo_engine.sandbox.client import Call, Result, Sandbox
-from grpo_engine.sandbox.report import Failure
+from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.tasks.base import Task
 
 REPLY = TypeAdapter(EnvironmentReply)
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
+SAMPLING = ("temperature", "top_p")  # what programs may ask for
 MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
 LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
 
@@ -79,13 +81,22 @@ class _EpisodeCall(Call):
 
     episode: _Episode
 
-    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:
-        episode, repeat, calls = self.episode, None, 1
-        if self.arguments["method"] != "reset" and episode.process != process:
-            repeat = {"job": episode.start, "past": episode.past}
-            calls = 2 + len(episode.past)
+    def prepare(self, process: int) -> None:
+        episode, is_new = self.episode, self.episode.process != process
+        if is_new and self.arguments["method"] != "reset" and "repeat" not in self.arguments:
+            repeat = {"start": episode.start, "past": episode.past}
+            self.arguments = {**self.arguments, "repeat": repeat}
+            self.limit *= 2 + len(episode.past)
         episode.process = process
-        return {**self.arguments, "repeat": repeat}, calls * self.limit
+
+
+def specs_of(config: RunConfig, task: Task) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Tools and environments by the name that a row chooses; from the settings, else the task's."""
+    settings = config.task
+    if not settings.tools and not settings.environment:
+        tools, environment = task.tools, task.environment
+        return tools, {"": environment} if tools or environment else {}
+    return settings.tools, settings.environments
 
 
 class EnvironmentClient:
@@ -98,30 +109,31 @@ class EnvironmentClient:
 
     def __init__(
         self,
-        tools: Sequence[str],
-        environments: Mapping[str, str],
+        config: RunConfig,
+        task: Task,
         folder: Path,
-        time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
-        *,
-        interpreter: str = "",
-        options: Mapping[str, Any] | None = None,
-        agents: Mapping[str, Any] | None = None,
     ) -> None:
-        self._time_limit, self._names = time_limit, environments
-        self._load_limit = max(LOAD_ELSEWHERE_S if interpreter else MIN_LOAD_S, time_limit)
-        setup = [self._load("load_tool", f"tool {name}", name=name) for name in tools]
-        for key, name in environments.items():
-            arguments = {
-                "key": key, "name": name, "options": dict(options or {}),
-                "agents": dict(agents or {}),
-            }  # fmt: skip
-            setup.append(self._load("load_environment", f"environment {name}", **arguments))
+        settings, self._time_limit = config.task, config.rewards.time_limit
+        load_limit = LOAD_ELSEWHERE_S if settings.interpreter else MIN_LOAD_S
+        self._load_limit = max(load_limit, self._time_limit)
+        tools, names = specs_of(config, task)
+        agents = {
+            "sampling": {name: getattr(config.training, name) for name in SAMPLING},
+            # whether the exit status of a program is its reward
+            "by_status": not (config.rewards.functions or task.default_rewards),
+        }  # fmt: skip
+        arguments = {
+            "tools": list(tools), "environments": dict(names), "options": dict(settings.options),
+            "agents": agents,
+        }  # fmt: skip
+        self._loads = ", ".join(filter(None, (*tools, *names.values())))
+        setup = [Call("load", arguments, self._load_limit, loads=self._loads)]
         self._processes = 1 if objects else PROCESSES
         self._sandbox = Sandbox(
             SERVICE, folder, "environments", setup=setup, processes=self._processes,
-            interpreter=interpreter, interrupted=interrupted, objects=objects,
+            interpreter=settings.interpreter, interrupted=interrupted, objects=objects,
         )  # fmt: skip
         self._episodes: list[_Episode] = []
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
@@ -129,12 +141,9 @@ class EnvironmentClient:
 
     def __enter__(self) -> Self:
         try:
-            for result in self._sandbox.start():
-                result.value_or(BrokenEnvironmentError)
-            for key, name in self._names.items():
-                call = self._load("describe", f"environment {name}", key=key, name=name)
-                described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
-                self.described[key] = Described(**described)
+            call = Call("describe", {}, self._load_limit, loads=self._loads)
+            described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
+            self.described = {key: Described(**values) for key, values in described.items()}
         except BaseException:
             self.close()
             raise
@@ -203,9 +212,6 @@ class EnvironmentClient:
             for episode in self._episodes
         ]  # fmt: skip
 
-    def _load(self, method: str, loads: str, **arguments: Any) -> Call:
-        return Call(method, arguments, self._load_limit, loads=loads)
-
     def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
         starts = method == "reset" and episode.environment.is_agent
@@ -215,41 +221,33 @@ class EnvironmentClient:
             in_thread=True, episode=episode,
         ))  # fmt: skip
 
-    def _receive(self, results: Sequence[Result]) -> None:
-        for result in results:
-            if not isinstance(call := result.call, _EpisodeCall):  # it loads an environment again
+    def _receive(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            if not isinstance(call, _EpisodeCall):  # it loads an environment again
                 continue
             episode, method = call.episode, call.arguments["method"]
-            if result.failure:
-                self._failed(episode, method, result.failure, result.seconds)
+            if call.failure:
+                episode.last = EnvironmentReply(
+                    name=episode.environment.name, ms=1000 * call.seconds,
+                    error=f"{method}: {call.failure}{call.failure.remedy}",
+                )  # fmt: skip
             elif method in ("finish", "drop"):
-                episode.end = result.value
+                episode.end = call.value
             else:
-                self._replied(episode, method, result)
+                self._replied(episode, call)
+            if method == "step":
+                self._replies[episode.slot] = episode.last
 
-    def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
-        message = failure.message + failure.remedy
-        if failure.cause == "timeout":
-            message = f"took longer than rewards.time_limit {self._time_limit:g} s"
-        episode.last = EnvironmentReply(
-            name=episode.environment.name, ms=1000 * seconds,
-            error=f"{method}: {message}{failure.at}",
-        )  # fmt: skip
-        if method == "step":
-            self._replies[episode.slot] = episode.last
-
-    def _replied(self, episode: _Episode, method: str, result: Result) -> None:
-        reply = REPLY.validate_python({**result.value, "ms": 1000 * result.seconds})
+    def _replied(self, episode: _Episode, call: Call) -> None:
+        reply = REPLY.validate_python({**call.value, "ms": 1000 * call.seconds})
         episode.calls += len(reply.calls)
-        episode.failures += sum(call.failed for call in reply.calls)
-        name = ", ".join(call.name for call in reply.calls) or episode.environment.name
-        name += ", new context" * reply.restarts
-        episode.last = reply = replace(reply, name=name)
-        if method == "reset":
+        episode.failures += sum(tool.failed for tool in reply.calls)
+        name = ", ".join(tool.name for tool in reply.calls) or episode.environment.name
+        episode.last = replace(reply, name=name + ", new context" * reply.restarts)
+        if call.arguments["method"] == "step":
+            episode.past.append((call.arguments["arguments"], call.value["messages"]))
+        else:
             episode.opening = Opening(
-                text=result.value.get("text", ""), messages=reply.messages,
+                text=call.value.get("text", ""), messages=reply.messages,
                 tools=tuple(reply.tools), replaces=episode.environment.is_agent,
             )  # fmt: skip
-        else:
-            episode.past.append((result.call.arguments["arguments"], result.value["messages"]))
-            self._replies[episode.slot] = reply

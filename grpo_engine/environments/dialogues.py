@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Job, specs_of
 from grpo_engine.errors import DataError
 from grpo_engine.events import Span
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
@@ -157,26 +157,8 @@ class Environments:
         return results
 
 
-def specs_of(config: RunConfig, task: Task) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Tools and environments by the name that a row chooses; from the settings, else the task's."""
-    settings = config.task
-    if not settings.tools and not settings.environment:
-        tools, environment = task.tools, task.environment
-        return tools, {"": environment} if tools or environment else {}
-    return settings.tools, dict(settings.environments)
-
-
-def for_agents(config: RunConfig, task: Task) -> dict[str, Any]:
-    """What programs are told of a run's settings, and whether their exit status scores them."""
-    sampling = {name: getattr(config.training, name) for name in ("temperature", "top_p")}
-    return {
-        "sampling": sampling, "by_status": not (config.rewards.functions or task.default_rewards),
-    }  # fmt: skip
-
-
 def open_environments(
     config: RunConfig,
-    task: Task,
     folder: Path,
     render: PromptRenderer,
     ends: frozenset[int],
@@ -188,17 +170,10 @@ def open_environments(
 
     `objects` are those that only this process has.
     """
-    tools, names = specs_of(config, task)
-    if not names:
+    task = render.task
+    if not specs_of(config, task)[1]:
         return None
-    limit = config.rewards.time_limit
-    client = enter(
-        EnvironmentClient(
-            tools, names, folder, limit, interrupted, objects,
-            interpreter=config.task.interpreter, options=config.task.options,
-            agents=for_agents(config, task),
-        )
-    )  # fmt: skip
+    client = enter(EnvironmentClient(config, task, folder, interrupted, objects))
     schemas = {
         tool["function"]["name"]: tool
         for described in client.described.values()
@@ -206,8 +181,7 @@ def open_environments(
     }
     combined = render.with_tools(list(schemas.values()))
     renderers = {
-        name: replace(combined, tools=tuple(described.tools)) if described.tools else render
-        for name, described in client.described.items()
+        name: render.with_tools(described.tools) for name, described in client.described.items()
     }
     is_text = bool(len(task.train) and isinstance(conversation(task, task.train[0]), str))
     has_agents = any(described.is_agent for described in client.described.values())

@@ -1,13 +1,14 @@
 """An endpoint as OpenAI's on this machine: requests in, and answers out in its form.
 
-It has an address and a key for each rollout, and serves nobody else: what has no key is refused,
-and so is a page in a browser, which sends where it comes from.
+It has an address and a key for each rollout, and serves nobody else.
 """
 
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email import message_from_string
@@ -17,8 +18,8 @@ from typing import Any
 
 from grpo_engine.environments.calls import CALL, find_calls
 
+MODEL = "policy"  # the only one
 MAX_BODY = 8 << 20  # bytes of a request
-READING_S = 10.0  # in which a request has to arrive
 ROLES = ("system", "user", "assistant", "tool")
 # what would change the distribution, or needs what sampling does not give; with its neutral values
 NEUTRAL: Mapping[str, Sequence[Any]] = {
@@ -31,7 +32,7 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
 class RefusedError(Exception):
     """A request that gets no answer, with the HTTP status that says why."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = HTTPStatus(status)
 
@@ -78,16 +79,14 @@ def response_of(
 
 
 def as_events(response: Mapping[str, Any]) -> str:
-    """A response as a stream: the message, and its end with its usage."""
+    """A response as a stream of one event."""
     (choice,) = response["choices"]
     delta = dict(choice["message"])
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-    message = {**end, "delta": delta, "finish_reason": None}
-    chunk = {**response, "object": "chat.completion.chunk", "choices": [end]}
-    events = json.dumps({**chunk, "choices": [message], "usage": None}), json.dumps(chunk), "[DONE]"
-    return "".join(f"data: {event}\n\n" for event in events)
+    chunk = {"index": 0, "delta": delta, "finish_reason": choice["finish_reason"]}
+    event = json.dumps({**response, "object": "chat.completion.chunk", "choices": [chunk]})
+    return f"data: {event}\n\ndata: [DONE]\n\n"
 
 
 def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
@@ -95,18 +94,18 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(400, f"the body is not JSON: {error}") from None
+        raise RefusedError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise RefusedError(400, "the body is not an object")
+        raise RefusedError("the body is not an object")
     for name, value in sampling.items():
         if body.get(name) not in (None, value):
             raise RefusedError(
-                400, f"{name} is {body[name]!r}, but the run samples with {value:g}, and learns "
-                "from what it sampled; leave it out, or change the run's rollout settings",
-            )  # fmt: skip
+                f"{name} is {body[name]!r}, but the run samples with {value:g}, and learns from "
+                "what it sampled; leave it out, or change the run's rollout settings"
+            )
     for name, values in NEUTRAL.items():
         if body.get(name) not in (None, *values):
-            raise RefusedError(400, f"{name} {body[name]!r} is not supported; leave it out")
+            raise RefusedError(f"{name} {body[name]!r} is not supported; leave it out")
     messages, stop, tools = (_listed(body.get(name)) for name in ("messages", "stop", "tools"))
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     for is_right, problem in (
@@ -117,10 +116,10 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
         (all(map(_is_function, tools)), "tools is not a list of functions with names"),
     ):  # fmt: skip
         if not is_right:
-            raise RefusedError(400, problem)
+            raise RefusedError(problem)
     read = [plain_message(message) for message in messages]
     if read[-1]["role"] == "assistant":
-        raise RefusedError(400, "the last message is the assistant's; an answer follows another's")
+        raise RefusedError("the last message is the assistant's; an answer follows another's")
     return Request(
         messages=read, tools=[] if body.get("tool_choice") == "none" else tools, stop=tuple(stop),
         max_tokens=limit, model=str(body.get("model")), streams=bool(body.get("stream")),
@@ -132,11 +131,11 @@ def plain_message(message: Any) -> dict[str, Any]:
     role = message.get("role") if isinstance(message, dict) else None
     role = "system" if role == "developer" else role
     if role not in ROLES:
-        raise RefusedError(400, f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
+        raise RefusedError(f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
     parts = _listed(message.get("content"))
     texts = [part["text"] if isinstance(part, dict) and "text" in part else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, f"a message of the role {role} has a content that is not text")
+        raise RefusedError(f"a message of the role {role} has a content that is not text")
     result = {"role": role, "content": "".join(texts)}
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
@@ -145,7 +144,7 @@ def plain_message(message: Any) -> dict[str, Any]:
         try:
             result["tool_calls"] = [_plain_call(call["function"]) for call in calls]
         except (TypeError, KeyError, ValueError, RecursionError):
-            raise RefusedError(400, "tool_calls are not calls with JSON arguments") from None
+            raise RefusedError("tool_calls are not calls with JSON arguments") from None
     return result
 
 
@@ -167,39 +166,33 @@ def _is_function(tool: Any) -> bool:
     return False
 
 
-Ask = Callable[[Request], Awaitable[Mapping[str, Any]]]
+class Endpoint(ABC):
+    """The endpoint of one rollout."""
 
-
-class Endpoint:
-    """The endpoint of some rollouts; it listens while there are any."""
-
-    def __init__(self, sampling: Mapping[str, float], model: str) -> None:
-        self.sampling, self.model = sampling, model
-        self._rollouts: dict[str, tuple[str, Ask]] = {}  # key and who answers, by name
+    def __init__(self, sampling: Mapping[str, float]) -> None:
+        self._sampling, self._key = sampling, secrets.token_hex(16)
         self._server: asyncio.Server | None = None
-        self._lock = asyncio.Lock()
 
-    async def add(self, name: str, key: str, ask: Ask) -> str:
-        """Serve a rollout; return its address."""
-        self._rollouts[name] = key, ask
-        async with self._lock:  # episodes begin side by side
-            if self._server is None:
-                self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/{name}/v1"
+    @abstractmethod
+    async def ask(self, request: Request) -> Mapping[str, Any]:
+        """The response to a request."""
 
-    def remove(self, name: str) -> None:
-        """Serve a rollout no more."""
-        self._rollouts.pop(name, None)
-        if not self._rollouts and self._server is not None:
+    async def open(self) -> tuple[str, str]:
+        """Listen; return the address and its key."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}/v1", self._key
+
+    def close(self) -> None:
+        if self._server is not None:
             self._server.close()
-            self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             status, kind = HTTPStatus.OK, "application/json"
             try:
-                response = await self._respond(reader)
+                response = await self._respond(*await _read(reader))
             except RefusedError as refusal:
                 error = {"message": str(refusal), "type": "invalid_request_error"}
                 status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
@@ -215,30 +208,22 @@ class Endpoint:
             await writer.drain()
         writer.close()
 
-    async def _respond(self, reader: asyncio.StreamReader) -> Mapping[str, Any] | str:
+    async def _respond(
+        self, method: str, path: str, headers: Message, body: bytes
+    ) -> Mapping[str, Any] | str:
         """The body of a response: JSON, or the events of a stream."""
-        try:
-            async with asyncio.timeout(READING_S):
-                method, path, headers, body = await _read(reader)
-        except TimeoutError:
-            raise RefusedError(408, "the request did not arrive in time") from None
-        name, _, resource = path.partition("?")[0].strip("/").partition("/v1/")
-        key, ask = self._rollouts.get(name, ("", None))
-        sent, expected = headers.get("authorization", ""), f"Bearer {key}"
-        authorised = hmac.compare_digest(sent.encode(), expected.encode())
-        if "origin" in headers:
-            raise RefusedError(403, "this endpoint is not for pages of a browser")
-        if ask is None or not authorised:
-            raise RefusedError(401, "the key is not that of this rollout, or the rollout has ended")
-        match method, resource.strip("/"):
-            case "POST", "chat/completions":
-                request = read_request(body, self.sampling)
-                response = await ask(request)
+        sent = headers.get("authorization", "")
+        if not hmac.compare_digest(sent.encode(), f"Bearer {self._key}".encode()):
+            raise RefusedError("the key is not that of this rollout", 401)
+        match method, path.partition("?")[0].rstrip("/"):
+            case "POST", "/v1/chat/completions":
+                request = read_request(body, self._sampling)
+                response = await self.ask(request)
                 return as_events(response) if request.streams else response
-            case "GET", "models":
-                model = {"id": self.model, "object": "model", "created": 0, "owned_by": "grpo-tui"}
+            case "GET", "/v1/models":
+                model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "grpo-tui"}
                 return {"object": "list", "data": [model]}
-        raise RefusedError(404, f"there is no {method} {path}; there is POST chat/completions")
+        raise RefusedError(f"there is no {method} {path}; there is POST chat/completions", 404)
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Message, bytes]:
@@ -247,12 +232,10 @@ async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Message, bytes]
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, _, lines = head.partition("\r\n")
         method, path, _ = first.split(" ")
+        headers = message_from_string(lines)
+        length = int(headers.get("content-length", "0"))
     except (asyncio.LimitOverrunError, ValueError):
-        raise RefusedError(400, "this is no HTTP request") from None
-    headers = message_from_string(lines)
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdecimal():
-        raise RefusedError(411, "the body has no Content-Length")
-    if int(length) > MAX_BODY:
-        raise RefusedError(413, f"the body has {length} bytes; at most {MAX_BODY} are taken")
-    return method, path, headers, await reader.readexactly(int(length))
+        raise RefusedError("this is no HTTP request") from None
+    if "transfer-encoding" in headers or not 0 <= length <= MAX_BODY:
+        raise RefusedError(f"a body has a Content-Length, and at most {MAX_BODY} bytes")
+    return method, path, headers, await reader.readexactly(length)

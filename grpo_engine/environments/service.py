@@ -1,7 +1,8 @@
 """The environments in the sandbox: loads them and makes the calls of their episodes."""
 
 import copy
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -13,11 +14,11 @@ from grpo_engine.environments.adapters import (
     ProtocolEpisodes,
     ToolEpisodes,
     UnusableError,
+    check_length,
     follows_protocol,
     tools_of,
 )
 from grpo_engine.environments.agents import PREFIX, Player, Program, command_of
-from grpo_engine.environments.endpoint import Endpoint
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import LOADING
@@ -36,29 +37,28 @@ class EnvironmentService:
         self._episodes: dict[tuple[str, int], Any] = {}
         self._open = ExitStack()
 
-    def load_tool(self, name: str) -> None:
-        tool = self._find(name, "tool")
-        self._tools[getattr(tool, "__name__", name)] = tool
+    def load(
+        self, tools: Sequence[str], environments: Mapping[str, str], options: Mapping[str, Any],
+        agents: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Load tools and environments; an environment without a name has the tools alone."""
+        for name in tools:
+            tool = self._find(name, "tool")
+            self._tools[getattr(tool, "__name__", name)] = tool
+        for key, name in environments.items():
+            if name.startswith((PREFIX, verifiers.PREFIX)):
+                self._make[key] = self._agents(name, options, **agents)
+            elif name:
+                self._make[key] = partial(self._new, self._find(name, "environment"))
+            else:
+                self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
+        self._names = environments
 
-    def load_environment(
-        self, key: str, name: str, options: Mapping[str, Any], agents: Mapping[str, Any]
-    ) -> None:
-        """Load one environment after the tools; an empty name has the tools alone."""
-        if name.startswith((PREFIX, verifiers.PREFIX)):
-            if self._server.objects:
-                raise BrokenEnvironmentError(
-                    f"{name} cannot run beside tools or environments of this process; give those "
-                    "as files"
-                )
-            self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
-            self._make[key] = self._agents(name, options, **agents)
-        elif name:
-            self._make[key] = partial(self._new, self._find(name, "environment"))
-        else:
-            self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Title and tools of each environment, and which rewards it gives."""
+        return {key: self._described(key, name) for key, name in self._names.items()}
 
-    def describe(self, key: str, name: str) -> dict[str, Any]:
-        """Title and tools of an environment, and which rewards it gives."""
+    def _described(self, key: str, name: str) -> dict[str, Any]:
         episodes = self._make[key]()
         if self._tools and not isinstance(episodes, ToolEpisodes):
             raise BrokenEnvironmentError(
@@ -85,7 +85,7 @@ class EnvironmentService:
     ) -> Any:  # fmt: skip
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
-            self.call("reset", name, slot, repeat["job"])
+            self.call("reset", name, slot, repeat["start"])
             for step, messages in repeat["past"]:
                 if self.call("step", name, slot, step)["messages"] != messages:
                     raise UnusableError(
@@ -97,7 +97,9 @@ class EnvironmentService:
             if episode is not None:
                 self._server.run(episode.drop)
             episode = self._episodes[name, slot] = self._make[name]()
-        return self._server.run(getattr(episode, method), **arguments)
+        result = self._server.run(getattr(episode, method), **arguments)
+        check_length(len(json.dumps(result)))
+        return result
 
     def close(self) -> None:
         self._open.close()
@@ -106,12 +108,17 @@ class EnvironmentService:
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
         by_status: bool,
     ) -> Callable[[], Player]:  # fmt: skip
-        endpoint = Endpoint(sampling, "policy")
+        if self._server.objects:
+            raise BrokenEnvironmentError(
+                f"{name} cannot run beside tools or environments of this process; give those as "
+                "files"
+            )
+        self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
         if name.startswith(verifiers.PREFIX):
-            taskset = verifiers.Taskset(verifiers.load(name, options), endpoint)
-            return partial(verifiers.Rollout, taskset)
+            taskset = verifiers.Taskset(verifiers.load(name, options))
+            return partial(verifiers.Rollout, sampling, taskset)
         folder = self._open.enter_context(scratch("agents"))
-        return partial(Program, endpoint, folder, command_of(name), by_status=by_status)
+        return partial(Program, sampling, folder, command_of(name), by_status=by_status)
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_engine.environments.adapters import UnusableError, number
 from grpo_engine.environments.agents import Player, search_path
-from grpo_engine.environments.endpoint import Endpoint
+from grpo_engine.environments.endpoint import MODEL
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.report import plain
 
@@ -72,8 +72,8 @@ class Rows:
 class Taskset:
     """A taskset, and what serves its rollouts, which starts with the first."""
 
-    def __init__(self, environment: Any, endpoint: Endpoint) -> None:
-        self.environment, self.endpoint = environment, endpoint
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment
         self.name = str(environment.config.taskset.id)
         self.tasks = list(environment.taskset)
         self._serving: AsyncExitStack | None = None
@@ -87,8 +87,8 @@ class Taskset:
 class Rollout(Player):
     """One episode of a taskset."""
 
-    def __init__(self, taskset: Taskset) -> None:
-        super().__init__(taskset.name, taskset.endpoint)
+    def __init__(self, sampling: Mapping[str, float], taskset: Taskset) -> None:
+        super().__init__(taskset.name, sampling)
         self._taskset = taskset
 
     async def _start(
@@ -100,7 +100,7 @@ class Rollout(Player):
         variable = f"GRPO_TUI_API_KEY_{self._id}"  # programs do not inherit it
         os.environ[variable] = key
         client = EvalClientConfig(base_url=url, api_key_var=variable)
-        context = ModelContext(model=self._endpoint.model, client=client)
+        context = ModelContext(model=MODEL, client=client)
         return self._play(self._taskset.tasks[row[INDEX]], context, variable)
 
     async def _play(self, task: Any, context: Any, variable: str) -> Any:
@@ -116,4 +116,4 @@ class Rollout(Player):
             raise UnusableError(f"the episode ended with {errors[-1] if errors else 'no trace'}")
         scores = {name: value.value for name, value in trace.rewards.items() if value is not None}
         info = {name: plain(value) for name, value in trace.metrics.items() if value is not None}
-        return number(trace.reward, "its reward"), scores | info
+        return number(trace.reward), scores | info

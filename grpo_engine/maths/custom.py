@@ -16,9 +16,9 @@ from grpo_engine.sandbox.report import describe
 Values = Mapping[str, Any]
 
 
-def refusal(role: str, function: Custom, problem: str, at: str = "") -> MathsError:
+def refusal(role: str, function: Custom, problem: str) -> MathsError:
     """An error that names the choice, its function, what is wrong with it, and where."""
-    return MathsError(f"{role} {function} {problem}{at or function.at}", f"algorithm.{role}")
+    return MathsError(f"{role} {function} {problem}{function.at}", f"algorithm.{role}")
 
 
 def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) -> mx.array:
@@ -33,8 +33,8 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
     except EngineError:
         raise
     except Exception as error:
-        failure = describe(error)
-        raise refusal(role, function, f"failed: {failure.message}", failure.at) from error
+        text = f"{role} {function} failed: {describe(error)}"
+        raise MathsError(text, f"algorithm.{role}") from error
     returned = f"a Python {type(result).__name__}"
     if isinstance(result, mx.array):
         if result.dtype == mx.float32 and tuple(result.shape) in shapes:

@@ -17,7 +17,7 @@ HEADS = ("score.weight", "model.score.weight", "classifier.weight")
 
 
 class Classifier:
-    """Loads on the first call, in the reward process; `batch` bounds the rows per forward."""
+    """Loads on the first call, in the reward process."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser()
@@ -32,34 +32,15 @@ class Classifier:
         self.memory_gb = 4 + 3 * size / (1 << 30)
         self.__name__ = self.path.name.replace(":", "_") or "model"
 
-    def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], batch: int = 8, **_: Any
-    ) -> list[float]:
-        trunk, head, tokenizer = self._model
-        rows = [
-            self._ids(tokenizer, prompt, completion)
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
-        # Rows of similar length share a forward; scores keep the order of the batch.
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        scores = [0.0] * len(rows)
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            for index, score in zip(
-                chosen, self._forward(trunk, head, [rows[i] for i in chosen]), strict=True
-            ):
-                scores[index] = score
-        return scores
-
-    def _forward(self, trunk: Any, head: Any, rows: list[list[int]]) -> list[float]:
-        """Run one padded batch; under a causal mask no token sees padding on the right."""
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         import mlx.core as mx
 
-        width = max(map(len, rows))
-        ids = mx.array([row + [0] * (width - len(row)) for row in rows])
-        last = mx.array([len(row) - 1 for row in rows])
-        hidden = trunk(ids)[mx.arange(len(rows)), last]  # [rows, width of the model]
-        scores: list[float] = (hidden.astype(mx.float32) @ head.T)[:, 0].tolist()
+        trunk, head, tokenizer = self._model
+        scores: list[float] = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            ids = mx.array([self._ids(tokenizer, prompt, completion)])
+            last = trunk(ids)[0, -1].astype(mx.float32)
+            scores.append((head[0] * last).sum().item())
         return scores
 
     def _ids(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:

@@ -8,23 +8,21 @@ function's whole call at any step, and a new process is started. A function that
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter
 
 from grpo_engine.errors import RewardError
-from grpo_engine.events import RewardValue
-from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
-from grpo_engine.sandbox.client import Call, Result, Sandbox
-from grpo_engine.sandbox.report import Failure
+from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
+from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.tasks.base import Prompt
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
 OUTCOME = TypeAdapter(Outcome)
-ALL = slice(None)
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
 # Functions may import large libraries on load.
@@ -38,6 +36,7 @@ class Function:
     written: str
     weight: float
     options: Mapping[str, Any]
+    load: Call
     sandbox: Sandbox = field(init=False)
     index: int = 0  # in its sandbox
     name: str = ""
@@ -65,34 +64,40 @@ class RewardClient:
         local: Functions | None = None,
         may_be_empty: bool = False,
     ) -> None:
-        self.functions = [Function(s.name, s.weight, s.options) for s in specs]
+        limit = max(MIN_LOAD_S, time_limit)
+        self.functions = [
+            Function(s.name, s.weight, s.options, Call(
+                "load", {"name": s.name, "options": dict(s.options)}, limit,
+                loads=f"reward {s.name}",
+            ))
+            for s in specs
+        ]  # fmt: skip
         if not specs and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
             )
         self.time_limit = time_limit
-        self._batch: dict[str, Any] = {}
-        self._sandboxes: dict[Sandbox, list[Function]] = {}
+        self._sandboxes: list[Sandbox] = []
         local = local or {}
         for is_local in (False, True):
             functions = [f for f in self.functions if (f.written in local) == is_local]
             if functions:
                 sandbox = Sandbox(
-                    SERVICE, folder, "rewards", setup=[self._load(f) for f in functions],
+                    SERVICE, folder, "rewards", setup=[f.load for f in functions],
                     interrupted=interrupted, objects=local if is_local else None,
                 )  # fmt: skip
-                self._sandboxes[sandbox] = functions
+                self._sandboxes.append(sandbox)
                 for index, function in enumerate(functions):
                     function.sandbox, function.index = sandbox, index
 
     def __enter__(self) -> Self:
         try:
-            for sandbox, functions in self._sandboxes.items():
-                for function, result in zip(functions, sandbox.start(), strict=True):
-                    described = result.value_or(RewardError)
-                    for name, value in described.items():
-                        setattr(function, name, value)
+            for sandbox in self._sandboxes:
+                sandbox.start()
+            for function in self.functions:
+                for name, value in function.load.value_or(RewardError).items():
+                    setattr(function, name, value)
         except BaseException:
             self.close(grace=0)
             raise
@@ -139,111 +144,71 @@ class RewardClient:
         count: int | None = None,
     ) -> list[Outcome]:
         """Call all of the functions, or the first `count`."""
-        batch = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
-        self._batch = {
-            "columns": {key: list(values) for key, values in {**columns, **batch}.items()},
-            "state": {**trainer_state, "time_limit": self.time_limit},
-        }
-        called, calls = self.functions[:count], {}
+        columns = {
+            **columns, "prompts": prompts, "completions": completions,
+            "completion_ids": completion_ids,
+        }  # fmt: skip
+        state = {**trainer_state, "time_limit": self.time_limit}
+        called, calls = self.functions[:count], dict[Function, Call]()
         for function in sorted(called, key=lambda function: not function.is_async):
-            call = self._call(function, self.time_limit)
+            arguments = {
+                "index": function.index, "name": function.name, "weight": function.weight,
+                "columns": columns, "state": state,
+            }  # fmt: skip
+            call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
-            calls[call] = function
-        results = [result for sandbox in self._sandboxes for result in sandbox.finish()]
-        outcomes = {
-            calls[result.call]: self._outcome(calls[result.call], result)
-            for result in results if result.call in calls
-        }  # fmt: skip
+            calls[function] = call
+        for sandbox in self._sandboxes:
+            sandbox.finish()
+        is_first, outcomes = not trainer_state.get("global_step", 0), []
         for function in called:
-            self._judge(function, outcomes[function], first=not trainer_state.get("global_step", 0))
-        return [outcomes[function] for function in called]
+            outcomes.append(_outcome(function, calls[function], len(completions)))
+            _check(function, outcomes[-1], is_first=is_first)
+        return outcomes
 
-    def _load(self, function: Function) -> Call:
-        arguments = {
-            "name": function.written, "options": dict(function.options), "weight": function.weight,
-        }  # fmt: skip
-        limit = max(MIN_LOAD_S, self.time_limit)
-        return Call("load", arguments, limit, loads=f"reward {function.written}")
+    def try_on(
+        self, prompt: Prompt, answers: Sequence[str], ids: Sequence[Sequence[int]],
+        columns: Mapping[str, Any], form: str = "auto",
+    ) -> list[Outcome]:  # fmt: skip
+        """Score answers to one prompt; errors are only reported, as after the first step."""
+        count = len(answers)
+        return self.score(
+            [reward_prompt(prompt)] * count,
+            [reward_completion(prompt, answer, form=form) for answer in answers], ids,
+            {name: [value] * count for name, value in columns.items()},
+            {"global_step": 1, "max_steps": 1},
+        )  # fmt: skip
 
-    def _call(self, function: Function, limit: float, rows: slice = ALL) -> Call:
-        columns = {name: values[rows] for name, values in self._batch["columns"].items()}
-        arguments = {**self._batch, "columns": columns, "index": function.index}
-        return Call("call", arguments, limit, in_thread=function.is_async)
 
-    def _outcome(self, function: Function, result: Result) -> Outcome:
-        completions, failure = self._batch["columns"]["completions"], result.failure
-        if failure and failure.cause == "loading":
-            raise RewardError(failure.message)
-        count = len(completions)
-        outcome = self._read(result, count)
-        if failure and failure.cause == "exception":
-            outcome = self._by_row(function, count) or outcome
-        outcome.problems = [
-            replace(
-                problem, function=function.name, line=problem.line or function.file,
-                message=problem.message + hint(problem, completions),
-            )
-            for problem in outcome.problems
-        ]  # fmt: skip
-        outcome.extras = {k: values for k, values in outcome.extras.items() if len(values) == count}
-        reasons = outcome.extras.pop("reason", [""] * count)
-        messages = {problem.completion: problem.message for problem in outcome.problems}
-        outcome.rewards = [
-            RewardValue(
-                name=function.name, value=value, weight=function.weight,
-                reason=messages.get(row) or messages.get(None) or str(reason),
-            )
-            for row, (value, reason) in enumerate(zip(outcome.values, reasons, strict=True))
-        ]  # fmt: skip
-        outcome.seconds = result.seconds
-        return outcome
+def _outcome(function: Function, call: Call, count: int) -> Outcome:
+    """What a function gave, or why it gave nothing."""
+    failure = call.failure
+    if failure and failure.cause == "loading":
+        raise RewardError(failure.message)
+    if failure:
+        problem = RewardProblem(
+            cause="timeout" if failure.cause == "timeout" else "crash", function=function.name,
+            message=failure.message + failure.remedy, line=failure.line or function.file,
+        )  # fmt: skip
+        outcome = Outcome.failed(count, function.weight, problem)
+    else:
+        outcome = OUTCOME.validate_python(call.value)
+    outcome.seconds = call.seconds
+    return outcome
 
-    def _by_row(self, function: Function, count: int) -> Outcome | None:
-        """What a function that fails on the batch returns for the completions one by one."""
-        outcome, left = Outcome(), self.time_limit
-        for row in range(count):
-            result = function.sandbox.ask(self._call(function, left, slice(row, row + 1)))
-            left -= result.seconds
-            if left < 0 or (result.failure and result.failure.cause != "exception"):
-                return None
-            part = self._read(result, 1)
-            outcome.values += part.values
-            outcome.steps += part.steps
-            outcome.problems += [replace(problem, completion=row) for problem in part.problems]
-        is_explained = any(problem.cause == "exception" for problem in outcome.problems)
-        return outcome if is_explained else None
 
-    def _read(self, result: Result, count: int) -> Outcome:
-        """The scores in a result, or none and why."""
-        if result.failure:
-            return Outcome.failed(count, self._problem(result.failure))
-        return OUTCOME.validate_python(result.value)
-
-    def _problem(self, failure: Failure) -> RewardProblem:
-        message, cause = failure.message, failure.cause
-        if cause == "timeout":
-            message = (
-                f"gave no scores within rewards.time_limit {self.time_limit:g} s; scored None. "
-                "Make it faster or raise the limit"
-            )
-        elif cause != "exception":
-            message, cause = f"{message}; scored None{failure.remedy}", "crash"
-        return RewardProblem(
-            cause=cause, message=message, line=failure.line, traceback=failure.traceback
+def _check(function: Function, outcome: Outcome, *, is_first: bool) -> None:
+    """Raise if the run should end, by the rules in the module docstring."""
+    problems = outcome.problems
+    fatal = [p for p in problems if p.cause in ("exception", "count", "type")]
+    if is_first and fatal:
+        more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
+        raise RewardError(f"{fatal[0]}{more}\n{fatal[0].traceback}".strip())
+    may_pass = all(problem.cause == "no_score" for problem in problems)
+    has_failed = not may_pass and all(reward.value is None for reward in outcome.rewards)
+    function.failures = function.failures + 1 if has_failed else 0
+    if function.failures >= PATIENCE:
+        raise RewardError(
+            f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
+            f"time: {problems[0]}"
         )
-
-    def _judge(self, function: Function, outcome: Outcome, *, first: bool) -> None:
-        """Raise if the run should end, by the rules in the module docstring."""
-        problems = outcome.problems
-        fatal = [p for p in problems if p.cause in ("exception", "count", "type")]
-        if first and fatal:
-            more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
-            raise RewardError(f"{fatal[0]}{more}\n{fatal[0].traceback}".strip())
-        may_pass = all(problem.cause == "no_score" for problem in problems)
-        has_failed = not may_pass and all(value is None for value in outcome.values)
-        function.failures = function.failures + 1 if has_failed else 0
-        if function.failures >= PATIENCE:
-            raise RewardError(
-                f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
-                f"time: {problems[0]}"
-            )

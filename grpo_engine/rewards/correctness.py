@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.errors import MissingPackageError, RewardError
@@ -18,120 +18,76 @@ from grpo_engine.tasks.answers import (
     to_number,
     to_numbers,
 )
-
-Log = Callable[[str, list[Any]], None] | None
+from grpo_engine.tasks.by_text import Score, by_text
 
 # The longest text passed to a regular expression or a parser.
 LONGEST_TEXT = 100_000
 _EQUATION = re.compile(r"(?<![\w.])(-?\d[\d.]*(?:\s*[-+*/×x]\s*-?\d[\d.]*)+)\s*=\s*(-?\d[\d.]*)")
 
 
-def numeric_answer(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    answer: Sequence[Any],
-    log_extra: Log = None,
-    anywhere: bool = True,
-    **_: Any,
-) -> list[float | None]:
+@by_text
+def numeric_answer(text: str, answer: Any, *, anywhere: bool = True) -> Score:
     """Give 1 where the answer is the number in the `answer` column, else 0.
 
     The marked answer counts; with `anywhere`, the last number of the text where nothing is marked.
     Where the column has several numbers, as `1, 2, 3`, the last ones must be these. A row whose
     `answer` is no number gets None.
     """
-    reasons, scores = [], list[float | None]()
-    for text, expected in zip(texts_of(completions, prompts), map(str, answer), strict=True):
-        gold = tagged_answer(expected) or expected
-        target = to_numbers(expected) or to_numbers(gold) or numbers_in(gold)[-1:]
-        marked = tagged_answer(text)
-        if marked is None:
-            marked = text if anywhere else ""
-        numbers = numbers_in(marked)[-len(target) :]
-        scores.append(float(numbers == target) if target else None)
-        reasons.append(f"found {_listed(numbers)}, expected {_listed(target)}")
-    _log(log_extra, reasons)
-    return scores
+    gold = tagged_answer(str(answer)) or str(answer)
+    target = to_numbers(str(answer)) or to_numbers(gold) or numbers_in(gold)[-1:]
+    marked = tagged_answer(text)
+    if marked is None:
+        marked = text if anywhere else ""
+    numbers = numbers_in(marked)[-len(target) :]
+    reason = f"found {_listed(numbers)}, expected {_listed(target)}"
+    return (float(numbers == target) if target else None), reason
 
 
-def exact_answer(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    answer: Sequence[Any],
-    log_extra: Log = None,
-    **_: Any,
-) -> list[float]:
+@by_text
+def exact_answer(text: str, answer: Any) -> Score:
     """Give 1 where the answer is the text in the `answer` column up to case and spaces, else 0."""
-    texts = map(final_answer, texts_of(completions, prompts))
-    pairs = list(zip(texts, map(str, answer), strict=True))
-    _log(log_extra, [f"found {text[:60]!r}, expected {gold[:60]!r}" for text, gold in pairs])
-    return [float(same_text(*pair)) for pair in pairs]
+    result, gold = final_answer(text), str(answer)
+    return float(same_text(result, gold)), f"found {result[:60]!r}, expected {gold[:60]!r}"
 
 
+@by_text
 def contains(
-    completions: Sequence[Any],
-    answer: Sequence[Any] | None = None,
-    text: str = "",
-    ignore_case: bool = False,
-    log_extra: Log = None,
-    **_: Any,
-) -> list[float]:
+    completion: str, answer: Any = None, *, text: str = "", ignore_case: bool = False
+) -> Score:
     """Give 1 where the completion contains the option `text`, else the `answer` column, else 0."""
     if not text and answer is None:
         raise RewardError("reward contains: give the option `text` or a column `answer`")
-    targets = [text] * len(completions) if text else list(map(str, answer or ()))
-    _log(log_extra, [f"looked for {target[:60]!r}" for target in targets])
+    target = text or str(answer)
     fold = str.casefold if ignore_case else str
-    pairs = zip(texts_of(completions), targets, strict=True)
-    return [float(fold(target) in fold(completion)) for completion, target in pairs]
+    return float(fold(target) in fold(completion)), f"looked for {target[:60]!r}"
 
 
-def regex(
-    prompts: Sequence[Any], completions: Sequence[Any], pattern: str, full: bool = False, **_: Any
-) -> list[float]:
+@by_text
+def regex(text: str, *, pattern: str, full: bool = False) -> Score:
     """Give 1 where the option `pattern` is found (with `full`: matches the whole text), else 0."""
     try:
         compiled = re.compile(pattern, re.DOTALL)
     except re.error as error:
         raise RewardError(f"reward regex: pattern {pattern!r} is not valid: {error}") from error
     search = compiled.fullmatch if full else compiled.search
-    texts = texts_of(completions, prompts)
-    return [float(search(text[:LONGEST_TEXT]) is not None) for text in texts]
+    return float(search(text[:LONGEST_TEXT]) is not None)
 
 
-def json_valid(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    keys: Sequence[str] = (),
-    log_extra: Log = None,
-    **_: Any,
-) -> list[float]:
+@by_text
+def json_valid(text: str, *, keys: Sequence[str] = ()) -> Score:
     """Give 1 where the text, or the fenced block in it, is JSON (an object with all `keys`)."""
-    scores, reasons = [], []
-    for text in texts_of(completions, prompts):
-        fenced = re.search(r"```(?:json)?\s*\n(.*?)```", text, re.DOTALL)
-        body = fenced[1] if fenced else text.rpartition("</think>")[2]
-        try:
-            value = json.loads(body[:LONGEST_TEXT])
-        except (ValueError, RecursionError) as error:
-            scores.append(0.0)
-            reasons.append(f"not JSON: {error}"[:120])
-            continue
-        missing = [key for key in keys if not isinstance(value, dict) or key not in value]
-        scores.append(float(not missing))
-        reasons.append(f"lacks {', '.join(missing)}" if missing else "valid")
-    _log(log_extra, reasons)
-    return scores
+    fenced = re.search(r"```(?:json)?\s*\n(.*?)```", text, re.DOTALL)
+    body = fenced[1] if fenced else text.rpartition("</think>")[2]
+    try:
+        value = json.loads(body[:LONGEST_TEXT])
+    except (ValueError, RecursionError) as error:
+        return 0.0, f"not JSON: {error}"[:120]
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    return float(not missing), f"lacks {', '.join(missing)}" if missing else "valid"
 
 
-def math_equal(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    answer: Sequence[Any] | None = None,
-    solution: Sequence[Any] | None = None,
-    log_extra: Log = None,
-    **_: Any,
-) -> list[float | None]:
+@by_text
+def math_equal(text: str, answer: Any = None, solution: Any = None) -> Score:
     """Give 1 where the answer equals the column mathematically, else 0; None for a bad column."""
     gold = answer if answer is not None else solution
     if gold is None:
@@ -143,16 +99,10 @@ def math_equal(
             "reward math_equal needs the package math-verify; `pip install 'grpo-tui[tasks]'`, "
             "or use numeric_answer"
         ) from error
-    scores, reasons = list[float | None](), []
-    for text, expected in zip(texts_of(completions, prompts), gold, strict=True):
-        target = parse(_latex(str(expected)))
-        marked = tagged_answer(text)
-        value = parse(_latex(marked) if marked is not None else text[-LONGEST_TEXT:])
-        scores.append(float(verify(target, value)) if target else None)
-        result = value[-1] if value else "nothing"
-        reasons.append(f"found {result}, expected {str(expected)[:60]}"[:120])
-    _log(log_extra, reasons)
-    return scores
+    target, marked = parse(_latex(str(gold))), tagged_answer(text)
+    value = parse(_latex(marked) if marked is not None else text[-LONGEST_TEXT:])
+    reason = f"found {value[-1] if value else 'nothing'}, expected {str(gold)[:60]}"[:120]
+    return (float(verify(target, value)) if target else None), reason
 
 
 def equation_steps(
@@ -199,8 +149,3 @@ def _latex(text: str) -> str:
 
 def _listed(numbers: Sequence[Any]) -> str:
     return ", ".join(map(str, numbers))[:40] or "nothing"
-
-
-def _log(log_extra: Log, reasons: list[str]) -> None:
-    if log_extra is not None:
-        log_extra("reason", reasons)

@@ -86,30 +86,23 @@ class HttpClient:
                 async for part in response.aiter_raw():
                     data += part
                     if len(data) > LARGEST_REPLY:
-                        raise HttpError(f"{self.name} sent more than {LARGEST_REPLY >> 20} MB", 0)
+                        raise self._error(f"sent more than {LARGEST_REPLY >> 20} MB", 0)
         except TimeoutError:
-            raise HttpError(f"{self.name} gave no reply within {limit:.3g} s", 0) from None
+            raise self._error(f"gave no reply within {limit:.3g} s", 0) from None
         except httpx2.TransportError as error:
-            is_absent = isinstance(error, httpx2.ConnectError)
-            verb = "cannot be reached" if is_absent else "gave no HTTP reply"
-            reason = self.without_key(str(error)[:LONGEST_QUOTE])
-            message = f"{self.name} {verb} ({reason}); start it, or correct the address"
-            raise HttpError(message, 0) from None
-        return self._checked(response, data.decode("utf-8", "replace"))
-
-    def _checked(self, response: httpx2.Response, text: str) -> str:
-        """The text of a reply that is none of an error."""
+            problem = f"gave no HTTP reply ({error}); start it, or correct the address"
+            raise self._error(problem, 0) from None
+        text, status = data.decode("utf-8", "replace"), response.status_code
         if response.is_success:
             return text
-        quote = self.without_key(text)[:LONGEST_QUOTE].strip()
         if response.is_redirect:
-            quote = "redirects are not followed; give the final address"
-        status = response.status_code
-        message = (
-            f"{self.name} answered {status} {self.without_key(response.reason_phrase)}: {quote}"
-        )
+            text = "redirects are not followed; give the final address"
         may_pass = status in MAY_PASS or status >= 500
-        raise HttpError(message, _pause(response.headers.get("Retry-After")) if may_pass else None)
+        pause = _pause(response.headers.get("Retry-After")) if may_pass else None
+        raise self._error(f"answered {status} {response.reason_phrase}: {text.strip()}", pause)
+
+    def _error(self, problem: str, pause: float | None) -> HttpError:
+        return HttpError(self.without_key(f"{self.name} {problem}")[:LONGEST_QUOTE], pause)
 
 
 def _pause(retry_after: str | None) -> float:

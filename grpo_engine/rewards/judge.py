@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.cache import Cache
-from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient, HttpError
+from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
@@ -20,6 +20,7 @@ TOKENS = ("prompt_tokens", "completion_tokens")
 SHARE = 0.9  # of a call's time limit; the rest is for the way back
 
 Result = tuple[float | RewardError | None, str]
+NO_RESULT: Result = (None, "")
 
 
 class Judge:
@@ -34,7 +35,6 @@ class Judge:
         self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
         self._cache = Cache("judge", rubric.cache)
         self._totals = dict.fromkeys(("calls", "failures", "cached", "cost"), 0.0)
-        self._is_down = False
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
 
@@ -48,46 +48,47 @@ class Judge:
         **columns: Sequence[Any],
     ) -> list[Any]:
         """A score for each answer, the error in place of it, or None in a group of equal ones."""
-        self._is_down = False
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         free = asyncio.Semaphore(self._rubric.concurrency)
-        questions = list(self._questions(prompts, completions, columns))
+        asked = self._asked(prompts, completions, columns)
+        answers: dict[str, int] = {}  # of each question
+        for question, index in filter(None, asked):
+            answers[question] = max(answers.get(question, 0), index + 1)
         replies = await asyncio.gather(
-            *(self._reply(text, len(rows), deadline, free) for text, rows in questions)
+            *(self._reply(question, count, deadline, free) for question, count in answers.items())
         )
-        results: list[Result] = [(None, "")] * len(completions)
-        for (_, answers), reply in zip(questions, replies, strict=True):
-            for rows, result in zip(answers, reply, strict=True):
-                for row in rows:
-                    results[row] = result
+        by_question = dict(zip(answers, replies, strict=True))
+        results = [by_question[item[0]][item[1]] if item else NO_RESULT for item in asked]
         self._cache.prune()
         log_extra("reason", [reason for _, reason in results])
         for name, total in {**self._totals, "calls": self._client.calls}.items():
             log_metric(f"judge/{self.__name__}/{name}", total)
         return [score for score, _ in results]
 
-    def _questions(
+    def _asked(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Sequence[Sequence[int]]]]:
-        """Messages to the judge, and the rows that have each of their answers.
+    ) -> list[tuple[str, int] | None]:
+        """For each answer the message to the judge, and which answer it is there.
 
-        Answers to the same prompt with the same columns are ranked together.
+        Answers to the same prompt with the same columns are ranked together; None where all of
+        them are equal.
         """
-        ranks, groups = self._rubric.ranking, dict[str, dict[str, list[int]]]()
+        rows, groups = [], dict[str, list[Any]]()
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             data, answer = {"prompt": _content(prompt)}, _content(completion)
             if self.columns:
                 data["columns"] = {name: columns[name][row] for name in self.columns}
-            if not ranks:
-                data["answer"] = answer
-            group = groups.setdefault(json.dumps(data), {})
-            group.setdefault(json.dumps(answer), []).append(row)
-        for text, group in groups.items():
-            data = json.loads(text)
-            if ranks:
-                data["answers"] = {str(n): json.loads(item) for n, item in enumerate(group, 1)}
-            if not ranks or len(group) > 1:
-                yield message(self._rubric, data), [*group.values()]
+            group = groups.setdefault(json.dumps(data), [])
+            if answer not in group:
+                group.append(answer)
+            rows.append((data, answer, group))
+        if not self._rubric.ranking:
+            return [(message(self._rubric, {**data, "answer": a}), 0) for data, a, _ in rows]
+        return [
+            (message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
+             group.index(answer)) if len(group) > 1 else None
+            for data, answer, group in rows
+        ]  # fmt: skip
 
     async def _reply(
         self, question: str, answers: int, deadline: float, free: asyncio.Semaphore
@@ -103,15 +104,12 @@ class Judge:
                 self._totals["cached"] += 1
                 return read_reply(rubric, text, answers)
             async with free:
-                # in an outage only the batch's first questions are worth further tries
-                retries = 0 if self._is_down else rubric.retries
                 reply = await self._client.post_with_retries(
-                    data, rubric.time_limit, deadline, retries
+                    data, rubric.time_limit, deadline, rubric.retries
                 )
             text = self._text(reply)
             scores = read_reply(rubric, text, answers)
         except RewardError as error:
-            self._is_down |= isinstance(error, HttpError) and error.pause is not None
             self._totals["failures"] += 1
             return [(error, "")] * answers
         self._cache.write(key, text)

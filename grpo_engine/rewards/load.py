@@ -8,7 +8,9 @@ A name is a built-in one, that of an installed package, `path/to/file.py:functio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 from grpo_engine import names
@@ -17,6 +19,11 @@ from grpo_engine.rewards.builtins import BUILT_IN
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+# Classes whose instances are functions, by what begins their names.
+MADE = {
+    "http": "endpoint:Endpoint", "https": "endpoint:Endpoint", "judge": "judge:Judge",
+    "model": "classifier:Classifier",
+}  # fmt: skip
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = (
@@ -33,14 +40,27 @@ class LoadedReward:
     function: Callable[..., Any]
     file: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    has_kwargs: bool = True
-    parameters: frozenset[str] = frozenset()
-    required: tuple[str, ...] = ()
+    parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
 
     @property
     def is_async(self) -> bool:
-        function = _unwrapped(self.function)
+        function: Any = self.function
         return any(map(inspect.iscoroutinefunction, (function, function.__call__)))
+
+    @property
+    def has_kwargs(self) -> bool:
+        """Whether it takes any keyword; so does a built-in callable without a signature."""
+        kinds = [parameter.kind for parameter in self.parameters.values()]
+        return not kinds or inspect.Parameter.VAR_KEYWORD in kinds
+
+    @property
+    def required(self) -> list[str]:
+        """The parameters and, of a judge, the columns that it cannot do without."""
+        named = [
+            p.name for p in self.parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        ]  # fmt: skip
+        return [*named, *getattr(self.function, "columns", ())]
 
     def keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords to call it with: all, or without **kwargs only those it names."""
@@ -57,46 +77,29 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
     """Describe a function, and check that it accepts keyword arguments."""
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
-    title = _name_of(function, name)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some built-in callables have no signature
-        return LoadedReward(title, function, file, options)
-    required = [p for p in parameters if p.default is p.empty]
-    if blocking := [p.name for p in required if p.kind is p.POSITIONAL_ONLY]:
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with suppress(TypeError, ValueError):  # some built-in callables have no signature
+        parameters = inspect.signature(function).parameters
+    if any(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters.values()):
         raise RewardError(
-            f"reward {name}: rewards are called by keyword, but {', '.join(blocking)} can only be "
-            "given by position; remove the `/` from its parameters"
+            f"reward {name}: rewards are called by keyword, but some of its parameters can only be "
+            "given by position; remove the `/` from them"
         )
-    accepted = frozenset(
-        p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    )
-    has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    unknown = [option for option in options if option not in accepted and not has_kwargs]
-    if unknown:
-        raise RewardError(
-            f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepted))}"
-        )
-    needs = (p.name for p in required if p.name in accepted)
-    columns = getattr(function, "columns", ())  # of a judge
-    return LoadedReward(title, function, file, options, has_kwargs, accepted, (*needs, *columns))
+    reward = LoadedReward(_name_of(function, name), function, file, options, parameters)
+    unknown = [option for option in options if option not in parameters]
+    if unknown and not reward.has_kwargs:
+        names_ = ", ".join(sorted(parameters))
+        raise RewardError(f"reward {name} takes no option {unknown[0]!r}; it takes {names_}")
+    return reward
 
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
     reference = names.Purpose(f"reward {name}", RewardError, FORMS)
-    if name.startswith(("http://", "https://")):
-        from grpo_engine.rewards.endpoint import Endpoint
-
-        return Endpoint(name), ""
-    if name.startswith("judge:"):
-        from grpo_engine.rewards.judge import Judge
-
-        return Judge(name.removeprefix("judge:")), ""
-    if name.startswith("model:"):
-        from grpo_engine.rewards.classifier import Classifier
-
-        return Classifier(name.removeprefix("model:")), ""
+    kind, colon, rest = name.partition(":")
+    if colon and kind in MADE:
+        make = resolve_name(f"grpo_engine.rewards.{MADE[kind]}")
+        return make(name if kind.startswith("http") else rest), ""
     names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, reference)
@@ -107,16 +110,11 @@ def find(name: str) -> tuple[Any, str]:
     return names.find(name, reference)
 
 
-def _unwrapped(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
 def _name_of(function: Any, written: str) -> str:
     if ":" not in written:  # built in, or a package's
         return written
     if written.startswith(names.IN_PROCESS):
         return written.removeprefix(names.IN_PROCESS)
-    function = _unwrapped(function)
+    while isinstance(function, functools.partial):
+        function = function.func
     return str(getattr(function, "__name__", None) or type(function).__name__)

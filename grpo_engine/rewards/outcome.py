@@ -29,24 +29,25 @@ class RewardProblem:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one function gave for a batch: a score or None for each completion, and what it logged.
+    """What one function gave for a batch: a score for each completion, and what it logged.
 
     `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
-    `rewards` are the scores with their reasons.
     """
 
-    values: list[float | None] = field(default_factory=list)
+    rewards: list[RewardValue] = field(default_factory=list)
     steps: list[Steps | None] = field(default_factory=list)
     problems: list[RewardProblem] = field(default_factory=list)
     extras: dict[str, list[Any]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
-    rewards: list[RewardValue] = field(default_factory=list)
     seconds: float = 0.0
 
     @classmethod
-    def failed(cls, count: int, problem: RewardProblem) -> "Outcome":
+    def failed(cls, count: int, weight: float, problem: RewardProblem) -> "Outcome":
         """No score for any of the completions."""
-        return cls([None] * count, [None] * count, [problem])
+        reward = RewardValue(
+            name=problem.function, value=None, weight=weight, reason=problem.message
+        )
+        return cls([reward] * count, [None] * count, [problem])
 
 
 def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -1,14 +1,17 @@
 """Validates the return value of a reward function: one score per completion."""
 
-import math
 from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, Steps
+from grpo_engine.rewards.outcome import Cause, RewardProblem, Steps
 
 # The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
 LARGEST = 1e30
+
+Score = float | Steps | RewardProblem | None
 
 
 class InvalidError(Exception):
@@ -16,30 +19,15 @@ class InvalidError(Exception):
 
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
-        self.cause = cause
+        self.problem = RewardProblem(cause=cause, message=message)
 
 
-def read_scores(output: Any, count: int, weight: float = 1.0) -> Outcome:
-    """Check what a function returned; a score that float32 cannot hold or add up becomes None."""
-    try:
-        items = _items(output, count)
-    except InvalidError as error:
-        problem = RewardProblem(cause=error.cause, message=str(error))
-        return Outcome.failed(count, problem)
-    outcome = Outcome()
-    for index, item in enumerate(items):
-        value = steps = None
-        try:
-            value, steps = _score(item, weight)
-        except InvalidError as error:
-            problem = RewardProblem(cause=error.cause, message=str(error), completion=index)
-            outcome.problems.append(problem)
-        outcome.values.append(value)
-        outcome.steps.append(steps)
-    return outcome
+def read_scores(output: Any, count: int, weight: float = 1.0) -> list[Score]:
+    """For each completion a score, those of its steps, None, or why there is none.
 
-
-def _items(output: Any, count: int) -> list[Any]:
+    A score that float32 cannot hold or add up is none. Raises InvalidError if the output does not
+    have an item for each completion.
+    """
     if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
         raise InvalidError(
             "type",
@@ -54,55 +42,44 @@ def _items(output: Any, count: int) -> list[Any]:
             f"returned {len(items)} scores for {count} completions; return exactly one each, "
             "None where it does not apply",
         )
-    return items
+    return [_score(row, item, weight) for row, item in enumerate(items)]
 
 
-def _score(item: Any, weight: float) -> tuple[float | None, Steps | None]:
-    if item is None:
-        return None, None
+def _score(row: int, item: Any, weight: float) -> Score:
     if isinstance(item, RewardError):  # of a judge, in place of a score
-        raise InvalidError("no_score", str(item))
-    if isinstance(item, list | tuple):
-        steps = tuple(sorted(_step(pair, weight) for pair in item))
-        return (sum(score for _, score in steps) / len(steps) if steps else None), steps
-    value = _number(item)
-    if value is None:
-        kind = type(item).__name__
-        raise InvalidError("type", f"gave {kind} {str(item)[:80]!r}; a score is a number or None")
-    if message := _unusable(value, weight):
-        raise InvalidError("value", message)
-    return value, None
-
-
-def _unusable(score: float, weight: float) -> str:
-    """Why a number cannot be a score; empty if it can."""
-    if math.isnan(score):
-        return "gave NaN, scored None; return None where the function does not apply"
-    if math.isinf(score):
-        return f"gave {score}, scored None; a score must be finite"
-    if abs(score) * max(1.0, abs(weight)) > LARGEST:
-        weighted = f" with weight {weight:g}" if abs(weight) > 1 else ""
-        return f"gave {score:g}{weighted}, scored None; float32 adds up scores to {LARGEST:g} only"
-    return ""
+        return RewardProblem(cause="no_score", message=str(item), completion=row)
+    try:
+        if isinstance(item, list | tuple):
+            return tuple(sorted(_step(pair, weight) for pair in item))
+        return None if item is None else _number(item, weight)
+    except InvalidError as error:
+        return replace(error.problem, completion=row)
 
 
 def _step(pair: Any, weight: float) -> tuple[int, float]:
-    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-    end, score = map(_number, pair) if is_pair else (None, None)
-    if end is None or score is None or not (0 <= end < math.inf and end == int(end)):
+    try:
+        end, score = pair
+        is_step = int(end) == end >= 0
+    except (TypeError, ValueError, OverflowError):
+        is_step = False
+    if not is_step:
         message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
         raise InvalidError("type", message)
-    if message := _unusable(score, weight):
-        raise InvalidError("value", f"{message} (step {str(pair)[:80]})")
-    return int(end), score
+    return int(end), _number(score, weight)
 
 
-def _number(item: Any) -> float | None:
-    if isinstance(item, str | bytes):
-        return None
+def _number(item: Any, weight: float) -> float:
     try:
-        return float(item)
+        value = float(None if isinstance(item, str | bytes) else item)  # type: ignore[arg-type]
     except OverflowError:  # a whole number beyond the range of floats
-        return math.inf if item > 0 else -math.inf
+        value = inf
     except (TypeError, ValueError):
-        return None
+        message = f"gave {type(item).__name__} {str(item)[:80]!r}; a score is a number or None"
+        raise InvalidError("type", message) from None
+    if not abs(value) * max(1.0, abs(weight)) <= LARGEST:  # NaN as well
+        raise InvalidError(
+            "value",
+            f"gave {value:g} with weight {weight:g}, scored None; a score is a finite number whose "
+            f"weighted sums float32 can hold, up to {LARGEST:g}, or None",
+        )
+    return value

@@ -1,5 +1,6 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,9 @@ from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.names import IN_PROCESS
-from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
+from grpo_engine.rewards.form import received
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
 from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
@@ -26,13 +27,9 @@ from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
-REMEDIES = {
-    "timeout": "Make the function faster, or raise rewards.time_limit.",
-    "no_score": "These answers get no score. If it goes on, see whether the judge's server runs.",
-    "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
-}
+NO_SCORE = "These answers get no score. If it goes on, see whether the judge's server runs."
 UNJUDGED = "left out, because a judge gave no score"
-REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."
+REMEDY = "Try it with `grpo-tui rewards test`; its output is in rewards.log of the run's folder."
 
 
 def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
@@ -108,9 +105,7 @@ class Scorer:
         self._count = len(specs)  # of the client's functions; another one is no reward
         self._has_environments = environments is not None
         self._environments = tuple(environments or ())
-        self._form = config.rewards.completions
         self._config, self._task = config, task
-        self._scores_steps = config.algorithm.resolved().signal == "process"
         self.right = self.held_out_right = Right("")
         self._measured = ""  # the function that only held-out answers are judged by
 
@@ -148,16 +143,21 @@ class Scorer:
     @property
     def form_note(self) -> str:
         """In which form the user's functions get completions; empty if all are built in."""
-        return form.note(list(self._custom), self._task, self._form)
+        names = ", ".join(self._custom)
+        return f"your reward functions ({names}) get {self._received}" if names else ""
 
     def advice(self, name: str) -> str:
         """What to look at if a function of the user makes no difference."""
         if name not in self._custom:
             return ""
-        text = f"It gets {form.received(self._task, self._form)}. "
+        text = f"It gets {self._received}. "
         if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
             return text
         return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
+
+    @property
+    def _received(self) -> str:
+        return received(self._task, self._config.rewards.completions)
 
     @property
     def _custom(self) -> dict[str, str]:
@@ -188,43 +188,38 @@ class Scorer:
         Held-out answers are also judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
-        valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
-        rows = [(examples[index], prompts[index], rollouts[index]) for index in valid]
+        is_process = self._config.algorithm.resolved().signal == "process"
+        weights = self.weights | ({measured: 0.0} if measured else {})
+        blank = [RewardValue(name=name, value=None, weight=weights[name]) for name in weights]
+        rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
-        rewards = [self._no_rewards(rollout, measured) for rollout in rollouts]
-        steps: list[tuple[tuple[int, float | None], ...]] = [()] * len(rollouts)
         problems = [problem for outcome in outcomes for problem in outcome.problems]
-        unjudged = {problem.completion for problem in problems if problem.cause == "no_score"}
-        for row, index in enumerate(valid):
-            rollout, values = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
-            functions, unweighted = values[: self._count], values[self._count :]
-            rewards[index] = (*functions, *self._of_environment(rollout), *unweighted)
-            if row in unjudged and not held_out:  # a partial reward would push it down
-                rewards[index] = tuple(
-                    replace(reward, value=None, reason=reward.reason or UNJUDGED)
-                    for reward in rewards[index]
-                )
+        unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
+        rewards, steps, indices = [], list[Any](), itertools.count()
+        for rollout in rollouts:
+            if rollout.failed:
+                error = next((span.error for span in rollout.spans if span.error), "")
+                rewards.append(_without_values(blank, error))
+                steps.append(())
                 continue
-            steps[index] = steps_of(
-                rollout, functions, [outcome.steps[row] for outcome in outcomes]
-            )
+            row = next(indices)
+            scores = [outcome.rewards[row] for outcome in outcomes]
+            functions, unweighted = scores[: self._count], scores[self._count :]
+            values = (*functions, *self._of_environment(rollout), *unweighted)
+            if row in unjudged:  # a partial reward would push it down
+                rewards.append(_without_values(values, UNJUDGED))
+                steps.append(())
+            else:
+                rewards.append(values)
+                steps.append(steps_of(rollout, functions, [o.steps[row] for o in outcomes]))
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
-            steps=tuple(steps) if self._scores_steps else None,
+            steps=tuple(steps) if is_process else None,
             alerts=(
-                *alerts_of(step, problems, [rollouts[index] for index in valid]),
+                *alerts_of(step, problems, [rollout for _, _, rollout in rows]),
                 *environment_alerts(step, rollouts),
             ),
         )  # fmt: skip
-
-    def _no_rewards(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
-        """No reward from any source, with the reason."""
-        reason = next((span.error for span in rollout.spans if span.error), "")
-        weights = self.weights | ({measured: 0.0} if measured else {})
-        return tuple(
-            RewardValue(name=name, value=None, weight=weight, reason=reason)
-            for name, weight in weights.items()
-        )
 
     def _outcomes(
         self, rows: Sequence[tuple[Example, RenderedPrompt, Rollout]], step: int, count: int | None
@@ -240,7 +235,7 @@ class Scorer:
         return self._client.score(
             [reward_prompt(prompt.prompt) for prompt in prompts],
             [
-                completion_of(prompt, rollout, self._form)
+                completion_of(prompt, rollout, self._config.rewards.completions)
                 for prompt, rollout in zip(prompts, rollouts, strict=True)
             ],
             [list(rollout.ids) for rollout in rollouts],
@@ -261,6 +256,10 @@ class Scorer:
             RewardValue(name=name, weight=1.0, value=sum(scores) if name == active else None)
             for name in self._environments
         )
+
+
+def _without_values(rewards: Sequence[RewardValue], reason: str) -> tuple[RewardValue, ...]:
+    return tuple(replace(reward, value=None, reason=reward.reason or reason) for reward in rewards)
 
 
 def steps_of(
@@ -345,7 +344,7 @@ def alerts_of(
         alert = Alert(
             "error" if cause in ("exception", "crash") else "warning",
             f"{str(problems_of_cause[0]).removesuffix('.')}.{_answer(answers)}",
-            REMEDIES.get(cause, REMEDY),
+            NO_SCORE if cause == "no_score" else REMEDY,
         )
         yield raised(step, f"reward_{cause}", alert)
 

@@ -1,15 +1,21 @@
 """The reward functions in the sandbox: loads them and calls them on a batch."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
+from grpo_engine.events import RewardValue
+from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
-from grpo_engine.rewards.returned import read_scores
+from grpo_engine.rewards.outcome import Outcome, RewardProblem
+from grpo_engine.rewards.returned import InvalidError, Score, read_scores
 from grpo_engine.sandbox.program import Server
-from grpo_engine.sandbox.report import plain
+from grpo_engine.sandbox.report import TooLateError, describe, plain
 
 Columns = Mapping[str, Sequence[Any]]
 # Further fields of TRL's state; a run here has one process and no log history.
@@ -34,9 +40,9 @@ class Rewards:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._functions: list[tuple[LoadedReward, float]] = []  # with their weights
+        self._functions: list[LoadedReward] = []
 
-    def load(self, name: str, options: Mapping[str, Any], weight: float) -> dict[str, Any]:
+    def load(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Load one more function."""
         if name in self._server.objects:
             function = self._server.objects[name]
@@ -45,33 +51,95 @@ class Rewards:
         else:
             reward = load_reward(name, options)
         self._server.allow_memory(reward.function)
-        self._functions.append((reward, weight))
+        self._functions.append(reward)
         return {
             "name": reward.name, "file": reward.file, "is_async": reward.is_async,
             "requires": reward.required,
         }  # fmt: skip
 
-    def call(self, index: int, columns: Columns, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Call a function on a batch."""
-        (reward, weight), count = self._functions[index], len(columns["completions"])
-        extras: dict[str, list[Any]] = {}
-        metrics: dict[str, list[float]] = {}
+    def call(
+        self, index: int, name: str, weight: float, columns: Columns, state: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a function gives for a batch, an `Outcome`; if it fails, for each completion."""
+        reward, completions, outcome = self._functions[index], columns["completions"], Outcome()
+        score = partial(self._scores, reward, weight, state)
+        scores = score(columns, outcome)
+        if any(map(_has_raised, scores)):
+            scores = _by_row(score, columns, state["time_limit"] / 2) or scores
+        outcome.extras = {k: v for k, v in outcome.extras.items() if len(v) == len(completions)}
+        reasons = outcome.extras.pop("reason", [""] * len(completions))
+        for completion, item, reason in zip(completions, scores, reasons, strict=True):
+            value = steps = None
+            match item:
+                case RewardProblem():
+                    reason = item.message + hint(item, completion)
+                    problem = replace(
+                        item, function=name, message=reason, line=item.line or reward.file
+                    )
+                    if problem not in outcome.problems:  # one may be of all completions
+                        outcome.problems.append(problem)
+                case tuple():
+                    steps, value = item, fmean(score for _, score in item) if item else None
+                case _:
+                    value = item
+            outcome.steps.append(steps)
+            outcome.rewards.append(
+                RewardValue(name=name, value=value, weight=weight, reason=str(reason))
+            )
+        return asdict(outcome)
+
+    def _scores(
+        self, reward: LoadedReward, weight: float, state: Mapping[str, Any], columns: Columns,
+        outcome: Outcome,
+    ) -> list[Score]:  # fmt: skip
+        """Call a function; what it logs is added to the outcome."""
 
         def log_extra(column: str, values: Sequence[Any]) -> None:
             """Log a column with one value per completion."""
-            extras.setdefault(str(column), []).extend(map(plain, values))
+            outcome.extras.setdefault(str(column), []).extend(map(plain, values))
 
         def log_metric(name: str, value: float) -> None:
             """Log a value of a metric that is averaged over the step."""
-            metrics.setdefault(str(name), []).append(float(value))
+            outcome.metrics.setdefault(str(name), []).append(float(value))
 
         keywords = {
-            **columns, "trainer_state": SimpleNamespace(**{**AS_TRL, **state}),
+            **{column: list(values) for column, values in columns.items()},
+            "trainer_state": SimpleNamespace(**{**AS_TRL, **state}),
             "log_extra": log_extra, "log_metric": log_metric,
         }  # fmt: skip
         if ENVIRONMENTS in columns:
             states = columns[ENVIRONMENTS]
             keywords[ENVIRONMENTS] = [EndedEnvironment(**attributes) for attributes in states]
-        output = self._server.run(reward.function, **reward.keywords(keywords))
-        outcome = read_scores(output, count, weight)
-        return asdict(replace(outcome, extras=extras, metrics=metrics))
+        count = len(columns["completions"])
+        try:
+            output = self._server.run(reward.function, **reward.keywords(keywords))
+            return read_scores(output, count, weight)
+        except InvalidError as error:
+            return [error.problem] * count
+        except (MemoryError, TooLateError):
+            raise
+        except (Exception, SystemExit) as error:
+            failure = describe(error)
+            problem = RewardProblem(
+                cause="exception", message=failure.message, line=failure.line,
+                traceback=failure.traceback,
+            )  # fmt: skip
+            return [problem] * count
+
+
+def _has_raised(item: Score) -> bool:
+    return isinstance(item, RewardProblem) and item.cause == "exception"
+
+
+def _by_row(
+    score: Callable[[Columns, Outcome], list[Score]], columns: Columns, seconds: float
+) -> list[Score] | None:
+    """What it gives the completions one by one, if that shows in time which are at fault."""
+    deadline, scores = time.monotonic() + seconds, list[Score]()
+    for row in range(len(columns["completions"])):
+        part = {name: values[row : row + 1] for name, values in columns.items()}
+        (item,) = score(part, Outcome())
+        scores.append(replace(item, completion=row) if isinstance(item, RewardProblem) else item)
+        if time.monotonic() > deadline:
+            return None
+    return scores if any(map(_has_raised, scores)) else None

@@ -5,25 +5,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.errors import RewardError
-from grpo_engine.tasks.answers import texts_of
+from grpo_engine.tasks.by_text import Score, by_text
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _ALL = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 _TAG = re.compile("|".join(TAGS))
 
 
-def format_parts(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+@by_text
+def format_parts(text: str) -> Score:
     """Give 0.1 for each of the four tags that is there exactly once."""
-    texts = texts_of(completions, prompts)
-    return [round(0.1 * sum(text.count(tag) == 1 for tag in TAGS), 1) for text in texts]
+    return round(0.1 * sum(text.count(tag) == 1 for tag in TAGS), 1)
 
 
-def format_all(
-    prompts: Sequence[Any], completions: Sequence[Any], value: float = 0.5, **_: Any
-) -> list[float]:
+@by_text
+def format_all(text: str, *, value: float = 0.5) -> Score:
     """Give `value` where the text is one think and one answer part and nothing else, else 0."""
-    texts = texts_of(completions, prompts)
-    return [value if well_formed(text) else 0.0 for text in texts]
+    return value if well_formed(text) else 0.0
 
 
 def well_formed(text: str) -> bool:
@@ -32,13 +30,11 @@ def well_formed(text: str) -> bool:
     return match is not None and not any(_TAG.search(part) for part in match.groups())
 
 
-def think_format(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+@by_text
+def think_format(text: str) -> Score:
     """Give 1 where the text begins with `<think>`, closes it, and opens no other before, else 0."""
-    scores = []
-    for text in texts_of(completions, prompts):
-        begins = text.startswith("<think>") and text.count("<think>") == 1
-        scores.append(float(begins and "</think>" in text))
-    return scores
+    begins = text.startswith("<think>") and text.count("<think>") == 1
+    return float(begins and "</think>" in text)
 
 
 def soft_overlong(

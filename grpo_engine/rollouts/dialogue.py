@@ -16,13 +16,14 @@ class ToolCall:
     """A tool that the model called, with what it gave or the error that it raised."""
 
     name: str
-    arguments: str  # as a person would write them
+    arguments: Mapping[str, Any]
     result: str
     failed: bool = False
-    given: Mapping[str, Any] = field(default_factory=dict)  # the arguments by name
 
     def __str__(self) -> str:
-        return f"⚙ {self.name}({self.arguments}) → {self.result}"
+        pairs = self.arguments.items()
+        written = [str(value) if len(pairs) == 1 else f"{name}={value}" for name, value in pairs]
+        return f"⚙ {self.name}({', '.join(written)}) → {self.result}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

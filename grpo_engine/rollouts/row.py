@@ -173,7 +173,7 @@ class Row:
             )
         )  # fmt: skip
         calls = [  # in the form that TRL's rewards get
-            {"type": "function", "function": {"name": call.name, "arguments": call.given}}
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.calls
             if call.name
         ]

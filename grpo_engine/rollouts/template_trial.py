@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_engine.platform.scratch import scratch
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Call, ask_once
 
 SERVICE: Final = "grpo_engine.rollouts.template_trial:Templates"
 CPU_S: Final = 2.0
@@ -45,15 +44,10 @@ def _problem(template: str, values: Mapping[str, Any]) -> str:
     """What the template needs too much of; empty if it keeps to the limits."""
     plain = json.loads(json.dumps(dict(values), default=str))
     call = Call("render", {"template": template, "values": plain}, WALL_S)
-    with (
-        scratch("template") as folder,
-        Sandbox(SERVICE, folder, "template", memory=MEMORY) as sandbox,
-    ):
-        result = sandbox.ask(call)
-    if result.failure is None:
-        size = result.value
-        return f"makes {size / 1e6:.1f} MB of text" if size > OUTPUT else ""
-    cause, message = result.failure.cause, result.failure.message
+    failure = ask_once(SERVICE, "template", call, memory=MEMORY).failure
+    if failure is None:
+        return f"makes {call.value / 1e6:.1f} MB of text" if call.value > OUTPUT else ""
+    cause, message = failure.cause, failure.message
     if cause == "timeout" or "SIGVTALRM" in message:
         return f"needs more than {CPU_S:g} s"
     return "" if cause == "exception" else message

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from grpo_engine.control import StopNow
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.local import Local
 from grpo_engine.sandbox.process import DiedError, Process
-from grpo_engine.sandbox.report import Failure
+from grpo_engine.sandbox.report import Failure, timeout
 
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
@@ -30,7 +31,7 @@ LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_S
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A method of the service, its arguments and its limit in seconds.
+    """A method of the service, its arguments and its limit in seconds; then what it returned.
 
     Of several processes, `worker` is the index of the one to call. Calls that are `in_thread` are
     made side by side. `loads` names what it loads, for errors.
@@ -42,33 +43,19 @@ class Call:
     worker: int = 0
     in_thread: bool = False
     loads: str = ""
+    begun: float = field(default=0.0, init=False)
+    value: Any = field(default=None, init=False)
+    failure: Failure | None = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
 
-    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:  # noqa: ARG002
-        """Arguments and limit for the process of this number."""
-        return self.arguments, self.limit
+    def prepare(self, process: int) -> None:
+        """Set arguments and limit for the process of this number, to which it is sent next."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What a call returned, or why it failed."""
-
-    call: Call
-    value: Any = None
-    failure: Failure | None = None
-    seconds: float = 0.0
-
-    def value_or(self, error: type[Exception]) -> Any:
+    def value_or(self, error: Callable[[str], Exception]) -> Any:
         """What the call returned; if it failed, raises an error that says why."""
         if self.failure:
             raise error(self.failure.message)
         return self.value
-
-
-@dataclass(slots=True)
-class _Sent:
-    call: Call
-    limit: float
-    begun: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +69,7 @@ class _Worker:
     declared: float = 0.0  # the memory that what it has loaded may need
     measured: float = 0.0  # when its memory was
     queue: deque[Call] = field(default_factory=deque)
-    sent: dict[int, _Sent] = field(default_factory=dict)
+    sent: dict[int, Call] = field(default_factory=dict)
     suspects: set[Call] = field(default_factory=set)  # calls of which one ended the process
 
     @property
@@ -91,9 +78,9 @@ class _Worker:
 
     def may_send(self, call: Call) -> bool:
         """Whether a call can be made beside those that are being made."""
-        calls = [sent.call for sent in self.sent.values()]
-        are_threads = not self.suspects and all(other.in_thread for other in (call, *calls))
-        return len(calls) < (AT_A_TIME if are_threads else 1)
+        calls = (call, *self.sent.values())
+        are_threads = not self.suspects and all(other.in_thread for other in calls)
+        return len(calls) <= (AT_A_TIME if are_threads else 1)
 
     def end(self, grace: float = 0.0) -> None:
         if self.process is not None:
@@ -109,8 +96,8 @@ class _Worker:
     def restart(self) -> None:
         """End the process; its calls are made again in a new one, before those that wait."""
         self.end()
-        calls = [self.sent.pop(number).call for number in sorted(self.sent)]
-        self.queue.extendleft(reversed(calls))
+        self.queue.extendleft(reversed(self.sent.values()))
+        self.sent.clear()
 
 
 class Sandbox:
@@ -143,24 +130,13 @@ class Sandbox:
         names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
         self._workers = [_Worker(name) for name in names]
         self._processes = self._calls = 0
-        self._results: list[Result] = []
+        self._done: list[Call] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def log(self) -> Path:
-        return self._folder / f"{self._workers[0].name}.log"
-
-    def describe(self, failure: Failure) -> str:
-        """The failure of a call, with the last line of what its process wrote if that ended."""
-        if failure.cause in ("exception", "loading") or not self.log.exists():
-            return failure.message
-        lines = self.log.read_text(errors="replace").split("\n")
-        return ": ".join([failure.message, *[line for line in lines if line.strip()][-1:]])
 
     def close(self, grace: float = 0.0, *, idle: bool = True) -> None:
         """Let the processes exit within so many seconds, then end all that they started.
@@ -170,45 +146,46 @@ class Sandbox:
         for worker in self._workers:
             if idle or worker.is_busy:
                 worker.clear(grace)
-        self._results.clear()
+        self._done.clear()
 
-    def start(self) -> list[Result]:
-        """Start the first process; return the results of its setup."""
+    def start(self) -> list[Call]:
+        """Start the first process; return the calls of its setup."""
         self._begin(self._workers[0])
         return self.finish()
 
     def submit(self, call: Call) -> None:
         self._workers[call.worker].queue.append(call)
 
-    def ask(self, call: Call) -> Result:
-        """Make one call and wait for its result."""
+    def ask(self, call: Call) -> Call:
+        """Make one call and wait for what it returns."""
         self.submit(call)
-        return next(result for result in self.finish() if result.call is call)
+        self.finish()
+        return call
 
-    def finish(self) -> list[Result]:
-        """Wait for all calls, and return their results."""
-        results = self.poll(0)
+    def finish(self) -> list[Call]:
+        """Wait for all calls, and return them."""
+        done = self.poll(0)
         while any(worker.is_busy for worker in self._workers):
             if self._interrupted():
                 raise StopNow(f"stopped while {self._name} were called")
-            results += self.poll(TICK)
-        return results
+            done += self.poll(TICK)
+        return done
 
-    def poll(self, seconds: float) -> list[Result]:
-        """The results that have come, after waiting for one at most this long."""
+    def poll(self, seconds: float) -> list[Call]:
+        """The calls that are done, after waiting for one at most this long."""
         for worker in self._workers:
             self._send(worker)
         running: list[Any] = [worker.process for worker in self._workers if worker.sent]
         if running:
             running[0].wait(running, seconds)
-        elif not self._results:
+        elif not self._done:
             time.sleep(seconds)
         for worker in self._workers:
             self._receive(worker)
             self._check_limits(worker)
             self._send(worker)
-        results, self._results = self._results, []
-        return results
+        done, self._done = self._done, []
+        return done
 
     def _begin(self, worker: _Worker) -> None:
         """Start a process, whose setup comes before all other calls."""
@@ -236,14 +213,15 @@ class Sandbox:
             self._begin(worker)
         while worker.process and worker.queue and worker.may_send(worker.queue[0]):
             call = worker.queue.popleft()
-            arguments, limit = call.prepare(worker.number)
+            call.prepare(worker.number)
+            call.begun = time.monotonic()
             self._calls += 1
             is_setup = call in self._setup
             worker.memory = max(self._memory, worker.declared, LOADING if is_setup else 0)
-            worker.sent[self._calls] = _Sent(call, inf if self._objects else limit)
+            worker.sent[self._calls] = call
             frame = {
-                "id": self._calls, "method": call.method, "arguments": arguments, "limit": limit,
-                "in_thread": call.in_thread, "memory": worker.memory,
+                "id": self._calls, "method": call.method, "arguments": call.arguments,
+                "limit": call.limit, "in_thread": call.in_thread, "memory": worker.memory,
             }  # fmt: skip
             try:
                 worker.process.post(frame)
@@ -260,7 +238,7 @@ class Sandbox:
             return
         too_large, hangs = None, False
         for frame in frames:
-            if (sent := worker.sent.get(frame["id"])) is None:
+            if (call := worker.sent.get(frame["id"])) is None:
                 continue
             failure = Failure(**frame["failure"]) if "failure" in frame else None
             worker.declared = max(worker.declared, frame["declared"])
@@ -268,71 +246,69 @@ class Sandbox:
                 too_large = failure
                 continue
             del worker.sent[frame["id"]]
-            self._settle(worker, sent, failure, frame.get("value"), frame["seconds"])
+            call.value, call.seconds = frame.get("value"), frame["seconds"]
+            self._settle(worker, call, failure)
             hangs |= frame.get("hangs", False)
         if hangs:
             worker.restart()
         elif too_large:
             self._lost(worker, _needs_more(worker, too_large.location))
 
-    def _settle(
-        self, worker: _Worker, sent: _Sent, failure: Failure | None, value: Any, seconds: float
-    ) -> None:
-        call = sent.call
+    def _settle(self, worker: _Worker, call: Call, failure: Failure | None) -> None:
         worker.suspects.discard(call)
         if failure and call.loads:
-            message = self._not_loaded(call.loads, failure, sent.limit)
+            message = str(failure)
+            if failure.cause != "exception" or failure.traceback:  # else it names what it is about
+                message = f"{call.loads} cannot be loaded: {message}\n{failure.traceback}".strip()
             failure = Failure(cause="loading", message=message)
-        self._results.append(Result(call=call, value=value, failure=failure, seconds=seconds))
+        call.failure = failure
+        self._done.append(call)
         if failure and call in self._setup:
             self._fail(worker, failure)
 
-    def _not_loaded(self, what: str, failure: Failure, limit: float) -> str:
-        """Why something that a process loads at its start could not be."""
-        if failure.cause == "exception":
-            prefix = f"{what} cannot be loaded: " if failure.traceback else ""
-            return f"{prefix}{failure.message}{failure.at}{failure.trace}"
-        if failure.cause == "timeout":
-            return (
-                f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
-                f"import, or raise rewards.time_limit"
-            )
-        remedy = failure.remedy or f"; see {self.log}"
-        return f"loading {what} {failure.message}{failure.at}{remedy}"
-
     def _fail(self, worker: _Worker, failure: Failure) -> None:
         """Fail all calls of a process that cannot be started."""
-        calls = (*(sent.call for sent in worker.sent.values()), *worker.queue)
-        self._results += [Result(call=call, failure=failure) for call in calls]
+        calls = (*worker.sent.values(), *worker.queue)
+        for call in calls:
+            call.failure = failure
+        self._done += calls
         worker.clear()
 
     def _check_limits(self, worker: _Worker) -> None:
         """End a process that needs too much memory, or that does not report a late call itself."""
         process, now = worker.process, time.monotonic()
-        if process is None or not worker.sent:
+        if process is None or isinstance(process, Local) or not worker.sent:
             return
         failure = None
         if worker.memory < inf and now - worker.measured > MEMORY_TICK:
             worker.measured = now
             if process.has_more(worker.memory):
                 failure = _needs_more(worker)
-        if any(now > sent.begun + sent.limit + SLACK for sent in worker.sent.values()):
-            failure = Failure(cause="timeout")
+        for call in worker.sent.values():
+            if now > call.begun + call.limit + SLACK:
+                failure = timeout(call.limit)
         if failure:
             location = process.hung_at() if len(worker.sent) == 1 else ""
             self._lost(worker, replace(failure, location=location))
 
     def _died(self, worker: _Worker, error: DiedError) -> None:
-        message = f"ended its process, which {error}"
-        self._lost(worker, Failure(cause="crash", message=message, location=error.location))
+        message, location = f"its process {error}", error.location
+        self._lost(worker, Failure(cause="crash", message=message, location=location))
 
     def _lost(self, worker: _Worker, failure: Failure) -> None:
         """The process is lost: the only call did it; of several, each is tried alone."""
         if len(worker.sent) == 1:
-            _, sent = worker.sent.popitem()
-            self._settle(worker, sent, failure, None, time.monotonic() - sent.begun)
-        worker.suspects.update(sent.call for sent in worker.sent.values())
+            _, call = worker.sent.popitem()
+            call.seconds = time.monotonic() - call.begun
+            self._settle(worker, call, failure)
+        worker.suspects.update(worker.sent.values())
         worker.restart()
+
+
+def ask_once(service: str, name: str, call: Call, **options: Any) -> Call:
+    """Make one call in a process of its own."""
+    with scratch(name) as folder, Sandbox(service, folder, name, **options) as sandbox:
+        return sandbox.ask(call)
 
 
 def _needs_more(worker: _Worker, location: str = "") -> Failure:

@@ -1,21 +1,14 @@
-"""An event loop in a thread of its own, so that connections outlive a call.
+"""An event loop in a thread of its own, so that connections outlive a call."""
 
-The first awaitable loads asyncio, which takes as long as the rest of a process of functions.
-"""
-
+import asyncio
 import threading
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_engine.sandbox.report import TooLateError
 
-if TYPE_CHECKING:
-    import asyncio
-
 
 async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
-    import asyncio
-
     try:
         async with asyncio.timeout(limit) as timeout:
             return await awaitable
@@ -36,8 +29,6 @@ class EventLoop:
 
     def wait(self, awaitable: Awaitable[Any], limit: float) -> Any:
         """Wait for an awaitable's value, or raise TooLateError after `limit` seconds."""
-        import asyncio
-
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -49,7 +40,6 @@ class EventLoop:
         """Cancel what is awaited, and end the thread unless it hangs."""
         if (loop := self._loop) is None:
             return
-        import asyncio
 
         async def cancel() -> None:
             for task in asyncio.all_tasks() - {asyncio.current_task()}:

@@ -1,11 +1,10 @@
-"""JSON frames on a pipe, for both ends: four letters, four bytes of length, then the text."""
+"""JSON frames on a pipe, for both ends: a line each, which begins with a mark."""
 
 import json
 import os
 from typing import Any
 
-START = b"GRPO"
-HEADER = len(START) + 4
+MARK = b"GRPO "
 
 
 class GarbledError(Exception):
@@ -14,23 +13,20 @@ class GarbledError(Exception):
 
 def pack(frame: Any) -> bytes:
     """Encode a frame; lone surrogates become escapes, NaN and infinities words."""
-    data = json.dumps(frame, ensure_ascii=True).encode("ascii")
-    return START + len(data).to_bytes(4, "big") + data
+    return MARK + json.dumps(frame).encode("ascii") + b"\n"
 
 
-def pop_frame(buffer: bytearray) -> Any | None:
-    """Remove the first complete frame from the buffer and return it; None if there is none."""
-    if buffer[: len(START)] != START[: len(buffer)]:
-        raise GarbledError
-    end = HEADER + int.from_bytes(buffer[len(START) : HEADER], "big")
-    if len(buffer) < max(end, HEADER + 1):
-        return None
-    try:
-        frame = json.loads(bytes(buffer[HEADER:end]))
-    except ValueError:
-        raise GarbledError from None
+def unpack(buffer: bytearray) -> list[Any]:
+    """Remove the complete frames from the buffer and return them."""
+    end = buffer.rfind(b"\n") + 1
+    lines = bytes(buffer[:end]).splitlines()
     del buffer[:end]
-    return frame
+    if not all(line.startswith(MARK) for line in lines):
+        raise GarbledError
+    try:
+        return [json.loads(line.removeprefix(MARK)) for line in lines]
+    except (ValueError, RecursionError):
+        raise GarbledError from None
 
 
 def write_frame(fd: int, frame: Any) -> None:

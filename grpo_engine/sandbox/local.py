@@ -36,13 +36,6 @@ class Local:
     def has_ended(self) -> bool:
         return False
 
-    def has_more(self, memory: float) -> bool:  # noqa: ARG002 - this process has no limit
-        return False
-
-    def hung_at(self) -> str:
-        """Where a call is, is not known."""
-        return ""
-
     def stop(self, grace: float) -> None:  # noqa: ARG002 - a call that hangs keeps its thread
         """End what is awaited; nobody collects later replies."""
         self._server.close()

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from grpo_engine.platform.interpreter import command
 from grpo_engine.sandbox.descendants import MARK, end_all
-from grpo_engine.sandbox.frames import GarbledError, pack, pop_frame
+from grpo_engine.sandbox.frames import GarbledError, pack, unpack
 from grpo_engine.sandbox.report import is_users
 
 PROGRAM = "from grpo_engine.sandbox.program import main; main()"
@@ -25,6 +25,7 @@ ONE_THREAD = (
     "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
 )  # fmt: skip
 LOG_LIMIT = 1 << 20
+TAIL = 200  # bytes of its last output, to say how it ended
 
 
 class DiedError(Exception):
@@ -70,7 +71,7 @@ class Process:
         self._trace.write_bytes(b"")
         self._buffer = bytearray()
         self._waiting = bytearray()  # requests that the pipe has not taken yet
-        self._has_output = self._has_replies = True  # whether these pipes are open
+        self._tail = b""
         request, self._request = os.pipe()
         self._reply, reply = os.pipe()
         self._output, output = os.pipe()
@@ -95,6 +96,8 @@ class Process:
             os.close(fd)
         for fd in (self._request, self._reply, self._output):
             os.set_blocking(fd, False)
+        # what to do when there is something to read, until the pipe is closed
+        self._open = {self._reply: self._receive, self._output: self._drain}
 
     def post(self, frame: Any) -> None:
         """Send a frame without waiting."""
@@ -114,15 +117,13 @@ class Process:
     def collect(self) -> list[Any]:
         """The replies that have come."""
         received = self.wait([self], 0)
-        replies = []
         try:
-            while (reply := pop_frame(self._buffer)) is not None:
-                replies.append(reply)
+            replies = unpack(self._buffer)
         except GarbledError:
             raise DiedError("wrote into the pipe of its replies", self._traced()) from None
         # A forked child can keep the pipes open after the process has exited.
         ended = not received and self._process.poll() is not None
-        if not replies and (ended or not self._has_replies):
+        if not replies and (ended or self._reply not in self._open):
             raise self._died()
         return replies
 
@@ -153,12 +154,8 @@ class Process:
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Have the selector wait for what the process writes, and send what waits."""
-        for fd, is_open, act in (
-            (self._reply, self._has_replies, self._receive),
-            (self._output, self._has_output, self._drain),
-        ):
-            if is_open:
-                selector.register(fd, selectors.EVENT_READ, act)
+        for fd, act in self._open.items():
+            selector.register(fd, selectors.EVENT_READ, act)
         if self._waiting:
             selector.register(self._request, selectors.EVENT_WRITE, self._send)
 
@@ -170,20 +167,25 @@ class Process:
         except BrokenPipeError:
             raise self._died() from None
 
+    def _read(self, fd: int) -> bytes:
+        """What is in a pipe; nothing more is expected from one that is closed."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self._open.pop(fd, None)
+        return data
+
     def _receive(self) -> None:
-        data = os.read(self._reply, 1 << 16)
-        self._buffer += data
-        self._has_replies = bool(data)
+        self._buffer += self._read(self._reply)
 
     def _drain(self) -> bool:
         """Move output into the log; return whether there was any."""
-        try:
-            data = os.read(self._output, 1 << 16)
-        except BlockingIOError:
-            return False
+        data = self._read(self._output)
         append(self._log, data)
-        self._has_output = bool(data)
-        return self._has_output
+        self._tail = (self._tail + data)[-TAIL:]
+        return bool(data)
 
     def _drain_all(self) -> None:
         deadline = time.monotonic() + 1
@@ -196,7 +198,8 @@ class Process:
         except subprocess.TimeoutExpired:
             how = "closed its pipe"
         self._drain_all()
-        return DiedError(how, self._traced())
+        last = self._tail.decode(errors="replace").strip().rpartition("\n")[2]
+        return DiedError(f"{how}: {last}".removesuffix(": "), self._traced())
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from math import inf
@@ -29,8 +29,8 @@ from typing import Any
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.sandbox.event_loop import EventLoop
-from grpo_engine.sandbox.frames import pop_frame, write_frame
-from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of
+from grpo_engine.sandbox.frames import unpack, write_frame
+from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of, timeout
 
 TICK = 0.1  # seconds between checks of time limits
 NEEDS_MAIN = "signal only works in main thread"  # Python's words
@@ -92,7 +92,7 @@ class Server:
         self._declared = 0.0
         self._main, self._loop = main, EventLoop()
         self._send = send
-        self.sending = threading.Lock()
+        self._sending = threading.Lock()
         self._calls: dict[int, _Call] = {}
         self._current = threading.local()
         self._service = getattr(import_module(module), name)(self)
@@ -137,6 +137,8 @@ class Server:
             reply = {"value": getattr(self._service, frame["method"])(**frame["arguments"])}
         except KeyboardInterrupt:
             raise
+        except TooLateError:
+            reply = {"failure": asdict(timeout(frame["limit"]))}
         except BaseException as error:
             reply = {"failure": asdict(describe(error))}
         self._reply(call, reply)
@@ -145,7 +147,7 @@ class Server:
         """Send the reply, unless the call has been reported as late."""
         number, seconds = call.frame["id"], time.monotonic() - call.begun
         if self._calls.pop(number, None) is not None:
-            with self.sending:
+            with self._sending:
                 frame = {"id": number, "seconds": seconds, "declared": self._declared}
                 self._send({**frame, **reply})
 
@@ -153,7 +155,7 @@ class Server:
         """Report the calls that hang, each with its line."""
         for call in list(self._calls.values()):
             if call.left < 0 and not call.is_awaited:
-                failure = replace(describe(TooLateError()), location=line_of(call.thread))
+                failure = timeout(call.frame["limit"], line_of(call.thread))
                 self._reply(call, {"failure": asdict(failure), "hangs": True})
 
     def close(self) -> None:
@@ -220,6 +222,6 @@ def _serve(request: int, reply: int, service: str) -> None:
                 server.close()
                 return
             buffer += data
-            while (frame := pop_frame(buffer)) is not None:
+            for frame in unpack(buffer):
                 limit_memory(frame["memory"])
                 server.accept(frame)

@@ -14,7 +14,10 @@ PACKAGE = str(ROOT / "grpo_engine")
 
 
 MEMORY_GB = "memory_gb"  # of a function or class of the user: what it may need
-MORE_MEMORY = f"; make it need less, or set its attribute {MEMORY_GB} to what it may need"
+REMEDIES = {
+    "memory": f"; make it need less, or set its attribute {MEMORY_GB} to what it may need",
+    "timeout": "; make it faster, or raise rewards.time_limit",
+}
 
 
 class TooLateError(Exception):
@@ -26,30 +29,28 @@ class Failure:
     """Why a call has no value; `location` is `file:line` and `source` that line."""
 
     cause: Literal["exception", "timeout", "crash", "memory", "loading"]
-    message: str = ""
+    message: str
     location: str = ""
     source: str = ""
     traceback: str = ""
+
+    def __str__(self) -> str:
+        """What happened, and where."""
+        return f"{self.message} (at {self.location})" if self.location else self.message
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, for the end of a message; empty if that is not known."""
+        return REMEDIES.get(self.cause, "")
 
     @property
     def line(self) -> str:
         """Where it happened, with the code if that is known."""
         return f"{self.location}: {self.source}" if self.source else self.location
 
-    @property
-    def at(self) -> str:
-        """Where it happened, for the end of a message."""
-        return f" (at {self.location})" if self.location else ""
 
-    @property
-    def remedy(self) -> str:
-        """What to do about it, for the end of a message; empty if that is not known."""
-        return MORE_MEMORY if self.cause == "memory" else ""
-
-    @property
-    def trace(self) -> str:
-        """The traceback on lines of its own, for the end of a message."""
-        return f"\n{self.traceback.strip()}" if self.traceback else ""
+def timeout(limit: float, location: str = "") -> Failure:
+    return Failure(cause="timeout", message=f"took longer than {limit:g} s", location=location)
 
 
 def is_users(file: str) -> bool:
@@ -60,8 +61,6 @@ def is_users(file: str) -> bool:
 
 def describe(error: BaseException) -> Failure:
     """What an exception in a call says, with the innermost line in a user's file."""
-    if isinstance(error, TooLateError):
-        return Failure(cause="timeout")
     if isinstance(error, EngineError):
         return Failure(cause="exception", message=str(error))
     trace = _below(error.__traceback__)
@@ -100,16 +99,12 @@ def line_of(thread: int) -> str:
     return next(users, "")
 
 
-def is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
 def plain(value: Any) -> Any:
     """The value as JSON if possible, else as text."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return value if is_json(value) else str(value)[:10_000]
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)[:10_000]
+    return value

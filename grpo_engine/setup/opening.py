@@ -171,7 +171,7 @@ def load_run(
     for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
         yield NoteWritten(step=step, text=text)
     environments = open_environments(
-        config, renders[0].task, folder, renders[0], policy.end_ids, stack.enter_context,
+        config, folder, renders[0], policy.end_ids, stack.enter_context,
         lambda: control.stop_now, objects.environments,
     )  # fmt: skip
     parts = open_parts(

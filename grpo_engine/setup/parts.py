@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grpo_engine.config.settings import CheckpointConfig, OtherTask, RunConfig
 from grpo_engine.control import Control
-from grpo_engine.environments.dialogues import specs_of
+from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.dialogues import specs_of
+from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import (

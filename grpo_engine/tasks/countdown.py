@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.answers import evaluate, final_answer, texts_of
+from grpo_engine.tasks.answers import evaluate, final_answer
 from grpo_engine.tasks.base import (
     Example,
     RewardSpec,
@@ -21,6 +21,7 @@ from grpo_engine.tasks.base import (
     generated_task,
     user_message,
 )
+from grpo_engine.tasks.by_text import Score, by_text
 from grpo_engine.tasks.options import check_minimum, read_options
 
 SYSTEM: Final = (
@@ -106,20 +107,11 @@ def combined(rng: random.Random, numbers: Sequence[int], operators: str) -> tupl
     return parts[0][0].removeprefix("(").removesuffix(")"), parts[0][1]
 
 
-def countdown(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    numbers: Sequence[Sequence[int]],
-    target: Sequence[int],
-    log_extra: Any = None,
-    **_: Any,
-) -> list[float]:
+@by_text
+def countdown(text: str, numbers: Sequence[int], target: int) -> Score:
     """Give 1 where the answer uses each number once and equals the target, else 0."""
-    answers = map(final_answer, texts_of(completions, prompts))
-    judgements = list(map(judged, answers, numbers, target))
-    if log_extra is not None:
-        log_extra("reason", [reason for _, reason in judgements])
-    return [float(is_right) for is_right, _ in judgements]
+    is_right, reason = judged(final_answer(text), numbers, target)
+    return float(is_right), reason
 
 
 def judged(answer: str, numbers: Sequence[int], target: int) -> tuple[bool, str]:

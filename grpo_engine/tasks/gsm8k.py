@@ -9,15 +9,15 @@ with its table.
 """
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.answers import texts_of, to_number
+from grpo_engine.tasks.answers import to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
+from grpo_engine.tasks.by_text import Score, by_text
 from grpo_engine.tasks.files import Problems, task_of_data
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import Row
@@ -77,33 +77,25 @@ def example(prefix: str, split: str, index: int, row: Row) -> Example:
     )
 
 
-def tutorial_accuracy(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    answer: Sequence[Any],
-    log_extra: Any = None,
-    **_: Any,
-) -> list[float | None]:
+@by_text
+def tutorial_accuracy(text: str, answer: Any) -> Score:
     """Give 1 where the text is well formed and its number is the `answer` column, else 0.
 
     A row whose `answer` is no number gets None.
     """
-    numbers = [tutorial_number(text) for text in texts_of(completions, prompts)]
-    targets = [to_number(str(expected)) for expected in answer]
-    if log_extra is not None:
-        log_extra(
-            "reason", [_reason(got, target) for got, target in zip(numbers, answer, strict=True)]
-        )
-    return [
-        None if target is None else float(got is not None and float(got) == float(target))
-        for got, target in zip(numbers, targets, strict=True)
-    ]
+    number, target = tutorial_number(text), to_number(str(answer))
+    reason = "not well formed"
+    if number is not None:
+        reason = f"found {number[:40]}, expected {str(answer)[:40]}"
+    if target is None:
+        return None, reason
+    return float(number is not None and float(number) == float(target)), reason
 
 
-def tutorial_format(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+@by_text
+def tutorial_format(text: str) -> Score:
     """Give 0.5 where the text is well formed, else 0."""
-    texts = texts_of(completions, prompts)
-    return [0.0 if tutorial_number(text) is None else 0.5 for text in texts]
+    return 0.0 if tutorial_number(text) is None else 0.5
 
 
 def tutorial_number(text: str) -> str | None:
@@ -118,7 +110,3 @@ def tutorial_number(text: str) -> str | None:
     parts = re.split(r"(\d+)", tail)  # text, digits, text, …
     runs = zip(parts[::2], parts[1::2], parts[2::2], strict=False)
     return next((run for a, run, b in runs if "<answer>" in a and "</answer>" in b), None)
-
-
-def _reason(got: str | None, target: Any) -> str:
-    return "not well formed" if got is None else f"found {got[:40]}, expected {str(target)[:40]}"

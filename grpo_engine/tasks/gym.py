@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, nearest
-from grpo_engine.tasks.answers import final_answer, texts_of
+from grpo_engine.tasks.answers import final_answer
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
+from grpo_engine.tasks.by_text import Score, by_text
 from grpo_engine.tasks.options import read_options
 
 SYSTEM: Final = (
@@ -147,40 +148,26 @@ def _entry(name: str, options: str, size: int, index: int) -> Any:
     return _dataset(name, options, size)[index]
 
 
+@by_text
 def gym_score(
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    gym: Sequence[Mapping[str, Any]],
-    question: Sequence[str],
-    answer: Sequence[str],
-    metadata: Sequence[Mapping[str, Any]],
-    log_extra: Any = None,
-    **_: Any,
-) -> list[float]:
+    text: str, gym: Mapping[str, Any], question: str, answer: str, metadata: Mapping[str, Any]
+) -> Score:
     """Give what the generator's own scorer says of the answer, 0 to 1.
 
     The scorer gets the problem as the generator makes it. Where that depends on the process (a
     few generators walk through sets), it gets the columns instead.
     """
     _registry()
-    scores, reasons = [], []
-    rows = zip(texts_of(completions, prompts), gym, question, answer, metadata, strict=True)
-    for text, problem, question_text, expected, data in rows:
-        options = json.dumps(dict(problem["options"]), sort_keys=True)
-        dataset = _dataset(problem["name"], options, problem["size"])
-        entry = _entry(problem["name"], options, problem["size"], problem["index"])
-        if entry["question"] != question_text:
-            entry = {"question": question_text, "answer": expected, "metadata": dict(data)}
-        result = final_answer(text)[:LONGEST_ANSWER]
-        if refused(dataset, result):
-            scores.append(0.0)
-            reasons.append("the answer names a Python function; this scorer would run it")
-            continue
-        scores.append(float(dataset.score_answer(result, entry)))
-        reasons.append(f"found {result[:60]!r}, expected {expected[:60]!r}")
-    if log_extra is not None:
-        log_extra("reason", reasons)
-    return scores
+    options = json.dumps(dict(gym["options"]), sort_keys=True)
+    dataset = _dataset(gym["name"], options, gym["size"])
+    entry = _entry(gym["name"], options, gym["size"], gym["index"])
+    if entry["question"] != question:
+        entry = {"question": question, "answer": answer, "metadata": dict(metadata)}
+    result = final_answer(text)[:LONGEST_ANSWER]
+    if refused(dataset, result):
+        return 0.0, "the answer names a Python function; this scorer would run it"
+    reason = f"found {result[:60]!r}, expected {answer[:60]!r}"
+    return float(dataset.score_answer(result, entry)), reason
 
 
 _RUNNABLE = re.compile(

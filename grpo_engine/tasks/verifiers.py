@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.platform.scratch import scratch
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Call, ask_once
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.files import Problems, task_of_splits
 from grpo_engine.tasks.rows import BadRows, Row
@@ -31,18 +30,6 @@ def build(config: TaskConfig) -> Task:
 
 def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
-    call = Call("read", arguments, LIMIT_S)
-    with (
-        scratch("verifiers") as folder,
-        Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter, memory=inf) as sandbox,
-    ):
-        result = sandbox.ask(call)
-        failure = result.failure
-        if failure is None:
-            return list(result.value)
-        if failure.cause == "timeout":
-            failure = replace(failure, message=f"gave no data within {LIMIT_S:g} s")
-        message = sandbox.describe(failure)
-    if failure.cause == "exception":
-        raise DataError(message, "task.name", "task.interpreter")
-    raise DataError(f"{config.name}: {message}", "task.interpreter")
+    call = Call("read", arguments, LIMIT_S, loads=config.name)
+    ask_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf)
+    return list(call.value_or(lambda text: DataError(text, "task.name", "task.interpreter")))

@@ -59,13 +59,10 @@ def show(
     from grpo_engine.rewards.load import GIVEN, load_reward
 
     loaded = load_reward(name, {})
-    parameters = {}
-    if loaded.required or loaded.parameters:
-        parameters = dict(inspect.signature(loaded.function).parameters)
     needs = [column for column in loaded.required if column not in GIVEN]
     options = {
         key: parameter.default
-        for key, parameter in parameters.items()
+        for key, parameter in loaded.parameters.items()
         if key not in GIVEN and parameter.default is not parameter.empty
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
@@ -142,26 +139,18 @@ def _score(
     from grpo_engine.errors import RewardError
     from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.client import RewardClient
-    from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
 
-    count = len(completions)
     with scratch("rewards") as folder:
         log = folder / "rewards.log"
         try:
             with RewardClient([spec], folder, time_limit) as client:
                 client.check(list(columns), "the data given")
-                # At step 0 an error of one function would end the trial; later it is only reported.
                 title = client.names[0]
-                (outcome,) = client.score(
-                    [reward_prompt(prompts)] * count,
-                    [reward_completion(prompts, text) for text in completions],
-                    [list(text.encode("utf-8", "surrogatepass")) for text in completions],
-                    {key: [value] * count for key, value in columns.items()},
-                    {"global_step": 1, "max_steps": 1, "epoch": 0.0},
-                )
+                ids = [list(text.encode("utf-8", "surrogatepass")) for text in completions]
+                (outcome,) = client.try_on(prompts, completions, ids, columns)
         except RewardError as error:
             # the log goes with the folder, so that what it says is said here
-            raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
+            raise RewardError(f"{error}{_tail(log)}") from error
         return title, outcome, _text_of(log)  # all of it, now that the process has ended
 
 

@@ -65,7 +65,7 @@ async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_
         fatal = settings(world, rewards={"functions": [f"{hostile}:dies"]})
         found = await asked(trial, "score", fatal, example=0, completion="x")
         assert found["rows"][0]["value"] is None
-        assert "ended its process" in found["problems"][0]
+        assert "its process exited" in found["problems"][0]
         astray = settings(world, algorithm={"recipe": "dapo", "refill_on": "acc"})
         found = await asked(trial, "score", astray, example=0, completion="x")
         assert "refill_on: 'acc' is not a reward function of the run" in found["problem"]

@@ -17,6 +17,7 @@ from grpo_engine.config.parse import merge
 from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import BrokenEnvironmentError, EngineError
 from grpo_engine.sandbox import client as client_module
+from tests.engine.environments.pools import client_of
 from tests.engine.environments.test_runs import facts
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
@@ -186,14 +187,14 @@ def echo(before: str) -> Callable[[], Any]:
 def test_one_here_means_all_here_and_names_are_found_as_ever(tmp_path: Path) -> None:
     (tmp_path / "turns.py").write_text(TURNS)
     specs = {"a": "python:Echo", "b": f"{tmp_path}/turns.py:Turns"}
-    with EnvironmentClient((), specs, tmp_path, 5, objects={"python:Echo": echo("> ")}) as pool:
+    with client_of((), specs, tmp_path, 5, objects={"python:Echo": echo("> ")}) as pool:
         first, second = play(pool, "a", "b")
     assert first == "> an answer"
     assert second.startswith("again")
     assert not list(tmp_path.glob("*.log"))  # no process was started
     with (
         pytest.raises(BrokenEnvironmentError, match="environment 'Echo' is a Python object"),
-        EnvironmentClient((), specs, tmp_path, 20),
+        client_of((), specs, tmp_path, 20),
     ):
         pass
 
@@ -210,7 +211,7 @@ def test_a_call_has_no_limit_here_and_is_not_heard_after_its_step_was_dropped(
             gate.wait(30)
             return grpo.Reply(done=True)
 
-    with EnvironmentClient((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
+    with client_of((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
         pool.begin([Job(environment="", row={}, seed=1, index=0)])
         pool.ask(0, "")
         time.sleep(0.1)  # ten times what the setting allows

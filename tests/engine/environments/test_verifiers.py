@@ -17,10 +17,10 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.environments.client import EnvironmentClient
 from grpo_engine.errors import DataError
 from grpo_engine.events import GroupScored, RunFinished, StepFinished
 from grpo_engine.tasks.base import load_task
+from tests.engine.environments.pools import client_of
 from tests.engine.environments.test_agents import guess, tokens_and_numbers
 from tests.engine.environments.test_examples import answers, blocks
 from tests.engine.runs import events_of
@@ -86,7 +86,7 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
     link = tmp_path / "other-python"
     link.symlink_to(sys.executable)
     name = {"": f"{tmp_path}/who.py:Who"}
-    with EnvironmentClient((), name, tmp_path, 20, interpreter=str(link)) as pool:
+    with client_of((), name, tmp_path, 20, interpreter=str(link)) as pool:
         (reply,) = answers(pool, {}, "who?")
     assert reply.info["python"] == str(link)
     # what lies beside this package must not be found by another interpreter

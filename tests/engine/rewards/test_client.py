@@ -142,7 +142,7 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
         assert values_of(score(made, "ab"))[1] == (2.0,)
     (problem,) = problems_of(scored)
     assert problem.cause == "timeout"
-    assert "rewards.time_limit 1 s" in problem.message
+    assert problem.message == "took longer than 1 s; make it faster, or raise rewards.time_limit"
     assert "rewards_cases.py:" in problem.line
 
 
@@ -187,7 +187,7 @@ def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_r
     assert problem.cause == "crash"
     assert str(problem).startswith(f"reward fills_memory ({CASES}:")
     assert problem.message == (
-        "needs more than 4 GB of memory; scored None; make it need less, or set its attribute "
+        "needs more than 4 GB of memory; make it need less, or set its attribute "
         "memory_gb to what it may need"
     )
 

@@ -85,7 +85,7 @@ def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: P
         'completions as chat messages, [{"role": "assistant", "content": "…"}], because the '
         "prompts of arithmetic are chats; rewards.completions text gives text"
     )
-    assert f"rewards reward_len, nothing, content get {gets}" in said
+    assert f"your reward functions (reward_len, nothing, content) get {gets}" in said
     for name, what in (("reward_len", "scored -19 for"), ("nothing", "gave None to")):
         assert (
             f"reward {name} {what} every answer of the first 3 steps, so it has had no effect. It "
@@ -101,7 +101,9 @@ def test_only_users_functions_are_told_of_their_form(world: Path) -> None:
 
 def test_text_after_chats_is_a_setting_and_the_run_says_so(world: Path) -> None:
     said = notes(of_mine(world, "words", rewards={"completions": "text"}))
-    assert "reward words gets completions as text, as rewards.completions says" in said
+    assert (
+        "your reward functions (words) get completions as text, as rewards.completions says" in said
+    )
 
 
 def test_a_system_prompt_does_not_change_what_functions_get_from_data_of_texts(
@@ -142,19 +144,16 @@ def test_a_function_that_takes_messages_for_text_says_what_it_got(world: Path) -
         ("TypeError: string indices must be integers, not 'str'", "a", "as text; messages come"),
         ("AttributeError: 'str' object has no attribute 'get'", "a", "as text; messages come"),
         ("ZeroDivisionError: division by zero", [{}], ""),
-        ("TypeError: unsupported operand: 'NoneType'", "a", ""),
     ],
 )
-def test_the_form_is_named_only_where_it_is_the_cause(
+def test_the_form_is_named_only_where_it_may_be_the_cause(
     message: str, completion: Any, expected: str
 ) -> None:
-    found = hint(RewardProblem(cause="exception", message=message), [completion])
+    found = hint(RewardProblem(cause="exception", message=message), completion)
     assert expected in found
     assert bool(found) == bool(expected)
 
 
-def test_mixed_prompts_have_both_forms() -> None:
+def test_of_mixed_prompts_the_chats_have_messages() -> None:
     both = (Example(key="1", prompt="a"), Example(key="2", prompt=user_message("b")))
-    assert "as text after a text prompt, and as chat messages" in received(
-        Task(name="t", train=both), "auto"
-    )
+    assert "where the prompts of t are chats" in received(Task(name="t", train=both), "auto")

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
@@ -18,6 +21,7 @@ from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.rewards.returned import read_scores
 from grpo_engine.rewards.scorer import steps_of
 from grpo_engine.rollouts.types import Rollout
@@ -30,6 +34,7 @@ from grpo_engine.tasks.answers import (
     tagged_answer,
     to_number,
 )
+from tests.engine.tiny import write_model
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -131,9 +136,9 @@ def test_math_equal_knows_algebra(text: str, answer: str, score: float) -> None:
 def test_contains_looks_for_the_option_or_the_column() -> None:
     assert one(correctness.contains, "is (B)", answer="(B)") == 1
     assert one(correctness.contains, "is (b)", answer="(B)") == 0
-    assert correctness.contains(["xyz"], text="Y", ignore_case=True) == [1.0]
+    assert correctness.contains(["p"], ["xyz"], text="Y", ignore_case=True) == [1.0]
     with pytest.raises(RewardError, match="give the option `text` or a column `answer`"):
-        correctness.contains(["x"])
+        correctness.contains(["p"], ["x"])
 
 
 def test_regex_searches_or_matches_all() -> None:
@@ -237,30 +242,30 @@ def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
 def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
     import numpy as np
 
-    assert read_scores(np.array([1, 0.5]), 2).values == [1.0, 0.5]
-    assert read_scores([np.float32(1), True], 2).values == [1.0, 1.0]
-    assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
-    assert read_scores({"a": 1}, 1).problems[0].cause == "type"
-    assert read_scores([[(1, 2, 3)]], 1).problems[0].cause == "type"
+    assert read_scores(np.array([1, 0.5]), 2) == [1.0, 0.5]
+    assert read_scores([np.float32(1), True], 2) == [1.0, 1.0]
+    assert read_scores((x for x in (1, None)), 2) == [1.0, None]
+    for steps in ([(1, 2, 3)], [(-1, 0.5)], [(1.5, 0.5)], [5], ["ab"]):
+        (problem,) = read_scores([steps], 1)
+        assert isinstance(problem, RewardProblem)
+        assert problem.cause == "type"
 
 
 @given(st.floats() | st.integers(), st.floats(-1e9, 1e9))
 def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
     item: float, weight: float
 ) -> None:
-    read = read_scores([item, 1.0], 2, weight)
-    (value, other), odd = read.values, read.problems
+    value, other = read_scores([item, 1.0], 2, weight)
     assert other == 1.0
-    if value is None:
-        (problem,) = odd
-        assert (problem.completion, problem.cause) == (0, "value")
-        assert "scored None" in problem.message
+    (steps,) = read_scores([[(0, item), (1, 1.0)]], 1, weight)
+    if isinstance(value, RewardProblem):
+        assert value.cause == "value"
+        assert "scored None" in value.message
+        assert steps == value
     else:
-        assert (value, odd) == (float(item), [])
+        assert value == float(item)
         assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
-    steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
-    assert (steps.values[0] is None) == (value is None)
-    assert [problem.cause for problem in steps.problems] == (["value"] if value is None else [])
+        assert steps == ((0, value), (1, 1.0))
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -331,5 +336,23 @@ def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message
 
 
 def test_an_endpoint_that_is_not_there_is_named() -> None:
-    with pytest.raises(RewardError, match=r"cannot be reached .*; start it, or correct"):
+    with pytest.raises(RewardError, match=r"gave no HTTP reply .*; start it, or correct"):
         asyncio.run(Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]]))
+
+
+def test_a_sequence_classifier_scores_by_its_head_on_the_last_token(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    head = mx.random.normal((1, 32), key=mx.random.key(3))
+    mx.save_safetensors(str(folder / "model.safetensors"), {**weights, "score.weight": head})
+    reward = load_reward(f"model:{folder}", {})
+    model, _ = load_model(folder, strict=False)
+    user = [{"role": "user", "content": "say"}]
+    dialogue = [{"role": "assistant", "content": "b"}]
+    scores = reward.function(prompts=["say ", user], completions=["one two", dialogue])
+    encode: Any = load_tokenizer(folder).encode
+    texts = ("say one two", "<user>say<user>b")
+    for score, text in zip(scores, texts, strict=True):
+        last = model.model(mx.array([encode(text, add_special_tokens=False)]))[0, -1]
+        assert score == pytest.approx((last @ head[0]).item(), rel=1e-4)
+    assert reward.name == "model"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.control import StopNow
-from grpo_engine.sandbox.client import LOADING, Call, Result, Sandbox
+from grpo_engine.sandbox.client import LOADING, Call, Sandbox
 from tests.engine.sandbox.processes import kill, pids_of
 
 SERVICE = "tests.engine.sandbox.service:Service"
@@ -31,7 +31,7 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
         sandbox.submit(call("hang", 0, limit=0.5))
         other = call("echo", 1, text="a")
         sandbox.submit(other)
-        results = {result.call.method: result for result in sandbox.finish()}
+        results = {done.method: done for done in sandbox.finish()}
         assert results["echo"].value == ["a"]
         failure = results["hang"].failure
         assert failure is not None
@@ -72,7 +72,7 @@ LIMIT = 300 << 20
 NEEDS_MORE = ("memory", "needs more than 0.293 GB of memory")
 
 
-def reason(result: Result) -> tuple[str, str] | None:
+def reason(result: Call) -> tuple[str, str] | None:
     return (result.failure.cause, result.failure.message) if result.failure else None
 
 
@@ -152,7 +152,7 @@ def test_calls_beside_one_that_needs_too_much_memory_are_made_again(tmp_path: Pa
         ]  # fmt: skip
         for each in calls:
             sandbox.submit(each)
-        reasons = {result.call: reason(result) for result in sandbox.finish()}
+        reasons = {done: reason(done) for done in sandbox.finish()}
         assert [reasons[each] for each in calls] == [NEEDS_MORE, None, None]
 
 

@@ -62,7 +62,7 @@ def test_a_fault_in_one_step_is_an_alert_and_the_run_goes_on(
     assert all("odd" in e.explanation for e in alerts)
     if kind == "value":  # the second of four answers to the second prompt
         assert "reward odd on completion 5" in alerts[0].explanation
-        assert "gave NaN, scored None" in alerts[0].explanation
+        assert "gave nan with weight 1, scored None" in alerts[0].explanation
         assert "It was answer 2 to prompt 2." in alerts[0].explanation
     means = [e.metrics["rewards/good/mean"] for e in events if isinstance(e, StepFinished)]
     assert len(means) == 3
