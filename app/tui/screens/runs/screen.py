@@ -179,6 +179,7 @@ class RunsScreen(ControlScreen):
         super().__init__()
         # what brings runs back, and the first of them
         self._undo: list[tuple[Callable[[], str], int]] = []
+        self._growing: set[int] = set()  # active runs whose sparklines were read
         self._returning = 0  # the run that the cursor goes to once it is listed again
         self._opened = 0  # the open run that the cursor was moved to
         self._awaits_run = False  # whether the open run was not known yet when the cursor moved
@@ -267,12 +268,15 @@ class RunsScreen(ControlScreen):
         if not (tables := self.query(RunsTable)):
             return  # the screen was closed while the store was read
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
-        unread = [run for run in runs if run.active or run.key not in self.view.sparks]
+        known = self.view.sparks.keys() - self._growing
+        unread = [run for run in runs if run.active or run.key not in known]
         selected = self.view.selected
         with suppress(StoreError, asyncio.CancelledError):
             if unread:
                 sparks = await self.ask(partial(load_sparks, runs=unread), "sparks")
                 self.update(sparks={**self.view.sparks, **sparks})
+                self._growing -= {run.key for run in unread if not run.active}
+                self._growing |= {run.key for run in unread if run.active}
             if selected is not None:
                 preview = await self.ask(partial(load_preview, run=selected), "preview")
                 self.update(preview=preview)

@@ -13,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
+from grpo_engine.config.parse import build
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
@@ -22,7 +23,7 @@ from grpo_tui.app.tui.screens.runs import RunsScreen, state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
 from grpo_tui.app.tui.screens.runs.render import fitting
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
-from grpo_tui.app.tui.screens.runs.state import View
+from grpo_tui.app.tui.screens.runs.state import View, load_sparks
 from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.queue import RunQueue
@@ -34,7 +35,7 @@ from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.rest import until
 from tests.app.script import algorithm, started
-from tests.app.stored import record, run_events
+from tests.app.stored import STEPS, record, run_events
 from tests.experiments.made import CONFIG
 
 
@@ -86,6 +87,26 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
         assert moved is not None
         assert screen.view.selected == moved
         assert moved.name == "otter-1"
+
+
+async def test_the_sparkline_of_a_run_that_ended_since_has_its_last_steps(tmp_path: Path) -> None:
+    events = list(run_events())
+    half = next(i for i, event in enumerate(events) if event.step > STEPS // 2)
+    recorder = start_run(tmp_path / "runs.db", build(CONFIG))
+    for event in events[:half]:
+        recorder.put(event)
+    recorder.flush()
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        for event in events[half:]:
+            recorder.put(event)
+        recorder.close()
+        await screen.refresh_runs().wait()
+        await ready(app, pilot)
+        reader = StoreReader(tmp_path / "runs.db")
+        assert screen.view.sparks == load_sparks(reader, screen.view.runs)
+        reader.close()
 
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
