@@ -95,6 +95,7 @@ class Curves(ChartStack, SnapshotList):
         """The charts that fit, row by row, in one column or two."""
         snapshot, charts = self.snapshot, self.charts
         if not charts:
+            self.note = ""
             return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
         axis = 1 if height >= AXIS_FROM else 0
         count = 1 if self.alone else len(charts)
@@ -256,6 +257,7 @@ class Groups(SnapshotList):
         """A header, the groups around the selected one, and the signal over the last steps."""
         snapshot, groups = self.snapshot, self.snapshot.groups
         if not groups:
+            self.title, self.note = "groups", ""
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
