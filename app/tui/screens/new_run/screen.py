@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
+from textual.worker import WorkerCancelled
 
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
@@ -701,8 +703,8 @@ class NewRunScreen(WorkbenchScreen):
         if self._ready() is None:
             return
         if self.view.refused:
-            self._show_errors()
-            self.try_settings()  # a file may have been mended
+            self.notify("Trying the settings again: a file may have been mended.")
+            self._launch_if_mended()
             return
         try:
             len(self.view.form.points)
@@ -712,6 +714,15 @@ class NewRunScreen(WorkbenchScreen):
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
         self.app.push_screen(launch_dialog(self.view, training), self._launch)
+
+    @work(exclusive=True, group="launch")
+    async def _launch_if_mended(self) -> None:
+        with suppress(WorkerCancelled):  # other settings are tried by now
+            await self.try_settings().wait()
+            if self.view.refused:
+                self._show_errors()
+            elif self.is_current:
+                self.action_launch()
 
     def _launch(self, way: str | None) -> None:
         config, form = self.view.config, self.view.form

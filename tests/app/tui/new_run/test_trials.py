@@ -193,9 +193,10 @@ async def test_what_was_refused_is_tried_again_when_it_is_launched(
         screen = await opened(app, pilot)
         screen.try_settings()
         await until(app, lambda: "1 to fix" in frames.text(app))
-        refused.clear()
+        refused["rewards.functions"] = "mine.py: there is no function length"
         await pilot.press("L")
-        await until(app, lambda: "✓ ready" in frames.text(app))
+        await until(app, lambda: "length" in app.said[-1].text)
+        refused.clear()
         await pilot.press("L")
         await until(app, lambda: "into the queue" in frames.text(app))
 
