@@ -48,6 +48,7 @@ def chat(trained: Pair) -> Iterator[Chat]:
     talk.close()
 
 
+@pytest.mark.slow
 def test_both_models_answer_and_each_token_has_its_probability_under_both(chat: Chat) -> None:
     *grown, turn = chat.send("ab")
     assert grown
@@ -65,6 +66,7 @@ def test_both_models_answer_and_each_token_has_its_probability_under_both(chat: 
     assert trained[0].trained != trained[0].before
 
 
+@pytest.mark.slow
 def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
     talk = Chat(made(tmp_path, 0.0), tokens=8)
     try:
@@ -76,6 +78,7 @@ def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
     assert [one.trained for one in turn.tokens[0]] == [one.before for one in turn.tokens[0]]
 
 
+@pytest.mark.slow
 def test_an_answer_can_be_stopped_and_the_next_question_is_answered(chat: Chat) -> None:
     chat.tokens = 100_000
     answering = chat.send("ab")
@@ -110,6 +113,7 @@ def answering_processes() -> list[psutil.Process]:
     return [child for child in children if "grpo_tui.app.chat.service:Answers" in child.cmdline()]
 
 
+@pytest.mark.slow
 async def test_the_screen_asks_both_and_shows_a_tokens_probabilities(trained: Pair) -> None:
     store = Path(trained.trained.model.adapter or "").parents[3] / "s.db"
     app = Workbench(store, preferences=Preferences(), first=lambda: ChatScreen(trained))

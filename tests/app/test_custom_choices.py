@@ -66,6 +66,7 @@ def reader(store: Path) -> Iterator[StoreReader]:
         yield opened
 
 
+@pytest.mark.slow
 def test_the_source_is_kept_and_compared_as_a_diff(reader: StoreReader, world: Path) -> None:
     runs = [reader.resolve(name) for name in ("first", "second", "third")]
     source = reader.functions(runs[0].key)["signal"]

@@ -22,6 +22,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_beside_its_base_model(world: Path, tmp_path: Path) -> None:
     done = grpo_tui(tmp_path, "eval", world / "run", "--samples", "4", "--problems", "3")
     assert done.returncode == 0, done.stderr

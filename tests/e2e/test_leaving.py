@@ -58,6 +58,7 @@ sys.exit(workbench.open_workbench(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_an_error_of_the_workbench_is_its_last_words_and_status(tmp_path: Path) -> None:
     with Terminal(["-c", BREAKS, str(tmp_path / "none.db")]) as terminal:
         terminal.until("1 Runs")

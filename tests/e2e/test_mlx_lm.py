@@ -83,6 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "lora")]
 )

@@ -45,6 +45,7 @@ def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
     assert "completed at step 2" in log.read_text()
 
 
+@pytest.mark.slow
 def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> None:
     config = write_config(world, tmp_path / "c.yaml", steps=1)
     done = grpo_tui(tmp_path, "train", config, "--json", "--no-store", "--folder", tmp_path / "run")
@@ -57,6 +58,7 @@ def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> No
     assert not (tmp_path / "store.db").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate", first=2)
     config = write_config(

@@ -145,6 +145,7 @@ def reading(file: StoreFile) -> "closing[sqlite3.Connection]":
     return closing(again)
 
 
+@pytest.mark.slow
 def test_two_recorders_a_reader_and_a_third_writer_lose_nothing(path: Path) -> None:
     rounds = 150
     running = [

@@ -456,6 +456,7 @@ def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: P
     assert re.match(rf"run {handle.name}: 1 events wait in ", handle.left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )

@@ -93,6 +93,7 @@ def test_a_filter_that_is_unclear_says_what_is_wrong(
         reader.runs(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     recipe=st.sampled_from(sorted(RECIPES)),

@@ -142,6 +142,7 @@ def evened(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(texts=st.lists(ODD, min_size=1, max_size=6), sought=st.lists(ODD, min_size=1, max_size=6))
 def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place(

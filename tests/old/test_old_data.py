@@ -78,6 +78,7 @@ def comparable(version: Path, name: str, text: str) -> str:
     return rounded(json.dumps(tree, indent=2, ensure_ascii=False))
 
 
+@pytest.mark.slow
 def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path / "data")
     before = (folder / STORE).read_bytes()

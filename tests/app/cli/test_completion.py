@@ -41,6 +41,7 @@ def completed(store: Path, shell: str, *words: str) -> list[str]:
     return [line.split("\t")[0] for line in lines if line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "words", "choices"),
     [

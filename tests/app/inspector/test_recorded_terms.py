@@ -227,6 +227,7 @@ QUICK = settings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"), list(zip(RECIPES, itertools.cycle(("float32", "bfloat16")), strict=False))
 )

@@ -46,6 +46,7 @@ def first(store: Path, world: Path, **sections: object) -> checkpoint.Checkpoint
     return trained(base, store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 @pytest.mark.parametrize("both", [False, True])
 def test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state(

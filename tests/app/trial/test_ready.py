@@ -261,6 +261,7 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
     return tree
 
 
+@pytest.mark.slow
 @hypothesis_settings(
     max_examples=int(os.environ.get("READY_EXAMPLES", "4")), deadline=None, derandomize=True,
     suppress_health_check=list(HealthCheck),

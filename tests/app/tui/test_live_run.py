@@ -45,6 +45,7 @@ def settled(session: Session) -> Snapshot:
     return session.pull()
 
 
+@pytest.mark.slow
 async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
     world: Path, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ async def romp(
     return monkey
 
 
+@pytest.mark.slow
 async def test_a_short_romp_breaks_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from benchmarks import alerts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_recorded_starter_runs_raise_no_alert(between: bool) -> None:
     runs = list(alerts.recordings(between=between))

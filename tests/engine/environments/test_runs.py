@@ -128,6 +128,7 @@ DROPS = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_says_first_that_it_keeps_thinking_that_its_template_drops(
     world: Path, tmp_path: Path
 ) -> None:
@@ -258,6 +259,7 @@ def _step(fact: Any) -> int:
     return int(fact[0] if isinstance(fact, tuple) else fact.step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -30,6 +30,7 @@ def in_turn() -> Iterator[None]:
     mx.set_memory_limit(limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["llama"]
@@ -43,6 +44,7 @@ def test_a_plan_from_the_configuration_is_close_to_the_peak(name: str, tmp_path:
     assert planned(config, LENGTHS) == pytest.approx(measured(config, LENGTHS), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["llama"]
@@ -83,6 +85,7 @@ def test_a_graph_that_cannot_be_traced_is_taken_for_a_llama(tmp_path: Path) -> N
     assert planned(ModelConfig(path=str(tmp_path)), LENGTHS) > 0
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_depend_on_random_arrays_made_before_it(tmp_path: Path) -> None:
     """Each has its key from the one before it, and MLX traces a long chain to a crash."""
     model = write_random("llama", tmp_path)

@@ -99,6 +99,7 @@ LIMITS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     made=scripts(), limited=LIMITS, end=st.sampled_from([None, END, STOP]),
     max_turns=st.integers(1, 4), max_context=st.sampled_from([0, 60]),
@@ -124,6 +125,7 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
     assert_same(sample(policy, sampling, dialogues(episodes, **limits)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "batching"),
     [

@@ -122,6 +122,7 @@ def test_bare_text_has_the_reply_on_its_own_line(tokenizer: Any) -> None:
     assert made.end_token is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "turn", "tools"),
     [

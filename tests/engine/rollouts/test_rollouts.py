@@ -75,6 +75,7 @@ def test_batched_sampling_equals_one_row_at_a_time(
     assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("max_rows", [0, 3])
 @pytest.mark.parametrize("prompts", [[PROMPTS[1]], [replace(PROMPTS[1], rows=5), PROMPTS[3]]])

@@ -35,6 +35,7 @@ def notes(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, NoteWritten)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 def test_a_checkpoint_that_does_not_fit_is_written_later_and_training_is_the_same(
     world: Path, tmp_path: Path, disk: Path, tuning: str

@@ -24,6 +24,7 @@ def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> Call:
     return Call(method, arguments, limit, in_thread=True)
 
 
+@pytest.mark.slow
 def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "two", processes=2) as sandbox:
         before = {sandbox.ask(call("pid", worker)).value for worker in (0, 1)}
@@ -51,6 +52,7 @@ def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
         assert sandbox._processes < 4  # some may be reported a moment later than others
 
 
+@pytest.mark.slow
 def test_each_new_process_gets_the_setup_before_all_else(tmp_path: Path) -> None:
     setup = [call("load", text="a"), call("load", text="b")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:

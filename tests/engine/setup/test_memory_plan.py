@@ -64,6 +64,7 @@ def use(monkeypatch: pytest.MonkeyPatch, plan: MemoryPlan) -> None:
     monkeypatch.setattr(preflight, "choose_plan", lambda *_, **__: plan)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_plan_to_the_bit(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ class Machine:
         return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str

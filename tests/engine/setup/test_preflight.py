@@ -173,6 +173,7 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["wider", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",

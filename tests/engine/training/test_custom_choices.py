@@ -41,6 +41,7 @@ def losses(events: list[Event]) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_written_as_functions_train_alike(

@@ -296,6 +296,7 @@ def test_bare_rates_count_as_those_of_one_group(tmp_path: Path) -> None:
 # -- all of it together ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_resumed_mixture_with_filter_curriculum_and_refills_equals_the_unbroken_run(
     world: Path, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(apart)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", some_slow(name for name in CASES if " " not in name))
 def test_a_resumed_run_equals_the_unbroken_one(
@@ -93,6 +94,7 @@ def test_a_resumed_run_equals_the_unbroken_one(
     assert_resumes(config_of(world, name, compute), tmp_path, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(name for name in CASES if " " in name))
 def test_a_resumed_run_in_16_bits_equals_the_unbroken_one(
     world: Path, tmp_path: Path, name: str

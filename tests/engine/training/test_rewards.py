@@ -50,6 +50,7 @@ def faulty_run(
     return events_of(config, folder / "run", resume=resume)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), FAULTS.items(), ids=str)
 def test_a_fault_in_one_step_is_an_alert_and_the_run_goes_on(
     world: Path, tmp_path: Path, kind: str, fault: str

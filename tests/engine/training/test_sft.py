@@ -295,6 +295,7 @@ LEARN: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_learns_the_data_without_sampling_it(world: Path, tmp_path: Path) -> None:
     more = {"steps": 30, "evaluation": {"before_and_after": True, "pinned": 1, "pinned_every": 15}}
     events = events_of(settings(world, **LEARN, **more), tmp_path)

@@ -83,6 +83,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     "weight", ["per_token", pytest.param("per_sequence", marks=pytest.mark.slow)]
@@ -147,6 +148,7 @@ def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
     assert metrics["teacher/kl"] == pytest.approx(kl, rel=max(tolerance, 1e-4))
 
 
+@pytest.mark.slow
 def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: Path) -> None:
     events = events_of(distilling(world, steps=1), tmp_path)
     scored = [e for e in events if isinstance(e, TokensScored) and e.origin == "train"]

@@ -220,6 +220,7 @@ def differences(number: int, ours: Ours) -> Iterator[str]:
 RTOL, ATOL = 5e-4, 5e-5  # after several updates in float32; loss and gradient alone agree to 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [pytest.param(n, marks=pytest.mark.slow) if n % 2 else n for n in range(len(CASES))],

@@ -145,6 +145,7 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await until(app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
+@pytest.mark.slow
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -263,6 +264,7 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
 # -- the list to pick from ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -43,6 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param("texts", marks=pytest.mark.slow), "bytes",
              pytest.param("numbers", marks=pytest.mark.slow), "damaged"],

@@ -279,6 +279,7 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     assert len(states[-1].hits) == 11
 
 
+@pytest.mark.slow
 async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
     group = hostile_group(1)
     path = tmp_path / "runs.db"

@@ -221,6 +221,7 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "keys"),
     [
