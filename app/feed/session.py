@@ -38,14 +38,15 @@ class Session:
         if muted is not self._muted:
             self._muted = muted
             self.state.mute(muted)
+        catching_up = self.feed.catching_up  # asked first: a fact may arrive at any time
         for at, event in self.feed.facts():
             self.state.apply(event, at)
-        self.opened = self.opened or not self.feed.catching_up
+        self.opened = self.opened or not catching_up
         self.state.look(self.feed.board())
         status = self.feed.status()
         if status is not None:
             self.state.set_status(status)
-        if self._snapshot is not None and self.feed.catching_up:
+        if self._snapshot is not None and catching_up:
             return self._snapshot
         self._snapshot = None
         return self.state.snapshot()
