@@ -289,9 +289,3 @@ def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> 
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
     assert "has no log output" in done.err
-
-
-def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:
-    assert cli("report", two[0]).out.startswith("# plain-otter\n")
-    assert cli("report", two[0], "--json").data["run"]["id"] == two[0]
-    assert isinstance(cli("logs", two[0], "--json").data, list)

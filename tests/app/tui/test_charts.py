@@ -101,26 +101,6 @@ def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None
     assert titles(10, math.nan, 0.5) == ["reward", "KL to reference", "loss", "learning rate"]
 
 
-def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() -> None:
-    shown = snapshot(kl=view(0.01, 0.02, 0.03))
-    (chart,) = charts_of(shown)
-    title = chart_lines(chart, shown, 60, 4, chosen=False)[0]
-    assert written(title).split() == ["KL", "to", "reference", "limit", ".1", ".03"]
-    assert len(written(title)) == 60
-    assert written(title).startswith(" KL to reference  limit .1 ")
-    chosen = chart_lines(chart, shown, 60, 4, chosen=True)[0]
-    assert written(chosen).startswith("▸KL to reference")
-    # 31 cells: 16 of the title, 1 and 3 of the value; the hint needs 9 and 2
-    for width, expected in (
-        (31, " KL to reference  limit .1  .03"),
-        (30, " KL to reference           .03"),
-        (12, " KL to re…  "),
-    ):
-        assert written(chart_lines(chart, shown, width, 4, chosen=False)[0]) == expected
-    long = snapshot(step=20, total=20, kl=view(*[0.01] * 10, *[0.03] * 10))
-    assert written(chart_lines(chart, long, 60, 4, chosen=False)[0]).endswith(" .03 ▲.020")
-
-
 def scored(*rewards: ev.RewardValue) -> ev.Group:
     answer = ev.Completion(index=0, ids=(1,), text="", finish="stop", reward=0.0, rewards=rewards,
                            advantage=0.0, sampler_logprobs=(0.0,))  # fmt: skip
@@ -172,14 +152,6 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     plot = lines[2][LABELS:]
     assert plot.index(" limit .1 ") == (len(plot) - 10) // 2
     assert " " not in plot.replace(" limit .1 ", "")
-    # where there is room, how many steps an alert looks at: one beyond the line is none
-    for key, last, words in (
-        ("kl", 0.2, "limit .1 over 5 steps"),
-        ("completions__clipped_ratio", 0.9, "alert at 50% over 3 steps"),
-    ):
-        one = snapshot(step=40, total=40, **{key: view(*[0.0] * 39, last)})
-        rows = chart_lines(charts_of(one)[0], one, LABELS + 50, 6, chosen=False)[1:]
-        assert any(f" {words} " in written(row) for row in rows)
     above = snapshot(kl=view(0.5, 0.6, 0.7))  # from .1: the lowest value needs no line
     assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))

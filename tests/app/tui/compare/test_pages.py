@@ -16,10 +16,7 @@ from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import PagePanel
 from grpo_tui.app.tui.screens.compare.render import (
-    COLUMNS,
-    WORK,
     answers_lines,
-    ranking_table,
     verdict,
 )
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
@@ -284,11 +281,3 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
     assert "eval/accuracy (sampled) ↑" in printed
-
-
-@pytest.mark.parametrize("width", [40, 58, 74, 96, 129])
-def test_work_until_the_threshold_is_shown_only_beside_how_many_reached_it(width: int) -> None:
-    row = {"setting": "beta 0.04, 2 seeds", **dict.fromkeys(COLUMNS, "1234567")}
-    lines = ranking_table([row], width)
-    assert "reached" in lines[0] or not any(name in lines[0] for name in WORK)
-    assert max(map(len, lines)) <= width
