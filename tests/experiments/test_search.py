@@ -113,14 +113,6 @@ def test_the_limit_counts_what_the_narrowing_leaves(reader: StoreReader, sort: s
     assert len(narrowed(step=2, idx=0, origin="train")) == 2
 
 
-@pytest.mark.parametrize("text", ["ca", "CA", "42</ans", "x=-", "= -5 OR", "sat", "roblem 2"])
-def test_a_part_of_a_word_is_found_without_being_asked_for(reader: StoreReader, text: str) -> None:
-    hits = hits_of(reader, text)
-    assert hits
-    for hit in hits:
-        assert hit.text[hit.start : hit.end].casefold() == text.casefold()
-
-
 ODD = st.text(alphabet="abcABC xX \n\tﬁßéİ\x00\\_%<'", max_size=12)
 
 

@@ -116,11 +116,6 @@ def test_a_refreshed_reference_is_the_policy_of_that_moment(make_policy: MakePol
         assert mx.array_equal(scores(policy), then)
 
 
-def test_mixing_two_loras_is_refused(make_policy: MakePolicy) -> None:
-    with pytest.raises(ModelError, match=r"mixed at 0\.5 needs model\.tuning full"):
-        make_policy().refresh_reference(0.5)
-
-
 def test_a_reference_of_full_weights_can_be_mixed(make_policy: MakePolicy) -> None:
     policy = make_policy(tuning="full")
     old = policy.snapshot()["model.norm.weight"]

@@ -159,22 +159,6 @@ async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path)
         assert "answer a of 1" in frames.text(app)
 
 
-async def test_search_finds_answers_and_opens_them(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        screen.find("numbers")
-        await settled(pilot, screen)
-        assert screen.view.hits
-        assert "─ search" in frames.text(app)
-        await pilot.press("n")
-        await settled(pilot, screen)
-        assert screen.view.hit == 1
-        hit = screen.view.hits[1]
-        assert screen.view.group is not None
-        assert (screen.view.group.step, screen.view.group.index) == (hit.step, hit.group_index)
-
-
 TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
 
 
@@ -220,6 +204,11 @@ async def test_a_part_of_a_word_is_found_and_shown_where_it_is(texts: Path) -> N
         shown = await searched(pilot, screen, "car")
         assert "carry" in next(line for line in shown.splitlines() if "60 1a " in line)
         frames.check(app)
+        await pilot.press("n")
+        await settled(pilot, screen)
+        hit = screen.view.hits[1]
+        assert screen.view.hit == 1
+        assert (screen.view.group.step, screen.view.group.index) == (hit.step, hit.group_index)
 
 
 async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
