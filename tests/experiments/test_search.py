@@ -53,18 +53,14 @@ def found(reader: StoreReader, text: str, **options: object) -> list[tuple[int, 
     ("text", "hits"),
     [
         ("<answer>", [(1, 0)]),
-        ("answer", [(2, 1), (1, 0)]),
         ("42", [(2, 1), (1, 0)]),
         ("x = -5", [(2, 0)]),
         ('"hello" OR', [(3, 0)]),
         ("NEAR", []),
-        ("cat", [(1, 1)]),
         ("EFIX", [(4, 0)]),
         ("café", [(3, 1)]),
-        ("数学题", [(3, 1)]),
         ("a\x00b", [(3, 1)]),
         ("problem 3", [(3, 1), (3, 0)]),
-        ("= -", [(2, 0)]),
     ],
 )
 def test_text_is_taken_as_it_is_typed(

@@ -302,9 +302,6 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
     up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
     assert rewarded(right=up, form=up) == ("No reward hacking seen: accuracy .25 → .5.")
-    smooth = folded().series["rewards/accuracy/mean"]
-    seen = next(one for one in narrate(folded()) if "hacking seen" in one)
-    assert seen.endswith(f"accuracy {short(smooth.start)} → {short(smooth.value)}.")
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
     assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
@@ -334,10 +331,6 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
         (alert, "▲ Reward hacking is likely: see the alert."),
         (replace(alert, muted=True), "▲ Reward hacking is likely: see the alert."),
         (replace(alert, step=9, first_step=9), "Reward hacking was likely at step 9: see the log."),
-        (
-            replace(alert, step=9, first_step=7),
-            "Reward hacking was likely in steps 7 to 9: see the log.",
-        ),
     ):
         assert rewarded(right=up, form=up, alerts=(raised,)) == said
 

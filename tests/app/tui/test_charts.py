@@ -75,8 +75,6 @@ def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
         # rows that need 4 lines each, the first two telling: of 10 spare lines they get 3/8 each,
         # the others 1/8 each, and the first what is left over: 3 + 3 + 1 + 1 = 8 of 10
         (26, [4, 4, 4, 4], 2, [4 + 3 + 2, 4 + 3, 4 + 1, 4 + 1]),
-        (17, [4, 4, 4, 1, 1], 2, [4 + 1 + 1, 4 + 1, 4, 1, 1]),  # 3/7 and 1/7 of 3 are 1 and 0
-        (24, [4] * 9, 2, [4] * 6), (23, [3] * 9, 0, [3 + 2, 3, 3, 3, 3, 3, 3]),
         (7, [3] * 5, 2, [4, 3]), (3, [3], 1, [3]), (5, [1, 1], 0, [1, 1]), (2, [3], 1, []),
         (2, [], 2, []), (10, [], 0, []),
     ],

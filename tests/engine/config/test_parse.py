@@ -67,10 +67,7 @@ def test_set_values_take_the_settings_own_type() -> None:
         (["seed"], "has no `=`"),
         (["learning_rate=1"], "did you mean optimizer.learning_rate"),
         (["algorithm.iterations=2"], r"; did you mean algorithm\.passes\?"),
-        (["num_iterations=2"], r"; did you mean algorithm\.passes\?"),
-        (["rollout.num_generations=2"], r"; did you mean rollout\.group_size\?"),
         (["epsilon=2"], r"; did you mean algorithm\.clip_low\?"),
-        (["algorithm.learning_rate=2"], r"; did you mean optimizer\.learning_rate\?"),
         (["algorithm.quux=2"], r"'algorithm\.quux'$"),
     ],
 )

@@ -164,16 +164,6 @@ def test_mlx_lm_opens_what_was_saved_and_says_the_same(
     assert rollout.text == text
 
 
-def test_the_adapter_configuration_is_mlx_lms(make_policy: MakePolicy, tmp_path: Path) -> None:
-    make_policy(lora_keys=("q_proj",), lora_rank=3, lora_scale=5.0).save_adapter(tmp_path / "a")
-    written = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
-    assert written["fine_tune_type"] == "lora"
-    assert written["num_layers"] == -1
-    assert written["lora_parameters"] == {
-        "rank": 3, "scale": 5.0, "dropout": 0.0, "keys": ["self_attn.q_proj"],
-    }  # fmt: skip
-
-
 def test_a_critic_is_zero_at_first_and_apart_from_the_model(make_policy: MakePolicy) -> None:
     policy = make_policy(critic=True)
     (batch,) = micro_batches(ROWS, max_rows=3)

@@ -26,8 +26,6 @@ from grpo_engine.events import (
     PhaseStarted,
     RunFailed,
     RunFinished,
-    RunPaused,
-    RunResumed,
     StepFinished,
     StepSkipped,
     TokensScored,
@@ -409,18 +407,6 @@ def test_stop_now_between_steps_writes_no_checkpoint(
     assert isinstance(end, RunFinished)
     assert (end.reason, end.step) == ("aborted", step)
     assert of(CheckpointSaved, seen) == []
-
-
-def test_a_pause_holds_the_run_and_its_clock(world: Path, tmp_path: Path) -> None:
-    control, seen = Control(), []
-    control.ask("pause")
-    events = trainer.run(settings(world, steps=1), control, folder=tmp_path)
-    for event in events:
-        seen.append(event)
-        if isinstance(event, RunPaused):
-            control.ask("continue")
-    assert len(of(RunPaused, seen)) == len(of(RunResumed, seen)) == 1
-    assert isinstance(seen[-1], RunFinished)
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(

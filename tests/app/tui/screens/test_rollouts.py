@@ -23,7 +23,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
 )
-from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     load_group,
@@ -432,20 +431,6 @@ async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_
         assert app.screen.view.group is step.groups[0]
 
 
-async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, iter([started()]))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await app.forward(RolloutOpened(1, step=1, origin="train", group=0, answer=0))
-        screen = app.screen
-        assert isinstance(screen, RolloutsScreen)
-        await until(app, lambda: screen.view.step is not None)
-        await pilot.press("f")
-        await app.workers.wait_for_complete()
-        assert app.said[-1].text == "No later clipped token in this run; F goes back."
-
-
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
@@ -607,22 +592,3 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
         screen.view = screen.view.cleared()  # the read began before the run was known
         await app.workers.wait_for_complete()
-
-
-async def test_the_arrows_act_in_the_panel_that_has_the_focus(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=4, group=1, answer=1)
-        await pilot.press("down", "right")
-        assert screen.view.cursor == (1, 2, 1)
-        screen.query_one(GroupsPanel).focus()
-        await pilot.press("down")
-        await settled(pilot, screen)
-        assert screen.view.cursor == (2, 0, 0)
-        await pilot.press("end")
-        assert screen.view.group_at == len(screen.view.groups) - 1
-        await pilot.press("right")  # nothing to the right of a prompt
-        assert screen.view.cursor == (3, 0, 0)
-        await pilot.press("p", "tab", "end")
-        await settled(pilot, screen)
-        assert screen.view.cursor == (2, 0, screen.view.tokens[-1])

@@ -212,11 +212,6 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
         assert "alert in steps 3 to 4, closed: Reward rose, " in words
         assert "by form." in words
-    app = workbench([*SHORT.events(), alert], tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        assert "calm-otter" in frames.frame(app)[0]
-        assert "▲1 " in frames.frame(app)[0]
 
 
 @pytest.mark.parametrize("added", [(), ("completions/max_length",)])
@@ -374,15 +369,6 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
         await pilot.press("escape")
         await until(app, lambda: app.screen.mode == "watch")  # type: ignore[attr-defined]
-
-
-async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
-    app = watched(tmp_path, steps=2)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: app.screen.snapshot.step == 2)  # type: ignore[attr-defined]
-        app.screen.query_one(Groups).focus()
-        await pilot.press("m")
-        await until(app, lambda: "─ metrics ─" in frames.text(app))
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
