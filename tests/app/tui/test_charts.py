@@ -1,21 +1,18 @@
 """The charts of Watch as lines: which there are, their titles, guide lines and axis."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from grpo_engine import events as ev
 from grpo_engine.metrics import METRICS
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.watch.render import chart_lines, function_lines
+from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import FIXED, Chart, charts_of, guides_of, last_step
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, step_axis
 from grpo_tui.app.tui.widgets.charts.stack import heights
 from grpo_tui.app.tui.widgets.panel import Line
-from tests.app.script import Script
 
 
 def view(*values: float, key: str = "reward", smoothing: float = 0.0) -> Series:
@@ -97,35 +94,6 @@ def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None
     assert titles(10) == ["reward", "loss", "KL to reference", "learning rate"]
     assert titles(10, 0.6) == ["reward", "KL to reference", "loss", "learning rate"]
     assert titles(10, math.nan, 0.5) == ["reward", "KL to reference", "loss", "learning rate"]
-
-
-def scored(*rewards: ev.RewardValue) -> ev.Group:
-    answer = ev.Completion(index=0, ids=(1,), text="", finish="stop", reward=0.0, rewards=rewards,
-                           advantage=0.0, sampler_logprobs=(0.0,))  # fmt: skip
-    group = next(one.group for one in Script(steps=1).events() if isinstance(one, ev.GroupScored))
-    return replace(group, rollouts=(answer,))
-
-
-def moved(form: Series, exact: Series | None = None) -> Snapshot:
-    rewards = (ev.RewardValue(name="exact_answer", value=1.0, weight=0.5, reason=""),
-               ev.RewardValue(name="form", value=1.0, weight=2.0, reason=""))  # fmt: skip
-    series = {"reward": view(0.0, 1.0)}
-    series |= {"rewards/exact_answer/mean": exact} if exact is not None else {}
-    series["rewards/form/mean"] = form
-    return replace(snapshot(), series=series, trained=(scored(*rewards),))
-
-
-def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_is_marked() -> None:
-    # .5 × (.9 − .1) = .4 of the reward is less than 2 × (.3 − .6) = −.6
-    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
-    lines = [written(line) for line in function_lines(shown, 34)]
-    assert lines == [" ━ exact_answer ×.5      .1 → .9  ", " ━ form ×2               .6 → .3 ◂"]
-    (narrow, _) = (written(line) for line in function_lines(shown, 29))
-    assert narrow == " ━ exact…nswer ×.5   .1 → .9  "
-    (alone,) = function_lines(moved(view(0.6, 0.3)), 30)
-    assert written(alone).rstrip().endswith("  .6 → .3")  # nothing to be compared with
-    still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))
-    assert not any("◂" in written(line) for line in function_lines(still, 34))
 
 
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:

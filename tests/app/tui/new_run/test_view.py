@@ -12,7 +12,6 @@ from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
     help_lines,
     is_unread,
-    size,
     value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
@@ -150,7 +149,3 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
     form = RunForm(build(tree))
     shown = words(cost_lines(View(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
-
-
-def test_sizes_are_read_in_their_unit() -> None:
-    assert [size(x) for x in (12, 2_500, 3e6, 1.5e9)] == ["12 B", "2.5 kB", "3 MB", "1.5 GB"]
