@@ -124,15 +124,6 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, chosen=False)))
 
 
-def test_a_chart_without_room_is_only_its_title() -> None:
-    shown = snapshot(reward=view(0.0, 0.5, 1.0))
-    (chart,) = charts_of(shown)
-    assert len(chart_lines(chart, shown, 40, 1, chosen=False)) == 1
-    assert len(chart_lines(chart, shown, 40, 2, chosen=False)) == 2
-    assert len(chart_lines(chart, shown, LABELS + 2, 4, chosen=False)) == 1
-    assert len(chart_lines(chart, shown, LABELS + 3, 4, chosen=False)) == 4
-
-
 def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:
     assert last_step(snapshot(step=3, total=3)) == 3
     assert last_step(snapshot(step=3, total=500)) == 20

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.stored import ChartData, CurveLoader
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.screens.compare.curves import (
-    chart_title,
     cross_of,
     curves_of,
     plot_of,
@@ -151,14 +149,6 @@ def test_the_range_of_the_axis_is_of_what_is_drawn(made: Made) -> None:
     raw = view_of(made, "reward", [spiky, calm], smooth=0, run=1)
     curves = curves_of(chart_of(raw), raw)
     assert axis_of("reward", curves, 5).high == 10.0
-    assert len(axis_of("reward", curves, 5).labels) == 2
-    assert len(axis_of("reward", curves, 6).labels) == 3
-    log = view_of(made, "reward", [spiky], smooth=0, log=True)
-    assert axis_of("reward", curves_of(chart_of(log), log), 5, log=True) == Axis(
-        0.0, 1.0, ((0.0, "1"), (1.0, "10"))
-    )
-    kl = view_of(made, "kl", [[(0, 0.0), (1, 0.05)]], smooth=0)
-    assert plot_of(chart_of(kl), kl, 40, 5)[1].high == 0.1
 
 
 # -- crosshair ----------------------------------------------------------------------------------
@@ -226,14 +216,3 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     nothing = replace(view, bands=False, at=-1.0)
     unknown = [text_of(one, 9) for one in readouts(chart_of(view), nothing)]
     assert unknown == ["● –", "■ –"]
-
-
-def test_long_names_are_cut_so_that_every_value_is_in_the_title(made: Made) -> None:
-    view = view_of(made, "reward", [rising(20)] * 2, at=20.0, smooth=0)
-    assert view.comparison is not None
-    runs = tuple(replace(run, name=f"a-run-with-a-long-name-{run.id}") for run in view.runs)
-    view = replace(view, comparison=replace(view.comparison, runs=runs))
-    for width in range(40, 70):
-        title = written(chart_title(chart_of(view), view, width, chosen=False))
-        assert cell_len(title) == width
-        assert title.count("… 1") == 2
