@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import mlx.core as mx
+import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
@@ -84,3 +85,22 @@ def test_a_gate_beyond_float32_is_zero() -> None:
     push = vespo(10 * one, one, -one, how)
     assert push.gate is not None
     assert (numbers(push.gate), numbers(push.objective)) == ([[0.0]], [[0.0]])
+
+
+@pytest.mark.parametrize("score", [1.0, 0.0])
+def test_a_group_that_no_function_tells_apart_is_worth_exactly_nothing(score: float) -> None:
+    how = recipe("reinforce-baseline", combine="normalize_then_sum")
+    rewards = [[score], [score], [score - 1], [score]]
+    found = numbers(advantages(rewards, [0, 0, 1, 1], how).values)
+    assert found[:2] == [0.0, 0.0]
+    assert found[2] < 0 < found[3]
+
+
+def test_targets_are_constants_of_the_update() -> None:
+    signs, ids = mx.array([1.0, -1.0]), mx.array([[1], [2]])
+
+    def total(old: mx.array) -> mx.array:
+        found = targets_of(old, signs, mx.ones((2, 1)) > 0, ids, mx.array([0, 0]))
+        return found.probability.sum() + found.high.sum()
+
+    assert numbers(mx.grad(total)(mx.array([[-1.5], [-0.7]]))) == [[0.0], [0.0]]
