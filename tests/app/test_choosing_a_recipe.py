@@ -53,12 +53,6 @@ def same(config: Callable[[], RunConfig], wanted: Recipe | None) -> None:
         assert config().algorithm.resolved() == wanted
 
 
-@pytest.mark.parametrize("start", names())
-def test_a_recipe_named_over_a_preset_is_the_recipe_as_defined(start: str) -> None:
-    for name, defined in RECIPES.items():
-        assert assemble(None, start, [f"{RECIPE}={name}"]).algorithm.resolved() == defined, name
-
-
 @given(PRESETS, CHANGED, ON_PURPOSE, st.randoms())
 def test_what_is_set_beside_the_recipe_stays_in_any_order(
     start: str, name: str, changes: list[str], order: Random
@@ -113,11 +107,6 @@ def test_a_written_file_belongs_to_its_recipe(start: str, tmp_path: Path) -> Non
     assert build(read_yaml(file)) == preset(start).config
     for name in RECIPES:
         assert assemble(file, None, [f"{RECIPE}={name}"]).algorithm.resolved() == RECIPES[name]
-
-
-def test_config_init_writes_the_recipe_as_defined(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "init", "--preset", "starter", "--set", f"{RECIPE}=how-much"]) == 0
-    assert "algorithm:\n  recipe: how-much\noptimizer:" in capsys.readouterr().out
 
 
 def test_config_check_says_what_differs_from_the_recipe(

@@ -62,16 +62,6 @@ def cells(reader: StoreReader, key: str, **how: Any) -> tuple[MetricCell, ...]:
     return next(item.cells for item in result.metrics if item.key == key)
 
 
-def test_only_the_settings_that_differ_are_shown(reader: StoreReader) -> None:
-    result = compare(reader, [reader.resolve("slow"), reader.resolve("fast")])
-    assert {item.path: item.values for item in result.differing} == {
-        "algorithm.beta": (0.04, 0.1),
-        "seed": (0, 1),
-    }
-    assert result.same["task.name"] == "arithmetic"
-    assert not {"seed", "algorithm.beta", "name"} & result.same.keys()
-
-
 def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     algorithm = {"recipe": "grpo", "beta": 0.04}

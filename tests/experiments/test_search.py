@@ -53,18 +53,14 @@ def found(reader: StoreReader, text: str, **options: object) -> list[tuple[int, 
     ("text", "hits"),
     [
         ("<answer>", [(1, 0)]),
-        ("answer", [(2, 1), (1, 0)]),
         ("42", [(2, 1), (1, 0)]),
         ("x = -5", [(2, 0)]),
         ('"hello" OR', [(3, 0)]),
         ("NEAR", []),
-        ("cat", [(1, 1)]),
         ("EFIX", [(4, 0)]),
         ("café", [(3, 1)]),
-        ("数学题", [(3, 1)]),
         ("a\x00b", [(3, 1)]),
         ("problem 3", [(3, 1), (3, 0)]),
-        ("= -", [(2, 0)]),
     ],
 )
 def test_text_is_taken_as_it_is_typed(
@@ -111,14 +107,6 @@ def test_the_limit_counts_what_the_narrowing_leaves(reader: StoreReader, sort: s
     assert len(narrowed(idx=0)) == 2
     assert narrowed(idx=1) == narrowed(origin="eval") == narrowed(step=9) == []
     assert len(narrowed(step=2, idx=0, origin="train")) == 2
-
-
-@pytest.mark.parametrize("text", ["ca", "CA", "42</ans", "x=-", "= -5 OR", "sat", "roblem 2"])
-def test_a_part_of_a_word_is_found_without_being_asked_for(reader: StoreReader, text: str) -> None:
-    hits = hits_of(reader, text)
-    assert hits
-    for hit in hits:
-        assert hit.text[hit.start : hit.end].casefold() == text.casefold()
 
 
 ODD = st.text(alphabet="abcABC xX \n\tﬁßéİ\x00\\_%<'", max_size=12)

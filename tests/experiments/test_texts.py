@@ -1,6 +1,5 @@
 """Any text survives the store's escaping and the CSV guard."""
 
-import csv
 import io
 import json
 import math
@@ -82,13 +81,6 @@ def test_a_title_sequence_is_visible_in_csv_and_raw_keeps_it() -> None:
     attack = "\x1b]52;c;aGk=\x07 \u202eabc \\x1b"
     assert cell(attack) == r"\x1b]52;c;aGk=\x07 \u202eabc \\x1b"
     assert cell(attack, raw=True) == attack
-
-
-def test_csv_has_one_header_row_and_newlines_inside_quotes() -> None:
-    out = io.StringIO(newline="")
-    write_csv(out, ["text", "n"], [{"text": "a\nb", "n": 1}])
-    assert out.getvalue() == 'text,n\r\n"a\nb",1\r\n'
-    assert len(list(csv.reader(io.StringIO(out.getvalue(), newline="")))) == 2
 
 
 def test_json_text_is_valid_utf8_and_names_what_json_lacks() -> None:

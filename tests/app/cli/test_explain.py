@@ -68,8 +68,3 @@ def test_every_table_and_column_is_described() -> None:
         assert words == ["", *row.__table__.columns.keys()]  # type: ignore[attr-defined]
     assert ("run_id", "integer, → run. The run.") in described["attempt"]
     assert ("id", "integer, key. Key of the row.") in described["attempt"]
-
-
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_lines_fit_the_terminal(width: int) -> None:
-    assert max(map(len, printed(width=width).splitlines())) <= min(width, 100)

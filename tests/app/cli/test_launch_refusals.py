@@ -13,23 +13,9 @@ from grpo_tui.app.jobs.detach import LaunchError
 from grpo_tui.app.jobs.launch import detached
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
-from tests.app.calls import Cli, caller
+from tests.app.calls import Cli
 
 WRONG = {"rewards.functions": "abc", "model.path": "./nowhere", "task.name": "nowhere.jsonl"}
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "s.db"))
-    return tmp_path / "s.db"
-
-
-@pytest.fixture
-def cli(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    assert store
-    return caller(monkeypatch, capfdbinary)
 
 
 def recorded(store: Path) -> tuple[int, int]:

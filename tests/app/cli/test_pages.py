@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import picture, screens
+from docs import screens
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.parse import settings
 from grpo_engine.config.settings import AlertsConfig
@@ -45,16 +45,3 @@ def test_every_metric_alert_and_setting_is_explained() -> None:
         assert text.strip().endswith("."), path
     assert set(RULES) <= set(ALERTS)
     assert set(THRESHOLDS.values()) == set(AlertsConfig.model_fields)
-
-
-def test_a_moving_picture_draws_a_row_once_for_as_long_as_it_stays() -> None:
-    row = picture.Row
-    still, one, two = row([("same", None)]), row([("one", None)]), row([("two", None)])
-    text = screens.moving([[still, one], [still, two], [still, two]], (4, 2), "#000000", each=1.0)
-    # three frames and six repeats of the last: one unchanged row covers all nine of them
-    assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-1", "f0-9", "f1-9"]
-    assert text.count(">same<") == text.count(">two<") == 1
-    assert "@keyframes f1-9{0%{visibility:hidden}11.111%{visibility:visible}}" in text
-    # it begins at second 3 of 9, in the last frame, which is also what shows without motion
-    assert ".f1-9{visibility:visible;animation:f1-9 9.00s step-end -3.00s infinite}" in text
-    assert ".f0-1{visibility:hidden;animation:f0-1 9.00s step-end -3.00s infinite}" in text

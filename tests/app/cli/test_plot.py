@@ -49,16 +49,6 @@ def series(*values: float, smooth: float = 0.0) -> Series:
     return Series.of("reward", range(1, len(values) + 1), values, smooth)
 
 
-def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
-    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN, height=8)
-    assert lines[:2] == ["reward", "* otter  1"]
-    body = [line for line in lines[2:] if "*" in line]
-    assert body[0].lstrip().startswith("1+")
-    assert body[0].rstrip("|").endswith("*")
-    assert body[-1].lstrip().startswith("0+*")
-    assert lines[-1].split() == ["1", "2"]
-
-
 def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
     gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
     assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]

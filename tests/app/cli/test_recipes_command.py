@@ -65,10 +65,3 @@ def test_a_recipe_is_json_on_request(printed: Printed) -> None:
         "weight",
         "reuse",
     ]
-
-
-def test_an_unknown_recipe_is_refused_with_its_neighbour(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["recipes", "show", "dappo"]) != exit_codes.OK
-    assert "did you mean dapo" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.app.calls import Cli, caller
+from tests.app.calls import Cli
 from tests.experiments.made import config, evaluated, finished, record_run, started
 
 
@@ -27,21 +27,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     other = config(seed=1, algorithm={"recipe": "grpo", "beta": 0.1})
     two = record_run(path, name="=evil", tree=other, steps=4, last=(evaluated(4, (1, 1)),))
     return path, one, two
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "s.db"
-    monkeypatch.setenv("GRPO_TUI_DB", str(path))
-    return path
-
-
-@pytest.fixture
-def cli(
-    store: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    assert store
-    return caller(monkeypatch, capfdbinary)
 
 
 @pytest.fixture
@@ -289,9 +274,3 @@ def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> 
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
     assert "has no log output" in done.err
-
-
-def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:
-    assert cli("report", two[0]).out.startswith("# plain-otter\n")
-    assert cli("report", two[0], "--json").data["run"]["id"] == two[0]
-    assert isinstance(cli("logs", two[0], "--json").data, list)

@@ -45,15 +45,6 @@ def test_a_run_is_loading_until_its_model_is_there_and_then_running() -> None:
     assert state.snapshot().status == "running"
 
 
-def test_the_same_snapshot_is_given_until_something_happens() -> None:
-    state = RunState()
-    state.apply(started())
-    first = state.snapshot()
-    assert state.snapshot() is first
-    state.note("hello")
-    assert state.snapshot() is not first
-
-
 def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
     snapshot = folded()
     assert snapshot.step == 24
@@ -61,23 +52,6 @@ def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
     assert snapshot.series["reward"].last == snapshot.metrics["reward"]
     assert snapshot.series["reward"].last_step == 24
     assert snapshot.eta == pytest.approx(36 * snapshot.series["step_time"].value)
-
-
-def test_the_latest_groups_are_shown_with_their_advantages() -> None:
-    groups = folded().groups
-    assert [group.index for group in groups] == list(range(8))
-    for group in groups:
-        assert isinstance(group, ev.Group)
-        assert len(group.rollouts) == 8
-        assert sum(one.advantage or 0.0 for one in group.rollouts) == pytest.approx(0, abs=1e-3)
-
-
-def test_while_sampling_the_groups_are_those_of_the_board() -> None:
-    snapshot = folded(sampling=True)
-    assert snapshot.step == 24
-    assert snapshot.current_step == snapshot.groups_step == 25
-    assert snapshot.groups == snapshot.board.groups
-    assert any(rollout.text for group in snapshot.groups for rollout in group.rollouts)
 
 
 def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -> None:
@@ -302,9 +276,6 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
     up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
     assert rewarded(right=up, form=up) == ("No reward hacking seen: accuracy .25 → .5.")
-    smooth = folded().series["rewards/accuracy/mean"]
-    seen = next(one for one in narrate(folded()) if "hacking seen" in one)
-    assert seen.endswith(f"accuracy {short(smooth.start)} → {short(smooth.value)}.")
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
     assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
@@ -334,10 +305,6 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
         (alert, "▲ Reward hacking is likely: see the alert."),
         (replace(alert, muted=True), "▲ Reward hacking is likely: see the alert."),
         (replace(alert, step=9, first_step=9), "Reward hacking was likely at step 9: see the log."),
-        (
-            replace(alert, step=9, first_step=7),
-            "Reward hacking was likely in steps 7 to 9: see the log.",
-        ),
     ):
         assert rewarded(right=up, form=up, alerts=(raised,)) == said
 

@@ -1,8 +1,5 @@
 """The inspector's words and numbers, checked by hand calculation."""
 
-import math
-from dataclasses import replace
-
 import pytest
 
 from grpo_engine.config.recipes import recipe
@@ -67,71 +64,6 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
 def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) -> None:
     said = explanation(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
     assert said == f"better answer: pushed up by a smooth function of {of}"
-
-
-def row(index: int, old: float, new: float, advantage: float) -> TokenRow:
-    return TokenRow(
-        index=index, ids=(5, 6), ends=(1, 2), sampler=(old, old), old=(old, old),
-        reference=(old, old), passes=((old, old), (new, old)), after=(), entropy=(),
-        advantages=(advantage,), updates=(UpdateTotals(rows=2, tokens=4),) * 2,
-    )  # fmt: skip
-
-
-TOKENS = TokenView(
-    group=1,
-    prompt_ids=(1,),
-    rows=(
-        row(0, math.log(0.4), math.log(0.54), 1.0),
-        row(1, math.log(0.4), math.log(0.2), -1.0),
-    ),
-)
-
-
-def test_terms_come_from_the_engines_loss() -> None:
-    # ratio .54/.4 = 1.35 > 1.2 with A = 1: clipped high; 1.2 x 1 / 2 tokens / 2 answers = .3
-    # ratio .2/.4 = .5 < .8 with A = -1: clipped low; -.8 / 4 = -.2; k3 at ratio 1 is 0
-    how = recipe("grpo", beta=0.0, anchor="none")
-    up, down = token_losses(TOKENS, how, at=1, max_length=8)
-    assert (up[0].side, down[0].side) == ("high", "low")
-    assert up[0].ratio == pytest.approx(1.35, rel=1e-5)
-    assert up[0].contribution == pytest.approx(0.3, rel=1e-5)
-    assert down[0].contribution == pytest.approx(-0.2, rel=1e-5)
-    assert [one.ratio for one in token_losses(TOKENS, how, at=0, max_length=8)[0]] == [1.0, 1.0]
-
-
-def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
-    """Those tokens, from a sampler with the same log-probability for each."""
-    both = (logprob, logprob)
-    rows = (
-        replace(one, sampled=both) if cut else replace(one, sampler=both) for one in TOKENS.rows
-    )
-    return replace(TOKENS, rows=tuple(rows))
-
-
-@pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize(
-    ("mode", "weight"),
-    [("token_truncate", 1.25), ("sequence_truncate", 1.5), ("sequence_mask", 0.0)],
-)
-def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
-    mode: str, weight: float, cut: bool
-) -> None:
-    # old .4, sampler .32: 1.25 per token, 1.25² = 1.5625 per completion, above the cap of 1.5
-    how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
-    up, down = token_losses(sampled_at(math.log(0.32), cut=cut), how, at=1, max_length=8)
-    assert [one.importance for one in (*up, *down)] == pytest.approx([weight] * 4, rel=1e-5)
-    assert {one.on_policy for one in (*up, *down)} == {weight > 0}
-    assert up[0].contribution == pytest.approx(0.3 * weight, rel=1e-5)
-    assert down[0].contribution == pytest.approx(-0.2 * weight, rel=1e-5)
-
-
-def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> None:
-    # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats per token; a is better
-    how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
-    for at, kept in ((0, True), (1, False)):
-        up, down = token_losses(TOKENS, how, at=at, max_length=8)
-        assert [one.on_policy for one in (*up, *down)] == [True, True, kept, kept]
-        assert (down[1].contribution == 0) == (not kept)
 
 
 def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:

@@ -192,27 +192,6 @@ def test_recipes_with_advantages_by_token_keep_the_recorded_ones() -> None:
     assert answers(recipe("ppo"), replace(TOKENS, rows=rows))[0].advantage == pytest.approx(0.2)
 
 
-def test_another_share_by_entropy_takes_its_floor_from_the_update() -> None:
-    # entropies .1 .4 and .3 .2: the top half is above .25, two of four tokens; as two minibatches
-    # the top half of each
-    entropies = (((0.1, 0.4),) * 2, ((0.3, 0.2),) * 2)
-
-    def moved(how: Recipe, *minibatches: int) -> list[list[bool]]:
-        rows = tuple(
-            replace(one, entropies=found, updates=(replace(
-                TOTALS, entropy_floor=0.4, updated_tokens=1, minibatch=minibatch),) * 2)
-            for one, found, minibatch in zip(TOKENS.rows, entropies, minibatches, strict=True)
-        )  # fmt: skip
-        was = recipe(MEAN, entropy_top_quantile=0.3)
-        found = outcome_of(packed(replace(TOKENS, rows=rows)), how, was, by_token=True)
-        return [[bool(push) for push in answer] for answer in found.gradients(0)[0]]
-
-    assert moved(recipe(MEAN, entropy_top_quantile=0.3), 0, 0) == [[False, True], [False, False]]
-    assert moved(recipe(MEAN, entropy_top_quantile=0.5), 0, 0) == [[False, True], [True, False]]
-    assert moved(recipe(MEAN, entropy_top_quantile=0.9), 0, 1) == [[False, True], [True, False]]
-    assert moved(recipe(MEAN, entropy_top_quantile=0.9), 0, 0) == [[False, True], [True, True]]
-
-
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
@@ -240,30 +219,21 @@ def test_settings_that_change_which_updates_there_are_are_named() -> None:
     assert undetermined(replace(recipe("grpo"), stop_kl=0.1), recipe("grpo")) == ()
 
 
-def test_beta_and_anchor_are_changed_together() -> None:
-    free, held = recipe("dapo"), recipe("grpo")
-    assert (with_setting(free, "beta", 0.1).anchor, with_setting(free, "beta", 0.1).beta) == (
-        "k3",
-        0.1,
-    )
-    assert (with_setting(held, "beta", 0.0).anchor, with_setting(held, "beta", 0.0).beta) == (
-        "none",
-        0.0,
-    )
-    assert with_setting(free, "beta", 0.0) == free
-    assert (with_setting(held, "anchor", "none").beta, with_setting(held, "anchor", "k1").beta) == (
-        0.0,
-        0.04,
-    )
-    assert (with_setting(free, "anchor", "k2").anchor, with_setting(free, "anchor", "k2").beta) == (
-        "k2",
-        0.04,
-    )
-    other = recipe("grpo", beta=0.3, anchor="k1")
-    assert (with_setting(other, "anchor", "k2").beta, with_setting(other, "beta", 0.1).anchor) == (
-        0.3,
-        "k1",
-    )
-    assert with_setting(held, "name", "dapo") == recipe("dapo")
-    assert with_setting(held, "clip_low", 0.1) == recipe("grpo", clip_low=0.1)
-    assert with_setting(free, "clip_low", 0.1) == recipe("dapo", clip_low=0.1)
+@pytest.mark.parametrize(
+    ("start", "setting", "value", "anchor", "beta"),
+    [
+        (recipe("dapo"), "beta", 0.1, "k3", 0.1),
+        (recipe("dapo"), "beta", 0.0, "none", 0.0),
+        (recipe("dapo"), "anchor", "k2", "k2", 0.04),
+        (recipe("grpo"), "beta", 0.0, "none", 0.0),
+        (recipe("grpo"), "anchor", "none", "none", 0.0),
+        (recipe("grpo", beta=0.3, anchor="k1"), "anchor", "k2", "k2", 0.3),
+        (recipe("grpo", beta=0.3, anchor="k1"), "beta", 0.1, "k1", 0.1),
+        (recipe("grpo"), "name", "dapo", "none", 0.0),
+    ],
+)
+def test_beta_and_anchor_are_changed_together(
+    start: Recipe, setting: str, value: object, anchor: str, beta: float
+) -> None:
+    changed = with_setting(start, setting, value)
+    assert (changed.anchor, changed.beta) == (anchor, beta)

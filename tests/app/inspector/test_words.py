@@ -38,36 +38,16 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
         ({"in_loss": False}, GRPO, "0: not in the loss"),
         # 1.452 / 192 = .0075625
         ({}, GRPO, "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"),
-        # 1.452 / 8 = .1815
-        ({"contribution": 0.1815}, recipe("off-policy"), "1.2 × +1.21 ÷ 8 answers = +.1815"),
-        ({"contribution": 0.00726}, recipe("cispo"), "+1.45 ÷ 200 tokens of the step = +.0073"),
-        (
-            {"contribution": 0.00726},
-            recipe("dapo"),
-            "1.2 × +1.21 ÷ 200 tokens of the minibatch = +.0073",
-        ),
         # 1.452 / 50 / 4 = .00726
         (
             {"contribution": 0.00726},
             recipe("bnpo"),
             "1.2 × +1.21 ÷ 50 tokens of its micro-batch ÷ 4 micro-batches = +.0073",
         ),
-        # 1.452 / 64 / 8 = .0028359
-        (
-            {"contribution": 0.0028359},
-            recipe("dr-grpo"),
-            "1.2 × +1.21 ÷ 64 tokens at most ÷ 8 answers = +.0028",
-        ),
         (
             {"advantage": -1.0, "objective": -0.7, "contribution": -0.7},
             recipe("how-much"),
             ".7 × −1 = −.7000",
-        ),
-        ({"objective": -2.5, "contribution": -2.5}, recipe("reinforce"), "−2.5 ÷ 8 answers = −2.5"),
-        (
-            {"advantage": 0.0, "objective": 0.0, "contribution": 0.0},
-            GRPO,
-            "0 ÷ 24 tokens ÷ 8 answers = 0",
         ),
         # left out by the sampler's weight
         (
@@ -80,12 +60,6 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
             {"anchor": 0.25, "contribution": 0.0071719},
             recipe("grpo", beta=0.3),
             "(1.2 × +1.21 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = +.0072",
-        ),
-        # (0 - .3 x .25) / 192 = -.00039
-        (
-            {"updated": False, "side": "free", "anchor": 0.25, "contribution": -0.00039},
-            recipe("grpo", beta=0.3, entropy_top_quantile=0.2),
-            "(0 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = −.0004",
         ),
         # (1.452 - .1 x .5) / 200 = .00701
         (
@@ -133,15 +107,11 @@ def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
     [
         (0.0, "0"),
         (1.0, "+1"),
-        (-1.0, "−1"),
         (0.99996, "+1"),
         (12.34, "+12.3"),
         (0.9, "+.9000"),
-        (-0.5, "−.5000"),
         (0.00005, "+.0001"),
-        (0.00006, "+.0001"),
         (0.00004, "+4e−5"),
-        (0.00003, "+3e−5"),
         (-0.00004, "−4e−5"),
         (float("nan"), "NaN"),
     ],

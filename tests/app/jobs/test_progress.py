@@ -61,9 +61,3 @@ def test_the_bar_has_phase_step_speed_reward_kl_and_time_left(columns: int) -> N
     assert lines[bar].startswith("update 2/32 ")
     expected = "reward 0.607  kl 0.1186  length 10.7  33,701 tok/s  0.42 s/step  28 min left"
     assert lines[bar + 1] == expected[: columns - 5]
-
-
-def test_a_narrow_terminal_cuts_the_numbers_and_nothing_else() -> None:
-    lines = screen(90)
-    assert sum("7/4000" in line for line in lines) == 1
-    assert all(len(line) <= 85 for line in lines)

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app.text.comparison import (
-    percent,
     points,
     probability,
     ranking_rows,
     sentence_of,
     setting_name,
-    value_text,
 )
 from grpo_tui.experiments.compare.effects import paired
 from grpo_tui.experiments.compare.values import (
@@ -142,10 +140,3 @@ def test_a_p_value_is_not_rounded_across_its_limit(p: float, text: str) -> None:
 )
 def test_points_have_a_sign_unless_they_are_0(share: float, text: str) -> None:
     assert points(share) == text
-
-
-def test_numbers_of_settings_are_as_people_write_them() -> None:
-    assert [value_text(v) for v in (1e-5, None, True, 3, "x", [1, 2])] == [
-        "1e−05", "–", "yes", "3", "x", "[1, 2]"
-    ]  # fmt: skip
-    assert (percent(0.821), percent(0.79)) == ("82.1", "79")

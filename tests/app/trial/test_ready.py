@@ -154,11 +154,6 @@ def test_a_faulty_function_of_the_recipe_is_refused(
         assert all(text in problem for _, problem in problems)
 
 
-def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rewards\.weights has 2 values for 1 rewards"):
-        settings(world, rewards={"functions": ["numeric_answer"], "weights": [1, 2]})
-
-
 def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
     world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

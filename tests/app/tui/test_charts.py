@@ -1,21 +1,18 @@
 """The charts of Watch as lines: which there are, their titles, guide lines and axis."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from grpo_engine import events as ev
 from grpo_engine.metrics import METRICS
 from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.watch.render import chart_lines, function_lines
+from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import FIXED, Chart, charts_of, guides_of, last_step
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, step_axis
 from grpo_tui.app.tui.widgets.charts.stack import heights
 from grpo_tui.app.tui.widgets.panel import Line
-from tests.app.script import Script
 
 
 def view(*values: float, key: str = "reward", smoothing: float = 0.0) -> Series:
@@ -75,8 +72,6 @@ def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
         # rows that need 4 lines each, the first two telling: of 10 spare lines they get 3/8 each,
         # the others 1/8 each, and the first what is left over: 3 + 3 + 1 + 1 = 8 of 10
         (26, [4, 4, 4, 4], 2, [4 + 3 + 2, 4 + 3, 4 + 1, 4 + 1]),
-        (17, [4, 4, 4, 1, 1], 2, [4 + 1 + 1, 4 + 1, 4, 1, 1]),  # 3/7 and 1/7 of 3 are 1 and 0
-        (24, [4] * 9, 2, [4] * 6), (23, [3] * 9, 0, [3 + 2, 3, 3, 3, 3, 3, 3]),
         (7, [3] * 5, 2, [4, 3]), (3, [3], 1, [3]), (5, [1, 1], 0, [1, 1]), (2, [3], 1, []),
         (2, [], 2, []), (10, [], 0, []),
     ],
@@ -101,55 +96,6 @@ def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None
     assert titles(10, math.nan, 0.5) == ["reward", "KL to reference", "loss", "learning rate"]
 
 
-def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() -> None:
-    shown = snapshot(kl=view(0.01, 0.02, 0.03))
-    (chart,) = charts_of(shown)
-    title = chart_lines(chart, shown, 60, 4, chosen=False)[0]
-    assert written(title).split() == ["KL", "to", "reference", "limit", ".1", ".03"]
-    assert len(written(title)) == 60
-    assert written(title).startswith(" KL to reference  limit .1 ")
-    chosen = chart_lines(chart, shown, 60, 4, chosen=True)[0]
-    assert written(chosen).startswith("▸KL to reference")
-    # 31 cells: 16 of the title, 1 and 3 of the value; the hint needs 9 and 2
-    for width, expected in (
-        (31, " KL to reference  limit .1  .03"),
-        (30, " KL to reference           .03"),
-        (12, " KL to re…  "),
-    ):
-        assert written(chart_lines(chart, shown, width, 4, chosen=False)[0]) == expected
-    long = snapshot(step=20, total=20, kl=view(*[0.01] * 10, *[0.03] * 10))
-    assert written(chart_lines(chart, long, 60, 4, chosen=False)[0]).endswith(" .03 ▲.020")
-
-
-def scored(*rewards: ev.RewardValue) -> ev.Group:
-    answer = ev.Completion(index=0, ids=(1,), text="", finish="stop", reward=0.0, rewards=rewards,
-                           advantage=0.0, sampler_logprobs=(0.0,))  # fmt: skip
-    group = next(one.group for one in Script(steps=1).events() if isinstance(one, ev.GroupScored))
-    return replace(group, rollouts=(answer,))
-
-
-def moved(form: Series, exact: Series | None = None) -> Snapshot:
-    rewards = (ev.RewardValue(name="exact_answer", value=1.0, weight=0.5, reason=""),
-               ev.RewardValue(name="form", value=1.0, weight=2.0, reason=""))  # fmt: skip
-    series = {"reward": view(0.0, 1.0)}
-    series |= {"rewards/exact_answer/mean": exact} if exact is not None else {}
-    series["rewards/form/mean"] = form
-    return replace(snapshot(), series=series, trained=(scored(*rewards),))
-
-
-def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_is_marked() -> None:
-    # .5 × (.9 − .1) = .4 of the reward is less than 2 × (.3 − .6) = −.6
-    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
-    lines = [written(line) for line in function_lines(shown, 34)]
-    assert lines == [" ━ exact_answer ×.5      .1 → .9  ", " ━ form ×2               .6 → .3 ◂"]
-    (narrow, _) = (written(line) for line in function_lines(shown, 29))
-    assert narrow == " ━ exact…nswer ×.5   .1 → .9  "
-    (alone,) = function_lines(moved(view(0.6, 0.3)), 30)
-    assert written(alone).rstrip().endswith("  .6 → .3")  # nothing to be compared with
-    still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))
-    assert not any("◂" in written(line) for line in function_lines(still, 34))
-
-
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
@@ -172,27 +118,10 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     plot = lines[2][LABELS:]
     assert plot.index(" limit .1 ") == (len(plot) - 10) // 2
     assert " " not in plot.replace(" limit .1 ", "")
-    # where there is room, how many steps an alert looks at: one beyond the line is none
-    for key, last, words in (
-        ("kl", 0.2, "limit .1 over 5 steps"),
-        ("completions__clipped_ratio", 0.9, "alert at 50% over 3 steps"),
-    ):
-        one = snapshot(step=40, total=40, **{key: view(*[0.0] * 39, last)})
-        rows = chart_lines(charts_of(one)[0], one, LABELS + 50, 6, chosen=False)[1:]
-        assert any(f" {words} " in written(row) for row in rows)
     above = snapshot(kl=view(0.5, 0.6, 0.7))  # from .1: the lowest value needs no line
     assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, chosen=False)))
-
-
-def test_a_chart_without_room_is_only_its_title() -> None:
-    shown = snapshot(reward=view(0.0, 0.5, 1.0))
-    (chart,) = charts_of(shown)
-    assert len(chart_lines(chart, shown, 40, 1, chosen=False)) == 1
-    assert len(chart_lines(chart, shown, 40, 2, chosen=False)) == 2
-    assert len(chart_lines(chart, shown, LABELS + 2, 4, chosen=False)) == 1
-    assert len(chart_lines(chart, shown, LABELS + 3, 4, chosen=False)) == 4
 
 
 def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:

@@ -1,15 +1,11 @@
 """The active screen is laid out once for its size, and shows only exact colours."""
 
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.color import ColorType
-from textual._compositor import Compositor
 from textual.geometry import Size
-from textual.screen import Screen
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
@@ -29,35 +25,6 @@ def store(tmp_path: Path) -> Path:
 def shown(app: Workbench) -> str:
     """All text on the screen."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
-
-
-async def test_a_screen_that_was_laid_out_is_not_laid_out_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layouts: Counter[str] = Counter()
-    drawn: list[Compositor] = []
-    lay_out, draw = Screen._refresh_layout, Compositor.render_full_update
-
-    def counted(self: Screen[Any], *args: Any, **more: Any) -> None:
-        layouts[type(self).__name__] += 1
-        lay_out(self, *args, **more)
-
-    def noted(self: Compositor, *args: Any, **more: Any) -> Any:
-        drawn.append(self)
-        return draw(self, *args, **more)
-
-    app = Workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("2")  # no clock runs on this screen
-        await pilot.pause()
-        monkeypatch.setattr(Screen, "_refresh_layout", counted)
-        monkeypatch.setattr(Compositor, "render_full_update", noted)
-        app.push_screen(Ask("name", "Another name."))
-        await pilot.pause()
-        assert layouts.pop("Ask") <= 2  # its own layout, and one for the size of its children
-        assert layouts == {}  # none for the screen beneath
-        assert set(drawn) == {app.screen._compositor}
-        assert app.screen._compositor.size == Size(120, 40)
 
 
 async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None:

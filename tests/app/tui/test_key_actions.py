@@ -7,7 +7,7 @@ import pytest
 from textual.widget import Widget
 from textual.widgets import Input
 
-from grpo_tui.app.tui.app import SCREENS, Workbench, load
+from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.key_actions import bindings_of_classes, described_keys
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -53,11 +53,6 @@ async def test_no_key_is_bound_twice_on_a_screen(mode: str, tmp_path: Path) -> N
                        if b.id and not (b.action.startswith("move(") and isinstance(widget, Panel)
                                         and not widget.navigable)}  # fmt: skip
                 assert not own & shared - {"enter", "escape"}, (widget, own & shared)
-
-
-def test_every_screen_is_registered_under_its_mode() -> None:
-    for mode, target in SCREENS.items():
-        assert getattr(load(target), "mode", None) == mode
 
 
 async def test_letters_do_not_fire_while_a_field_has_the_focus(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -12,13 +9,7 @@ from hypothesis import strategies as st
 
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, column, cut
-from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.watch.panels import Curves
-from grpo_tui.app.tui.screens.watch.render import chart_lines
-from grpo_tui.app.tui.screens.watch.state import Chart
 from grpo_tui.app.tui.widgets.charts.plot import Cell, Curve, plot
-from tests.app.script import ScriptFeed
-from tests.app.stored import run_events
 
 LINE, RAW = "accent", "raw"
 SIDES = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -107,27 +98,3 @@ def test_the_drawn_values_are_those_of_the_line_and_of_the_range(values: list[fl
         known = [value for value in curve.values() if math.isfinite(value)]
         finite = [value for value in expected if math.isfinite(value)]
         assert (min(known), max(known)) == pytest.approx((min(finite), max(finite)))
-
-
-async def test_charts_are_drawn_again_only_where_they_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-
-    def noted(chart: Chart, *args: Any) -> Any:
-        drawn.append(chart.title)
-        return chart_lines(chart, *args)
-
-    monkeypatch.setattr("grpo_tui.app.tui.screens.watch.render.chart_lines", noted)
-    app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.frame_now()
-        await pilot.pause()
-        curves = app.screen.query_one(Curves)
-        assert len(set(drawn)) > 3
-        drawn.clear()
-        curves.snapshot = replace(curves.snapshot, elapsed=1.0)
-        assert drawn == []
-        changed = {**curves.snapshot.series, "kl": Series.of("kl", [1], [0.5])}
-        curves.snapshot = replace(curves.snapshot, series=changed)
-        assert drawn == ["KL to reference"]

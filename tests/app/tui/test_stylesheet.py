@@ -1,43 +1,17 @@
 """Rules are parsed once, themes reach every screen, and dialogs dim as in Textual."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.style import Style
 from textual.color import Color
-from textual.css.stylesheet import Stylesheet
 from textual.renderables.background_screen import BackgroundScreen
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.looks.colours import DARK
 from grpo_tui.app.tui.preferences import Preferences
-from tests.app.conftest import parse_rules
-
-MODES = "24351"
-
-
-async def test_the_rules_of_a_widget_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: Counter[Any] = Counter()
-
-    def counted(self: Stylesheet, css: str, read_from: Any, *args: Any, **more: Any) -> Any:
-        fresh = (css, read_from, *more.values()) not in self._parse_cache
-        read[read_from, more["tie_breaker"]] += fresh  # Textual's own may change once or twice
-        return parse_rules(self, css, read_from, *args, **more)
-
-    monkeypatch.setattr(Stylesheet, "_parse_rules", counted)
-    app = Workbench(tmp_path / "store.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        for key in (*MODES, *MODES):
-            await pilot.press(key)
-            await pilot.press("question_mark")
-            await pilot.press("escape")
-    assert len(read) > 20
-    assert {source: count for source, count in read.items() if count > 1} == {}
 
 
 async def test_another_theme_reaches_screens_that_are_not_in_front(tmp_path: Path) -> None:

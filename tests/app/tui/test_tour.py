@@ -60,9 +60,3 @@ async def test_on_another_screen_it_says_how_to_get_back(store: Path) -> None:
         await pilot.press("n")
         assert app.tour is not None
         assert app.tour.place == 0
-
-
-async def test_without_a_tour_no_line_is_lost_to_it(store: Path) -> None:
-    app = Workbench(store)
-    async with app.run_test(size=(80, 24)):
-        assert not app.screen.query(TourLine)

@@ -274,14 +274,6 @@ def test_a_recipe_that_learns_within_ten_steps_is_known_to_learn() -> None:
     assert first_steps(fold(same)) == {"no_signal": 20, "duplicates": 20}
 
 
-def test_ten_held_out_problems_are_too_few_to_tell() -> None:
-    right = {n: rising(0.3, 0.8, n) for n in range(1, 32)}
-    rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
-    # two shares of 10 answers differ by a standard error of .21, the rise in training is .33
-    few = [evaluated(step, 0.4, problems=10) for step in (0, 30)]
-    assert fold(rows, evaluations=few) == []
-
-
 def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
     rows = [healthy(n) for n in range(1, 31)]
     # .8 to .66: sqrt(.8 x .2/n + .66 x .34/n) is .062 for 100 answers and .031 for 400

@@ -84,6 +84,7 @@ def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() ->
     tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
     found = first_tokens([0.3, 0.3, 0.3, 0.2, 0.2, 0.1], signs, tokens)
     assert numbers(found.sign[:, 0]) == [1, 1, 1, 0, 0, -1]
+    assert numbers(found.high[3:5]) == numbers(found.low[3:5])  # no room where signs cancel
     # one completion counts for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
     assert numbers(found.probability[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
 

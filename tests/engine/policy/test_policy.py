@@ -116,11 +116,6 @@ def test_a_refreshed_reference_is_the_policy_of_that_moment(make_policy: MakePol
         assert mx.array_equal(scores(policy), then)
 
 
-def test_mixing_two_loras_is_refused(make_policy: MakePolicy) -> None:
-    with pytest.raises(ModelError, match=r"mixed at 0\.5 needs model\.tuning full"):
-        make_policy().refresh_reference(0.5)
-
-
 def test_a_reference_of_full_weights_can_be_mixed(make_policy: MakePolicy) -> None:
     policy = make_policy(tuning="full")
     old = policy.snapshot()["model.norm.weight"]
@@ -167,16 +162,6 @@ def test_mlx_lm_opens_what_was_saved_and_says_the_same(
     greedy = Sampling(temperature=0, max_new_tokens=12)
     _, (rollout,) = drain(sample_groups(policy, rows, greedy, seed=0, step=0))
     assert rollout.text == text
-
-
-def test_the_adapter_configuration_is_mlx_lms(make_policy: MakePolicy, tmp_path: Path) -> None:
-    make_policy(lora_keys=("q_proj",), lora_rank=3, lora_scale=5.0).save_adapter(tmp_path / "a")
-    written = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
-    assert written["fine_tune_type"] == "lora"
-    assert written["num_layers"] == -1
-    assert written["lora_parameters"] == {
-        "rank": 3, "scale": 5.0, "dropout": 0.0, "keys": ["self_attn.q_proj"],
-    }  # fmt: skip
 
 
 def test_a_critic_is_zero_at_first_and_apart_from_the_model(make_policy: MakePolicy) -> None:

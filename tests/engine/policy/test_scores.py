@@ -23,6 +23,7 @@ from tests.engine.policy.helpers import (
     weighted_loss,
 )
 from tests.engine.policy.oracle import oracle_loss
+from tests.engine.policy.test_families import EXPERTS
 from tests.engine.tiny import AFM7, MAMBA, write_model
 
 ROWS = made_up_rows([(7, (3, 5, 1)), (4, (9, 2, 4)), (1, (3, 3))])
@@ -131,11 +132,7 @@ def test_a_quantised_base_trains_through_a_shared_prefix(tmp_path: Path, checkpo
             "logits_scaling": 3.0, "attention_multiplier": 0.3, "embedding_multiplier": 2.0,
             "residual_multiplier": 0.7, "attention_bias": False, "mlp_bias": False,
         },
-        {
-            "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 8,
-            "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1,
-            "mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True,
-        },
+        EXPERTS,
     ],
     ids=["qwen2", "qwen3", "untied", "windows", "scaled logits", "experts"],
 )  # fmt: skip

@@ -179,21 +179,6 @@ def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
             assert found == pytest.approx(rollouts[row].raw_logprobs, abs=1e-3)
 
 
-@pytest.mark.parametrize("change", ["seed", "step", "attempt", "key"])
-def test_another_seed_step_attempt_or_prompt_draws_other_noise(
-    make_policy: MakePolicy, change: str
-) -> None:
-    policy = make_policy()
-    sampling, prompt = Sampling(max_new_tokens=20), PROMPTS[0]
-    before = sample(policy, sampling, [prompt])
-    if change in ("seed", "step"):
-        after = sample(policy, sampling, [prompt], **{change: 9})
-    else:
-        other = replace(prompt, attempt=1) if change == "attempt" else replace(prompt, key="other")
-        after = sample(policy, sampling, [other])
-    assert [rollout.ids for rollout in before] != [rollout.ids for rollout in after]
-
-
 def test_answers_end_with_any_end_token_which_is_part_of_them(make_policy: MakePolicy) -> None:
     policy = make_policy()
     prompts = [replace(prompt, rows=16) for prompt in PROMPTS]
@@ -244,15 +229,6 @@ def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
     events, rollouts = drain(decoding)
     assert isinstance(events[0], RunResumed)
     assert_same(rollouts, sample(policy, Sampling(max_new_tokens=20)))
-
-
-def test_a_lagging_sampler_uses_its_own_weights(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    sampling = Sampling(max_new_tokens=20)
-    before, old = sample(policy, sampling), policy.snapshot()
-    move_weights(policy)
-    assert [r.ids for r in sample(policy, sampling)] != [r.ids for r in before]
-    assert_same(sample(policy, sampling, weights=old), before)
 
 
 def test_prompts_that_do_not_fit_the_context_are_named(make_policy: MakePolicy) -> None:

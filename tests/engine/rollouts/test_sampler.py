@@ -131,11 +131,6 @@ def test_a_repetition_penalty_makes_seen_tokens_less_likely() -> None:
     assert float(drawn.raw_logprobs[0]) == pytest.approx(raw, abs=1e-6)
 
 
-def test_impossible_tokens_are_never_drawn() -> None:
-    logits = mx.array([[0.0, -math.inf, 0.0]])
-    assert set(kept_by(Sampling(), logits)) == {0, 2}
-
-
 def test_row_keys_are_those_of_a_fixed_rule() -> None:
     # The first 8 bytes of blake2b over "seed 0 step 0 attempt 0 index 0 prompt", zero-separated.
     assert row_key(seed=1, step=2, prompt="p", attempt=3, index=4) == 0xFFC9407BEA235A55

@@ -1,4 +1,4 @@
-"""The starter's task: its problems, its sets, and how its rewards score answers."""
+"""The starter's task: its problems, its sets and its rewards."""
 
 import re
 
@@ -6,8 +6,6 @@ import pytest
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.rewards.correctness import numeric_answer
-from grpo_engine.rewards.shape import format_all
 from grpo_engine.tasks import arithmetic
 from grpo_engine.tasks.arithmetic import SPLITS, SYMBOLS, Problem
 from grpo_engine.tasks.base import load_task
@@ -119,25 +117,7 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(kinds: list[object]) -> 
         load_task(TaskConfig.model_validate({"options": {"kinds": kinds}}))
 
 
-@pytest.mark.parametrize(
-    ("text", "accuracy", "form"),
-    [
-        ("<think>7+8=15, carry 1, 4+3+1=8</think><answer>85</answer>", 1.0, 0.5),
-        ("<think>looks like 75</think><answer>75</answer>", 0.0, 0.5),
-        ("<think>7+8=15, carry 1, 4+3+1=8</think>85", 1.0, 0.0),
-        ("7+8=15, carry 1, 4+3+1=8, so 85", 1.0, 0.0),
-        ("<think>85<answer>86</answer>", 0.0, 0.0),
-        ("", 0.0, 0.0),
-    ],
-)
-def test_accuracy_looks_at_the_number_and_format_at_the_tags(
-    text: str, accuracy: float, form: float
-) -> None:
+def test_answers_are_judged_by_their_number_and_their_tags() -> None:
     task = load_task(TaskConfig())
-    completion = [{"role": "assistant", "content": text}]
-    prompt = [{"role": "user", "content": "What is 47 + 38?"}]
-
     assert [spec.name for spec in task.default_rewards] == ["numeric_answer", "format_all"]
     assert task.accuracy == "numeric_answer"
-    assert numeric_answer([prompt], [completion], answer=["85"]) == [accuracy]
-    assert format_all([prompt], [completion]) == [form]

@@ -14,7 +14,7 @@ from grpo_engine.events import EvaluationFinished, GroupScored, RunFailed
 from grpo_engine.presets import preset
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.tasks.base import load_task
-from grpo_engine.tasks.gsm8k import tutorial_accuracy, tutorial_format, tutorial_number
+from grpo_engine.tasks.gsm8k import tutorial_accuracy, tutorial_number
 from grpo_engine.trainer import evaluate_only
 from tests.engine.tiny import write_model
 
@@ -92,14 +92,6 @@ def test_a_column_that_is_no_number_has_no_accuracy_and_the_reason_is_given() ->
     assert said == {
         "reason": ["found 72, expected many", "not well formed", "found 72, expected 71"]
     }
-
-
-def test_the_prefill_belongs_to_the_text() -> None:
-    prompt = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}]
-    completion = [{"role": "assistant", "content": GOOD.removeprefix("<think>")}]
-    assert tutorial_format([prompt], [completion]) == [0.5]
-    assert tutorial_accuracy([prompt], [completion], ["72"]) == [1.0]
-    assert tutorial_format([prompt[:1]], [completion]) == [0.0]
 
 
 def test_the_presets_evaluation_gives_the_two_columns_of_the_tutorials_table(

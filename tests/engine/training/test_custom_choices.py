@@ -168,12 +168,6 @@ def test_a_faulty_function_is_refused_before_step_1_in_one_sentence(
         assert text.endswith(f"(at {tmp_path}/mine.py:{line})"), text
 
 
-def test_a_file_that_is_not_there_is_named(world: Path, tmp_path: Path) -> None:
-    config = config_of(world, {"recipe": "grpo", "signal": f"{tmp_path}/none.py:f"})
-    (failed,) = (e for e in events_of(config, tmp_path / "run") if isinstance(e, RunFailed))
-    assert f"there is no file {tmp_path}/none.py; give file.py:function" in failed.message
-
-
 def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
     world: Path, tmp_path: Path
 ) -> None:

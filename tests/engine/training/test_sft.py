@@ -196,22 +196,6 @@ def test_loss_and_gradient_are_those_of_mlx_lms_trainer(
     assert norm(apart) <= (3e-4 if policy.vocabulary > 10_000 else 1e-5) * norm(theirs)
 
 
-@pytest.mark.parametrize("form", ["text", "lists", "messages"])
-def test_tokens_are_those_of_mlx_lms_data_sets(policy: Policy, tmp_path: Path, form: str) -> None:
-    rows: Any = {"text": ROWS, "lists": LISTS, "messages": CHATS}[form]
-    render = renderer(policy, written(tmp_path, rows))
-    for example, row, chat in zip(render.task.train, ROWS, CHATS, strict=True):
-        tokenizer = policy.tokenizer._tokenizer
-        if form == "messages":
-            ids, offset = ChatDataset([], tokenizer, mask_prompt=True).process(chat)
-        else:
-            of_text = CompletionsDataset([], tokenizer, "prompt", "completion", mask_prompt=True)
-            ids, offset = of_text.process(row)
-        before = render(example).ids
-        assert [*before, *render.completion_ids(example)] == ids
-        assert len(before) == offset
-
-
 def test_a_completion_after_a_text_ends_with_the_end_token(policy: Policy, tmp_path: Path) -> None:
     rows = [{"prompt": "2 + 2 = ", "completion": "4"}]
     render = renderer(policy, written(tmp_path, rows), options={"chat": False})
@@ -275,8 +259,6 @@ def test_rows_that_cannot_be_learned_are_skipped_on_request(policy: Policy, tmp_
         ({"ratio": "token"}, "ratio=token re-weights answers by the policy that sampled them"),
         ({"refill_rounds": 2}, "refill_rounds=2 replaces groups without a signal"),
         ({"overlong_buffer": 0.2}, "has no effect: it is read only with answers that are sampled"),
-        ({"importance_cap": 2.0}, "has no effect: it is read only with answers that are sampled"),
-        ({"mask_truncated": True}, "has no effect: it is read only with answers that are sampled"),
         (
             {"beta": 0.1, "anchor_place": "reward"},
             "subtracts the distance from the reward, which signal=demonstration does not read",

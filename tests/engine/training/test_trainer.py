@@ -26,8 +26,6 @@ from grpo_engine.events import (
     PhaseStarted,
     RunFailed,
     RunFinished,
-    RunPaused,
-    RunResumed,
     StepFinished,
     StepSkipped,
     TokensScored,
@@ -137,13 +135,6 @@ def test_the_progress_of_an_update_goes_once_from_its_first_pass_to_its_last(
     made = [one.done / one.total for one in of(PhaseAdvanced, events) if one.phase == "update"]
     assert made == sorted(set(made))
     assert (len(made) >= 4, made[-1]) == (True, 1.0)
-
-
-def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None:
-    events = events_of(
-        settings(world, steps=3, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path
-    )
-    assert [event.metrics["kl"] for event in of(StepFinished, events)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -387,18 +378,6 @@ def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None
     assert of(CheckpointSaved, events)[-1].step == 4
 
 
-def test_stop_after_step_leaves_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
-    control, steps = Control(), []
-    for event in trainer.run(settings(world), control, folder=tmp_path):
-        if isinstance(event, PassFinished) and event.step == 3:
-            control.ask("stop_after_step")
-        steps.append(event)
-    end = steps[-1]
-    assert isinstance(end, RunFinished)
-    assert (end.reason, end.step) == ("stopped", 3)
-    assert of(CheckpointSaved, steps)[-1].step == 3
-
-
 @pytest.mark.parametrize("moment", ["RolloutsAdvanced", "PassFinished", "PhaseStarted"])
 def test_stop_now_drops_the_step_and_writes_nothing(
     world: Path, tmp_path: Path, moment: str
@@ -428,28 +407,6 @@ def test_stop_now_between_steps_writes_no_checkpoint(
     assert isinstance(end, RunFinished)
     assert (end.reason, end.step) == ("aborted", step)
     assert of(CheckpointSaved, seen) == []
-
-
-def test_a_pause_holds_the_run_and_its_clock(world: Path, tmp_path: Path) -> None:
-    control, seen = Control(), []
-    control.ask("pause")
-    events = trainer.run(settings(world, steps=1), control, folder=tmp_path)
-    for event in events:
-        seen.append(event)
-        if isinstance(event, RunPaused):
-            control.ask("continue")
-    assert len(of(RunPaused, seen)) == len(of(RunResumed, seen)) == 1
-    assert isinstance(seen[-1], RunFinished)
-
-
-def test_a_checkpoint_that_is_asked_for_is_written(world: Path, tmp_path: Path) -> None:
-    control, seen = Control(), []
-    config = settings(world, checkpoint={"every": 0})
-    for event in trainer.run(config, control, folder=tmp_path):
-        if isinstance(event, StepFinished) and event.step == 1:
-            control.ask("checkpoint")
-        seen.append(event)
-    assert [event.step for event in of(CheckpointSaved, seen)] == [1, 4]
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(

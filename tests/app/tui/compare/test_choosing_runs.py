@@ -1,8 +1,6 @@
 """Which runs Compare and Runs begin with, and how others are chosen: sweeps, filters, keys."""
 
-import asyncio
 import re
-import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import RunOpened
@@ -21,7 +18,6 @@ from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench
 from tests.app.rest import until
-from tests.patience import PATIENCE
 
 RATES = {f"rates-{number}" for number in range(1, 7)}
 
@@ -193,33 +189,6 @@ async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
         frames.check(app)
 
 
-@pytest.mark.parametrize("keys", [("5", "G"), ("1", "G", "d")])
-async def test_keys_wait_until_the_run_that_was_opened_is_known(
-    store: Path, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = threading.Event()
-    follow = StoreFeed._follow
-
-    def late(feed: StoreFeed, reader: StoreReader) -> None:
-        assert found.wait(PATIENCE)
-        follow(feed, reader)
-
-    monkeypatch.setattr(StoreFeed, "_follow", late)
-    monkeypatch.setattr("grpo_tui.app.tui.app.EARLY_S", PATIENCE)
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await watch(app, pilot, "rates-2")
-        pressing = asyncio.ensure_future(pilot.press(*keys))
-        while not app._early:
-            await asyncio.sleep(0.01)
-        found.set()
-        await pressing
-        await until(app, lambda: "▌5 Compare▐" in frames.text(app))
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
-        await until(app, lambda: set(names(screen)) == RATES)
-
-
 async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -306,6 +275,3 @@ async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: 
         assert first.value in picker(app).marks
         await pilot.press("0")
         assert app.screen.query_one(Input).value == "seed:10"
-
-
-# -- rooms --------------------------------------------------------------------------------------

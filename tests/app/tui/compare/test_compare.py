@@ -19,15 +19,10 @@ from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
-from tests.app.compared import choose, cli, opened, refs_of, settled, two_runs, workbench
+from tests.app.compared import choose, cli, opened, refs_of, settled, workbench
 from tests.app.rest import until
 from tests.app.script import CONFIG, started
 from tests.app.stored import record, run_events
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_runs(tmp_path_factory.mktemp("store"))
 
 
 async def test_numbers_on_screen_equal_the_store_and_the_command(

@@ -18,18 +18,12 @@ from tests.app.compared import (
     opened,
     settled,
     sweep_of_settings,
-    two_runs,
     workbench,
 )
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import HOSTILE, hostile_group, started
 from tests.app.stored import record, with_ends
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_runs(tmp_path_factory.mktemp("store"))
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)

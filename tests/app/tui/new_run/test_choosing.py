@@ -17,7 +17,6 @@ from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
 from tests.app.rest import until
-from tests.app.stored import record, run_events
 
 REWARDS = """
 import nothing_that_is_installed
@@ -27,13 +26,6 @@ async def brevity(completions, **_): ...
 def _helper(): ...
 class Judge: ...
 """
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path, run_events(steps=2))
-    return path
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

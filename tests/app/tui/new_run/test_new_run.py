@@ -20,16 +20,8 @@ from tests.app.compared import workbench
 from tests.app.frames import LOOKS
 from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, write
 from tests.app.rest import until
-from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path, run_events(steps=2))
-    return path
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)

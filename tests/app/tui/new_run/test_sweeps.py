@@ -4,13 +4,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from textual.message import Message
 
-from grpo_engine.config.parse import build
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs import launch
 from grpo_tui.app.trial import ready
-from grpo_tui.app.tui.messages import LaunchRefused
 from grpo_tui.app.tui.screens.new_run import render, state
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
@@ -142,25 +139,6 @@ async def test_a_sweep_is_typed_launched_and_queued(
         items = reader.queue()
     settings = [(item.settings["algorithm.beta"], item.settings["seed"]) for item in items]
     assert settings == [(0.04, 0), (0.04, 1), (0.4, 0), (0.4, 1)]
-
-
-@pytest.mark.slow
-async def test_a_sweep_of_which_one_run_would_fail_is_not_queued(tmp_path: Path) -> None:
-    app = workbench(tmp_path / "grpo.db")
-    reasons: list[str] = []
-
-    def listen(message: Message) -> None:
-        if isinstance(message, LaunchRefused):
-            reasons.append(message.reason)
-
-    async with app.run_test(size=(120, 40), message_hook=listen) as pilot:
-        screen = await opened(app, pilot)
-        base = build({"rewards": {"functions": ["abc"]}, "steps": 1})
-        screen.change(RunForm(base).type("seeds", "2"))
-        await pilot.press("L", "s")
-        await until(app, lambda: bool(reasons))
-    assert "unknown reward 'abc'" in reasons[0]
-    assert not app.store.exists()
 
 
 async def test_several_values_marked_in_a_list_make_a_sweep(tmp_path: Path) -> None:

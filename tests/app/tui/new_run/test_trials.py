@@ -20,16 +20,8 @@ from tests.app.compared import workbench
 from tests.app.new_run_kit import opened, turn_to, write
 from tests.app.rest import until
 from tests.app.script import HOSTILE
-from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path, run_events(steps=2))
-    return path
 
 
 async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
@@ -146,35 +138,6 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         await until(app, lambda: "problem" in screen.view.scores)
         screen.change(form)
         await until(app, lambda: screen.view.scores.get("total") == 0.25)
-
-
-@pytest.mark.slow
-async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
-    app = workbench(tmp_path / "grpo.db")
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        wrong = {
-            "rewards.functions": "abc",
-            "model.path": "./nowhere",
-            "task.name": "nowhere.jsonl",
-        }
-        for path, text in wrong.items():
-            form = screen.view.form
-            screen.change(form.type(path, text))
-            screen.view = replace(screen.view, cursor=path)
-            assert "✓ ready" not in frames.text(app)
-            await until(app, lambda: "1 to fix" in frames.text(app))
-            assert list(screen.view.refused) == [path]
-            frames.check(app)
-            screen.view = replace(screen.view, cursor="seed")
-            await pilot.press("L")
-            assert app.screen is screen
-            assert screen.view.cursor == path
-            screen.change(form)
-        await until(app, lambda: "✓ ready" in frames.text(app))
 
 
 async def test_what_was_refused_is_tried_again_when_it_is_launched(

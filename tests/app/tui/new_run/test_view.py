@@ -7,23 +7,17 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.parse import build
-from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
 from grpo_engine.presets import names
-from grpo_tui.app.tui.screens.new_run import render
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
     help_lines,
     is_unread,
-    recipe_lines,
-    setting_lines,
-    size,
     value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
     RunForm,
     View,
-    choices_of,
     preset_view,
     sections,
     split_unknown,
@@ -50,13 +44,6 @@ def test_a_search_goes_to_the_setting_that_it_names() -> None:
     assert view.cursor == "rewards.functions"
 
 
-def test_a_mapping_that_cannot_be_read_is_refused_with_an_example() -> None:
-    view = typed(preset_view("starter"), task__columns="prompt=question")
-    assert view.errors["task.columns"] == (
-        "must be a mapping, such as {prompt: question}; got 'prompt=question'"
-    )
-
-
 @pytest.mark.parametrize("name", names())
 def test_every_preset_opens_ready_and_unchanged(name: str) -> None:
     view = preset_view(name)
@@ -71,33 +58,6 @@ def test_every_setting_stands_in_the_form_exactly_once() -> None:
         assert sorted(listed) == sorted(INFO)
 
 
-def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
-    view = typed(preset_view("starter"), rollout__temperature="0")
-    assert list(view.form.errors) == ["rollout.temperature"]
-    assert view.config is None
-    row = next(r for r in view.searched("temperature").rows if r.path == "rollout.temperature")
-    shown = words(setting_lines(view, row, 90))
-    assert "✗ must be a number > 0 and ≤ 10, such as 1; got 0" in shown
-    assert "allowed" not in shown
-
-
-def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
-    view = typed(preset_view("starter"), algorithm__ratio="none")
-    own = EXCLUSIONS[0][2].format(trust="clip")
-    assert own in view.form.errors["algorithm.ratio"]
-    assert own[:30] in words(recipe_lines(view, 200))
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_each_recipe_can_be_taken_with_its_own_answers(name: str) -> None:
-    made = preset_view("starter").form.with_recipe(name)
-    wrong = [path for path in made.errors if path.startswith("algorithm.")]
-    # the recipe does not set rollout settings such as one answer per prompt
-    assert wrong == []
-    assert made.recipe is not None
-    assert made.recipe.name == name
-
-
 def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
     view = typed(preset_view("starter"), algorithm__recipe="sft")
     fields = view.form.fields
@@ -105,22 +65,6 @@ def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
     assert is_unread(view, fields["rollout.temperature"])
     assert not is_unread(view, fields["rollout.prompts"])
     assert value_text(view, fields["rollout.group_size"])[1] == "not read"
-
-
-def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
-    view = typed(preset_view("starter"), algorithm__anchor="none")
-    fields = view.form.fields
-    assert is_unread(view, fields["algorithm.ref_refresh_every"])
-    assert not is_unread(view, fields["algorithm.clip_low"])
-    assert not is_unread(view, fields["rollout.prompts"])
-
-
-def test_a_list_offers_its_values_and_leaving_it_to_the_recipe() -> None:
-    fields = preset_view("starter").form.fields
-    assert choices_of(fields["algorithm.anchor"]) == ("", "none", "k1", "k2", "k3")
-    assert choices_of(fields["model.tuning"]) == ("lora", "dora", "full")
-    assert choices_of(fields["algorithm.mask_truncated"]) == ("", "true", "false")
-    assert choices_of(fields["seed"]) == ()
 
 
 def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
@@ -205,26 +149,3 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
     form = RunForm(build(tree))
     shown = words(cost_lines(View(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
-
-
-@pytest.mark.parametrize(
-    ("on_gpu", "words_"),
-    [(False, "auto is float32: a processor"), (True, "auto is as stored: a GPU")],
-)
-def test_the_number_format_says_what_auto_becomes_here(
-    on_gpu: bool, words_: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(render, "uses_gpu", lambda: on_gpu)
-    form = RunForm(build({}))
-    view = View(form=form, cursor="model.dtype", all_settings=True)
-    assert words_ in words(help_lines(view, 60))
-
-
-def test_sizes_are_read_in_their_unit() -> None:
-    assert [size(x) for x in (12, 2_500, 3e6, 1.5e9)] == ["12 B", "2.5 kB", "3 MB", "1.5 GB"]
-
-
-def test_the_form_says_what_it_would_put_back() -> None:
-    form = RunForm(build({"seed": 3})).type("seed", "4")
-    assert form.changed == ("seed",)
-    assert form.reset("seed").changed == ()

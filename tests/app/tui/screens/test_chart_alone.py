@@ -8,7 +8,6 @@ from textual.pilot import Pilot
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.messages import MetricRequested
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.reader import StoreReader
@@ -98,25 +97,3 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
         await pilot.press("z")
         assert curves.chosen.keys == ("completions/max_length",)
         frames.check(app)
-
-
-async def test_a_metric_that_the_palette_found_is_shown_alone(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        curves = await opened(app, pilot, "1")
-        app.post_message(MetricRequested("entropy"))
-        await until(app, lambda: isinstance(app.screen, WatchScreen))
-        await until(app, lambda: app.screen.maximized is curves)
-        assert curves.chosen is not None
-        assert curves.chosen.keys == ("entropy",)
-
-
-async def test_a_choice_of_metrics_that_is_left_changes_nothing(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        curves = await opened(app, pilot, "m")
-        await until(app, lambda: isinstance(app.screen, Picker))
-        await pilot.press("escape")
-        await until(app, lambda: isinstance(app.screen, WatchScreen))
-        assert app.screen.maximized is None
-        assert curves.added == ()

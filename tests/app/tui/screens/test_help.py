@@ -11,8 +11,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
-from grpo_tui.app.tui.dialogs.help.screen import reference
-from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
+from grpo_tui.app.tui.dialogs.help.topics import alert_part, setting_parts
 from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
 from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.screens.watch.panels import Curves
@@ -121,13 +120,3 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("enter")
         await until(app, lambda: isinstance(app.screen, HelpScreen))
         await walk.see("help", "reward")
-
-
-def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
-    assert reference(Snapshot(), 80, "beta1").plain.startswith("settings\n")
-    assert reference(Snapshot(), 80).plain.startswith("all metrics\n")
-    # what is on other screens is found by its words, and so are keys
-    found = reference(Snapshot(), 80, "What if", [Part("keys", (("v", "what if"), ("x", "")))])
-    assert "lab: what if" in found.plain
-    assert "v  what if\n" in found.plain
-    assert "x" not in found.plain.partition("screens")[0].split()

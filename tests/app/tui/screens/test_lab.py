@@ -11,15 +11,14 @@ from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
-from grpo_engine.config.recipes import Recipe, recipe
-from grpo_tui.app.inspector.lab import VARIED, Effect, outcome_of, together
+from grpo_engine.config.recipes import recipe
+from grpo_tui.app.inspector.lab import VARIED, Effect, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
     NO_TOKENS,
-    notes,
     token_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
@@ -65,37 +64,7 @@ async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
     return app.screen
 
 
-def over_all_steps(store: Path, how: Recipe) -> tuple[float | None, ...]:
-    with closing(StoreReader(store)) as reader:
-        facts = run_info(reader, 1)
-        shown = load_step(reader, facts, None)
-        parts = (read_step(reader, shown, step)[0] for step in shown.steps)
-        return together(outcome_of(one, how, facts.recipe).effect() for one in parts).measures
-
-
 BETA = recipe("grpo", passes=2, beta=0.1)
-
-
-async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        # 4, v, enter, the typed .1 and enter
-        await opened(app, pilot)
-        await pilot.press("enter", "full_stop", "1", "enter")
-        await computed(app, pilot)
-        text = frames.text(app)
-        assert "steps 1 to 6" in text
-        before, after = over_all_steps(store, replace(BETA, beta=0.04)), over_all_steps(store, BETA)
-        row = next(line for line in text.splitlines() if "● beta 0.1" in line)
-        run = next(line for line in text.splitlines() if "○ the run" in line)
-        assert row.strip("│").split()[-1] == short(after[3])
-        assert run.strip("│").split()[-1] == short(before[3])
-        assert short(before[3]) != short(after[3])
-        assert "Later steps would have" in text
-        assert "temperature" not in text
-        assert isinstance(app.screen, LabScreen)
-        told = [words for ((words, _),) in notes(app.screen.view, 400, 1)]
-        assert "The run's ratios are from ." in told[0]
 
 
 def unfinished(steps: int) -> Iterator[ev.Event]:
@@ -252,23 +221,6 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
     assert view.pending == [(BETA, 2)]
     assert list(view.curve(view.base)) == [1, 2]
     assert list(view.curve(BETA)) == [1]
-
-
-async def test_what_is_not_computed_yet_is_no_number(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        lab = await opened(app, pilot)
-        await pilot.press("right")
-        await computed(app, pilot)
-        some = {key: one for key, one in lab.view.effects.items() if key != (BETA, 2)}
-        lab.view = replace(lab.view, effects=some)
-        await pilot.pause()
-        (row,) = [line for line in frames.text(app).splitlines() if "● beta 0.1" in line]
-        assert row.strip("│").split()[-4:] == ["…"] * 4
-        (row,) = [line for line in frames.text(app).splitlines() if "○ the run" in line]
-        assert "…" not in row
-        assert "5 of 6 steps" in frames.text(app)
-        assert "Later steps would have" in frames.text(app)
 
 
 async def test_a_digit_or_a_dot_begins_the_value_of_the_row(store: Path) -> None:

@@ -278,30 +278,3 @@ async def test_a_question_is_answered_within_five_keys(
         raise
     finally:
         reader.close()
-
-
-@pytest.mark.parametrize(
-    ("run", "keys"),
-    [
-        (ENDED, ("5", "plus", *"brave", "enter", "right_square_bracket")),  # a word counts as one
-        (LIVE, ("slash", *"compare brave", "enter", "right_square_bracket")),
-    ],
-)
-async def test_the_settings_that_differ_are_a_table_within_five_keys_on_a_small_screen(
-    keys: Way, run: str, store: Path
-) -> None:
-    app = Workbench(store, preferences=Preferences())
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.post_message(RunOpened(run))
-        await until(app, lambda: run in frames.text(app) and "▌3 Watch▐" in frames.text(app),
-                    app.frame_now)  # fmt: skip
-        for key in keys:
-            await pilot.press(key)
-            await until(app, lambda: True, app.frame_now)
-        row = r"│algorithm\.beta +\S+ +\S+ *│"
-        await until(app, lambda: "▌settings▐" in frames.text(app)
-                    and re.search(row, frames.text(app)) is not None, app.frame_now)  # fmt: skip
-        assert " differ, " in frames.text(app)
-        # enter shows the equal ones too
-        await pilot.press("enter")
-        await until(app, lambda: "alerts.cut" in frames.text(app), app.frame_now)

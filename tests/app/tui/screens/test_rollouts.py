@@ -23,7 +23,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
 )
-from grpo_tui.app.tui.screens.rollouts.screen import GroupsPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     load_group,
@@ -159,22 +158,6 @@ async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path)
         assert "answer a of 1" in frames.text(app)
 
 
-async def test_search_finds_answers_and_opens_them(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        screen.find("numbers")
-        await settled(pilot, screen)
-        assert screen.view.hits
-        assert "─ search" in frames.text(app)
-        await pilot.press("n")
-        await settled(pilot, screen)
-        assert screen.view.hit == 1
-        hit = screen.view.hits[1]
-        assert screen.view.group is not None
-        assert (screen.view.group.step, screen.view.group.index) == (hit.step, hit.group_index)
-
-
 TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
 
 
@@ -220,6 +203,11 @@ async def test_a_part_of_a_word_is_found_and_shown_where_it_is(texts: Path) -> N
         shown = await searched(pilot, screen, "car")
         assert "carry" in next(line for line in shown.splitlines() if "60 1a " in line)
         frames.check(app)
+        await pilot.press("n")
+        await settled(pilot, screen)
+        hit = screen.view.hits[1]
+        assert screen.view.hit == 1
+        assert (screen.view.group.step, screen.view.group.index) == (hit.step, hit.group_index)
 
 
 async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
@@ -444,20 +432,6 @@ async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_
         assert app.screen.view.group is step.groups[0]
 
 
-async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, iter([started()]))
-    app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await app.forward(RolloutOpened(1, step=1, origin="train", group=0, answer=0))
-        screen = app.screen
-        assert isinstance(screen, RolloutsScreen)
-        await until(app, lambda: screen.view.step is not None)
-        await pilot.press("f")
-        await app.workers.wait_for_complete()
-        assert app.said[-1].text == "No later clipped token in this run; F goes back."
-
-
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
@@ -619,22 +593,3 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
         screen.view = screen.view.cleared()  # the read began before the run was known
         await app.workers.wait_for_complete()
-
-
-async def test_the_arrows_act_in_the_panel_that_has_the_focus(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=4, group=1, answer=1)
-        await pilot.press("down", "right")
-        assert screen.view.cursor == (1, 2, 1)
-        screen.query_one(GroupsPanel).focus()
-        await pilot.press("down")
-        await settled(pilot, screen)
-        assert screen.view.cursor == (2, 0, 0)
-        await pilot.press("end")
-        assert screen.view.group_at == len(screen.view.groups) - 1
-        await pilot.press("right")  # nothing to the right of a prompt
-        assert screen.view.cursor == (3, 0, 0)
-        await pilot.press("p", "tab", "end")
-        await settled(pilot, screen)
-        assert screen.view.cursor == (2, 0, screen.view.tokens[-1])

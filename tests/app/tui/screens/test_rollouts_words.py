@@ -1,7 +1,5 @@
-"""What Rollouts says about held-out answers, strips of visits, rewards and verdicts is true."""
+"""What Rollouts says about older runs, unfinished steps, bounds and visits is true."""
 
-import random
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
-    history_line,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
@@ -31,38 +28,15 @@ from grpo_tui.experiments.values import GroupView
 from tests.app import frames
 from tests.app.inspector.test_inspector import term
 from tests.app.rest import until
-from tests.app.script import CONFIG, answer, scored
-from tests.app.stored import STEPS, record, run_events, with_ends
+from tests.app.script import CONFIG
+from tests.app.stored import record, run_events
 from tests.app.tui.screens.test_rollouts import opened
-
-HELD_OUT = (12, 30)
-
-
-def evaluated(step: int, index: int, right: float, temperature: float) -> ev.GroupScored:
-    """A held-out problem that a share of the answers get right."""
-    answers = [answer(random.Random(n), HELD_OUT, 1.0) for n in range(4)]
-    answers = [(text, n < 4 * right, cut) for n, (text, _, cut) in enumerate(answers)]
-    made = with_ends(scored(step, index, HELD_OUT, answers).group)
-    changed = replace(made, origin="eval", sampling={"temperature": temperature})
-    return ev.GroupScored(step=step, group=changed)
-
-
-def with_evaluations() -> Iterator[ev.Event]:
-    """The scripted run, evaluated before and after it, greedily and by sampling."""
-    events = list(run_events())
-    yield events[0]
-    yield evaluated(0, 0, 0.0, 0.0)
-    yield evaluated(0, 1, 0.25, 1.0)
-    yield from events[1:-1]
-    yield evaluated(STEPS, 0, 1.0, 0.0)
-    yield evaluated(STEPS, 1, 0.75, 1.0)
-    yield events[-1]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
-    record(path, with_evaluations())
+    record(path)
     return path
 
 
@@ -156,18 +130,6 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
         assert screen.view.step is not None
         assert screen.view.step.step == 3
     handle.close()
-
-
-def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> None:
-    with_reader = StoreReader(store)
-    prompt = with_reader.groups(1, STEPS, "eval")[0].prompt_hash
-    history = with_reader.groups(1, prompt_hash=prompt)
-    with_reader.close()
-    strips = [said([history_line(history, shown, 100, live=True)]) for shown in history[-2:]]
-    assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
-    assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
-    assert ".1 → 1.1" in strips[0]
-    assert "→" not in said([history_line(history, history[0], 100, live=True)])  # nothing before it
 
 
 def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:

@@ -126,32 +126,6 @@ async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: P
         assert not re.search(r"T\d\d:", text)
 
 
-async def test_the_table_shows_the_best_reward_and_its_step(store: Path) -> None:
-    app = workbench(store)
-    reader = StoreReader(store)
-    summary = reader.resolve("otter-1")
-    reader.close()
-    best = summary.metrics["reward"]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await ready(app, pilot)
-        line = next(line for line in frames.frame(app) if "otter-1" in line)
-        assert best.best is not None
-        assert f"{best.best:.2f}"[1:].rstrip("0") in line
-        assert f"@{best.best_step}" in line
-
-
-async def test_a_filter_is_typed_and_ended(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        await pilot.press("slash", *"cfg.algorithm.beta>0.05".replace(">", ">"))
-        await ready(app, pilot)
-        assert [run.name for run in screen.view.runs] == ["otter-0"]
-        await pilot.press("escape")
-        await pilot.pause()
-        assert len(screen.view.runs) == 3
-
-
 async def test_a_store_of_many_runs_shows_the_first_and_a_search_finds_the_others(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,18 +197,6 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
         assert mode != "rollouts" or [name for _, name, _ in keys] == ["find", "zoom", "explain"]
 
 
-async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
-    app = workbench(store, "dark")
-    async with app.run_test(size=(120, 40)) as pilot:
-        walk = Walk(app, pilot)
-        await walk.press("question_mark")
-        assert isinstance(app.screen, HelpScreen)
-        await walk.press("slash", *"kl_above")
-        await walk.see("alert: kl above limit", "threshold", "alerts.kl")
-        await walk.press("escape")
-        await walk.see("now", "stored as")
-
-
 def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
     code = (
         "import sys, grpo_tui.app.tui.app, grpo_tui.app.tui.screens.runs\n"

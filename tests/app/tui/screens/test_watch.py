@@ -21,14 +21,13 @@ from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
 from grpo_tui.app.tui.screens.watch.render import (
-    phase_line,
     reason_line,
     signal_line,
 )
 from grpo_tui.app.tui.screens.watch.state import counted
 from grpo_tui.app.tui.screens.watch.state import rows_of as rows_of_charts
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import AlertView, BoardView
+from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -226,17 +225,6 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
         assert "alert in steps 3 to 4, closed: Reward rose, " in words
         assert "by form." in words
-    app = workbench([*SHORT.events(), alert], tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot, app)
-        assert "calm-otter" in frames.frame(app)[0]
-        assert "▲1 " in frames.frame(app)[0]
-
-
-def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
-    board = BoardView(phase="update", done=3, total=4, phase_started=100.0)
-    line = phase_line(Snapshot(status="running", board=board), 102.5, 80)
-    assert "update ━━━━━━━━━─── 2.5s " in "".join(text for text, _ in line)
 
 
 @pytest.mark.parametrize("added", [(), ("completions/max_length",)])
@@ -257,15 +245,6 @@ async def test_down_reaches_every_row_of_a_grid_of_charts(
             await pilot.press("down")
         charts = rows_of_charts(curves.charts, curves.snapshot, 2, 4)
         assert seen == [members.start for members, _ in charts]
-
-
-async def test_before_its_first_step_a_run_says_what_it_waits_for(tmp_path: Path) -> None:
-    app = workbench([started()], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        top = frames.frame(app)[0]
-        assert top.rstrip().endswith("loading the model")
-        assert "0/" not in top
 
 
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
@@ -403,15 +382,6 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
         await pilot.press("escape")
         await until(app, lambda: app.screen.mode == "watch")  # type: ignore[attr-defined]
-
-
-async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
-    app = watched(tmp_path, steps=2)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(app, lambda: app.screen.snapshot.step == 2)  # type: ignore[attr-defined]
-        app.screen.query_one(Groups).focus()
-        await pilot.press("m")
-        await until(app, lambda: "─ metrics ─" in frames.text(app))
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
