@@ -163,11 +163,15 @@ def functions(path: str) -> list[range]:
     return found
 
 
+def module_name(path: str) -> str:
+    """The name by which the module of a file is imported."""
+    name = path.replace("/", ".")
+    return name if name.startswith("grpo_engine.") else f"grpo_tui.{name}"
+
+
 def install(job: Job) -> None:
     """Put a mutant in place of its module, wherever that was imported."""
-    name = job.path.replace("/", ".")
-    if not name.startswith("grpo_engine."):
-        name = f"grpo_tui.{name}"
+    name = module_name(job.path)
     module = sys.modules[name]
     changed: dict[str, Any] = {"__name__": name, "__file__": module.__file__}
     exec(compile(job.mutant.source, str(module.__file__), "exec"), changed)
@@ -246,7 +250,7 @@ class Calls:
     """Notes which functions of some files are called."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self.paths = {str((ROOT / path).with_suffix(".py")): path for path in paths}
+        self.paths = {str(sys.modules[module_name(path)].__file__): path for path in paths}
         self.found: set[tuple[str, int]] = set()
 
     def __call__(self, frame: FrameType, _event: str, _arg: object) -> None:
@@ -286,7 +290,7 @@ class Loop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try mutants in parallel until all are done or time runs out."""
         for path in {job.path for job in self.todo}:
-            importlib.import_module(path.replace("/", "."))
+            importlib.import_module(module_name(path))
         trial = self.trial(session)
         prepare(trial)
         waiting, running = list(reversed(self.todo)), dict[int, tuple[Job, float]]()
