@@ -145,6 +145,7 @@ VERBS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["imported", "planted"])
 def test_no_verb_prints_what_acts_on_a_terminal(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli,

@@ -72,6 +72,7 @@ def simulated(gain: float, samples: int, problems: int, runs: int) -> tuple[floa
     return holds / runs, excludes / runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 8])
 @pytest.mark.parametrize("gain", [0.0, 0.25])
 def test_95_of_100_intervals_hold_the_truth_and_5_of_100_alarms_are_false(

@@ -91,6 +91,7 @@ QWEN3 = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "memory", "shape"),
     [

@@ -78,6 +78,7 @@ def test_a_decision_is_kept_as_it_was_made(world: Path, tmp_path: Path) -> None:
     assert (recipe.importance_cap, recipe.importance_mode) == (2.0, "token_truncate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -84,6 +84,7 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [
@@ -159,6 +160,7 @@ print(parent, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right())
     assert done.stdout == "True 0 True\n"
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("called", "loaded", "why"),

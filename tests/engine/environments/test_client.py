@@ -212,6 +212,7 @@ async def later(seconds: float) -> str:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tool", "later"])
 def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     """One after the other, 40 calls of a second would take 40 seconds; each may take 20."""

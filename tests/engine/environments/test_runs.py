@@ -180,6 +180,7 @@ class Broken:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "every"),
     [("grpo", 2), ("grpo-process", 2), ("ppo", 2), ("grpo", 1)]

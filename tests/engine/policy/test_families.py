@@ -29,6 +29,7 @@ EXPERTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_an_architecture_trains_as_the_plain_model_does(name: str) -> None:
     result = try_architecture(name, ["LoRA"])
@@ -55,6 +56,7 @@ REPAIRED = {  # and talkie, whose head is a bare array
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "decoding"), REPAIRED.items())
 def test_a_repaired_architecture_trains_and_is_decoded_as_one_batch(
     name: str, decoding: str

@@ -35,6 +35,7 @@ def scores(policy: Policy) -> mx.array:
     return token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["lora", "dora"])
 @pytest.mark.parametrize("dtype", EQUAL)
 def test_answers_are_sampled_with_the_weights_that_are_trained(
@@ -58,6 +59,7 @@ def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None
         assert largest(scores(policy) - own) <= EQUAL["float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tuning"),
     [("float32", "full"), ("bfloat16", "lora"), ("float16", "full")] + [

@@ -59,6 +59,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.slow
 def test_batched_sampling_equals_one_row_at_a_time(policy: Policy) -> None:
     sampling = Sampling(max_new_tokens=16)
     found = drain(sample_groups(policy, PROMPTS, sampling, seed=3, step=1))[1]

@@ -63,6 +63,7 @@ SAMPLINGS = {
 ONE_BY_ONE: dict[str, list[Rollout]] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_batched_sampling_equals_one_row_at_a_time(
@@ -147,6 +148,7 @@ def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
     return sample_one_by_one(policy, PROMPTS, sampling, seed=1, step=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "batching", "notes"),
     [

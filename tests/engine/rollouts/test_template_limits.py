@@ -29,6 +29,7 @@ def render(template: str, prompt: Prompt = ASKED, **settings: Any) -> str:
     return PromptRenderer(byte_tokenizer(template), task, TaskConfig(**settings), "m")(problem).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "said"),
     [

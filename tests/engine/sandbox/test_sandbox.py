@@ -78,6 +78,7 @@ def reason(result: Call) -> tuple[str, str] | None:
     return (result.failure.cause, result.failure.message) if result.failure else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "small", "large"),
     [

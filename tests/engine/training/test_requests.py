@@ -81,6 +81,7 @@ def test_no_gradient_is_computed_after_the_one_in_hand(
     assert asker.after == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "tuning"), [("RolloutsAdvanced", "lora"), ("PassFinished", "full")]
 )

@@ -145,6 +145,7 @@ def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> No
     assert type(again[-1]).__name__ == "RunFinished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"), [("grpo", [OTHER_NOISE]), ("dapo", [OTHER_NOISE, OTHER_REFILLS])]
 )

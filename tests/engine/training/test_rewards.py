@@ -87,6 +87,7 @@ def test_a_score_that_float32_cannot_hold_is_none_with_an_alert_from_the_first_s
         assert any(one.advantage for one in first.rollouts)  # the other rewards still count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["scores.pop()", "os._exit(3)"])
 def test_a_function_that_keeps_failing_ends_the_run_which_goes_on_once_it_is_mended(
     world: Path, tmp_path: Path, fault: str

@@ -175,6 +175,7 @@ def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next
     assert kls == pytest.approx([0, 0, 0], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tuning", "dtype"), [("lora", "bfloat16"), ("full", "float32")])
 def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
     world: Path, tmp_path: Path, tuning: str, dtype: str

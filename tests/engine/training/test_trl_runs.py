@@ -302,6 +302,7 @@ def _merged(
 SHIPPED = pytest.mark.skipif("TRL_RUNS" in os.environ, reason="about the shipped set of runs")
 
 
+@pytest.mark.slow
 @SHIPPED
 @pytest.mark.parametrize("reason", LISTED)
 def test_what_is_listed_as_different_is_so(reason: str, world: Path, tmp_path: Path) -> None:
