@@ -147,6 +147,7 @@ def last_losses(reader: StoreReader, name: str) -> tuple[Any, str]:
     return losses, missing
 
 
+@pytest.mark.slow
 def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
     world: Path, tmp_path: Path
 ) -> None:

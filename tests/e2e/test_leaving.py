@@ -32,6 +32,7 @@ def wait_for(store: Path, status: str) -> RunSummary:
     return summary(store)
 
 
+@pytest.mark.slow
 def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.tables import CURRENT
 
 
+@pytest.mark.slow
 def test_doctor_prints_json_with_the_rate_it_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +162,7 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
     assert (result.level, result.result) == (Level.STOPS, "loaded from /tmp/mlx/1/cpu")
 
 
+@pytest.mark.slow
 def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     rejected = blas.Blas(library="x", threads=1, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)

@@ -51,6 +51,7 @@ def test_sweep_tries_every_point_and_queues_nothing_if_one_would_fail(
     assert recorded(store) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> None:
     wrong = {"rewards": {"functions": ["abc"]}}
     config = build(merge(preset("starter").tree, wrong))

@@ -147,6 +147,7 @@ def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> Non
     assert "the same optimiser" in failed.message
 
 
+@pytest.mark.slow
 def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(tmp_path: Path) -> None:
     (tmp_path / "world").mkdir()
     store = tmp_path / "s.db"

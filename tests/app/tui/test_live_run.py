@@ -93,6 +93,7 @@ def test_a_run_that_has_ended_is_not_shown_as_running_while_it_is_read(
     }
 
 
+@pytest.mark.slow
 async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     app = Workbench(store)

@@ -130,6 +130,7 @@ def test_a_stopped_run_resumes_bit_for_bit_with_its_environment_given_again(
     assert facts(seen) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_tool_of_this_process_is_called_with_what_the_model_wrote(
     world: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_iterating_yields_what_training_does_step_by_step(world: Path) -> None:
     assert facts(seen) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(world: Path) -> None:
     whole = list(grpo.iterate(record=False, **short(world)))
     first = grpo.iterate(record=False, **short(world))

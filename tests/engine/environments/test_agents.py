@@ -450,6 +450,7 @@ open(os.environ["GRPO_TUI_REWARD"], "w").write(str(len(set("".join(answers)))))
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Path) -> None:
     (tmp_path / "forgetful.py").write_text(FORGETFUL)
     events = events_of(guess(f"agent: python {tmp_path}/forgetful.py", steps=2), tmp_path / "run")

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def test_every_legal_combination_has_the_loss_of_the_independent_one(
     assert np.isfinite(number(loss_of(batch, how).value))
 
 
+@pytest.mark.slow
 def test_most_combinations_are_legal_and_the_rest_is_refused() -> None:
     every = [
         dict(zip(CHOICE, chosen, strict=True))

@@ -45,6 +45,7 @@ def test_an_array_takes_the_pages_of_the_one_before() -> None:
     assert faults() < 10_000
 
 
+@pytest.mark.slow
 def test_what_the_user_set_for_malloc_is_left_alone() -> None:
     assert faults(MALLOC_TRIM_THRESHOLD_="131072") > 20_000
 

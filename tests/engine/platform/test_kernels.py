@@ -154,6 +154,7 @@ def test_without_a_folder_of_ours_each_process_compiles_in_a_new_one(
     assert not list(other.iterdir())
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_stays(
     tmp_path: Path,
 ) -> None:

@@ -101,6 +101,7 @@ def assert_equal(rule: Rule, inputs: list[mx.array], mask: mx.array | None = Non
         assert difference < 1e-4 * max(float(mx.linalg.norm(reference)), 0.03), name
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.integers(1, 2), tokens=st.integers(1, 200), key_heads=st.integers(1, 2),

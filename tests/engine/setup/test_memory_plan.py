@@ -110,6 +110,7 @@ def test_a_plan_that_no_longer_fits_is_replaced_and_noted(
     assert state(tmp_path)["micro_rows"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str

@@ -218,6 +218,7 @@ def test_a_run_without_a_problem_left_says_so(world: Path, tmp_path: Path) -> No
     assert "all 34 tried are left out" in failed.message
 
 
+@pytest.mark.slow
 def test_a_curriculum_follows_the_runs_own_answers(world: Path, tmp_path: Path) -> None:
     config = settings(world, steps=20, task={"curriculum": "hardest", "train_size": 6})
     events = events_of(config, tmp_path)

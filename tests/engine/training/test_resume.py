@@ -137,6 +137,7 @@ def test_a_run_cut_before_its_first_checkpoint_starts_anew(world: Path, tmp_path
     assert facts(resumed, 0) == facts(events_of(config, tmp_path / "whole"), 0)
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> None:
     config = config_of(world, "grpo")
     events_of(config, tmp_path)

@@ -193,6 +193,7 @@ def failure(config: RunConfig, folder: Path, **options: bool) -> str:
     return end.message
 
 
+@pytest.mark.slow
 def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "small", vocab_size=250)
     text = failure(distilling(world, str(tmp_path / "small")), tmp_path / "a")

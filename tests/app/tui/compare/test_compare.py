@@ -58,6 +58,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
     reader.close()
 
 
+@pytest.mark.slow
 async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> None:
     app = workbench(store)
     reader = StoreReader(store)

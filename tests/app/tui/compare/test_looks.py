@@ -44,6 +44,7 @@ async def test_frames_are_whole_on_every_page_size_and_theme(
         frames.check(app)
 
 
+@pytest.mark.slow
 async def test_hostile_names_and_answers_are_harmless(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     group = with_ends(hostile_group(1).group)

@@ -335,6 +335,7 @@ def clipped_in_store(store: Path) -> list[tuple[int, int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(store: Path) -> None:
     wanted = clipped_in_store(store)
     assert len({step for step, *_ in wanted}) > 1

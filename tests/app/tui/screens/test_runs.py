@@ -179,6 +179,7 @@ async def test_escape_clears_the_marks_once_the_search_is_closed(store: Path) ->
         assert app.screen is screen
 
 
+@pytest.mark.slow
 async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> None:
     app = workbench(sweep_of_rates(tmp_path))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -285,6 +285,7 @@ async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path
         assert {"run.stop", "run.checkpoint"} <= keys
 
 
+@pytest.mark.slow
 async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6), name="otter")
