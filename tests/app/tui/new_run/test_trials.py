@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.message import Message
 
 from grpo_engine.config.parse import build
 from grpo_tui.app.trial import TrialProcess
-from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
+from grpo_tui.app.tui.messages import LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 from tests.app.compared import workbench
@@ -195,18 +194,16 @@ async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
 async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path: Path) -> None:
     app = workbench(tmp_path / "grpo.db")
     tree = {"rewards": {"functions": ["abc"]}, "steps": 1}
-    told: list[str] = []
 
-    def listen(message: Message) -> None:
-        if isinstance(message, LaunchRefused) and message.reason not in told:
-            told.append(message.reason)
+    def refusals() -> list[str]:
+        return [said.text for said in app.said if said.text.startswith("not started")]
 
-    async with app.run_test(size=(120, 40), message_hook=listen):
+    async with app.run_test(size=(120, 40)):
         for place in ("queue", "here"):
-            told.clear()
+            app.said.clear()
             app.post_message(LaunchRequested(build(tree), place))
-            await until(app, lambda: bool(told) and not app.bridge.running)
-            assert "rewards.functions: unknown reward 'abc'" in told[0]
+            await until(app, lambda: bool(refusals()) and not app.bridge.running)
+            assert "rewards.functions: unknown reward 'abc'" in refusals()[0]
         assert not app.store.exists()
 
 
