@@ -4,14 +4,19 @@ Textual's writer thread ends at the first failed write. Once its queue is full, 
 for it forever. A lost terminal would freeze the app and keep a core busy with empty reads.
 """
 
+import os
+import select
 import threading
+from codecs import getincrementaldecoder
 from typing import IO, Any
 
+from textual import constants
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 from grpo_tui.app.tui import terminal
 
-CHECK_EVERY = 0.5  # seconds
+CHECK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 
 
 class FailsafeStream:
@@ -54,6 +59,25 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.input_tty:
             threading.Thread(target=self._check, name="terminal", daemon=True).start()
+
+    def run_input_thread(self) -> None:
+        """Read keys; deliver a lone escape as a key as soon as its timeout has passed.
+
+        Textual's own loop checks for the timeout only every tenth of a second.
+        """
+        parser = XTermParser(self._debug)
+        decoder = getincrementaldecoder("utf-8")("replace")
+        while not self.exit_event.is_set():
+            begun = parser._timeout_time is not None  # an escape that may start a sequence
+            wait = constants.ESCAPE_DELAY if begun else IDLE_S
+            if select.select([self.fileno], [], [], wait)[0]:
+                data = os.read(self.fileno, 4096)
+                if not data:
+                    return
+                for event in parser.feed(decoder.decode(data)):
+                    self.process_message(event)
+            for event in parser.tick():
+                self.process_message(event)
 
     def close(self) -> None:
         """Restore the terminal."""
