@@ -9,6 +9,7 @@ from typing import IO, Any, NamedTuple
 
 from grpo_tui.experiments.db.texts import Escapes, escape
 from grpo_tui.experiments.export.json import number_text, plain
+from grpo_tui.experiments.values import Unreadable
 
 Rows = Iterable[Mapping[str, Any]]
 # characters that act on a terminal or reorder text: controls except tab and line ends, and
@@ -61,6 +62,8 @@ def cell(value: Any, *, raw: bool = False) -> str:
         return ""
     if isinstance(value, str):
         return escape(value) if raw else guard(CONTROLS.escape(value))
+    if isinstance(value, Unreadable):
+        return cell(str(value), raw=raw)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

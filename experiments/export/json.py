@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from grpo_tui.experiments.values import Unreadable
+
 # DEL and C1 controls, line separators, bidirectional marks, lone surrogates
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -20,6 +22,8 @@ def number_text(value: float) -> str:
 
 def plain(value: Any) -> Any:
     """Convert to JSON values; numbers that JSON lacks become strings."""
+    if isinstance(value, Unreadable):
+        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return number_text(value)
     if isinstance(value, Mapping):
@@ -33,7 +37,8 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return readable JSON; escape only what a terminal would interpret or cannot show."""
     dumps = partial(json.dumps, ensure_ascii=False, indent=indent, allow_nan=False)
     try:
-        text = dumps(value, default=plain)
+        # `plain` takes longer, but what is unreadable is written as it is
+        text = dumps(plain(value)) if Unreadable.exists else dumps(value, default=plain)
     except ValueError:  # contains NaN or an infinity
         text = dumps(plain(value))
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

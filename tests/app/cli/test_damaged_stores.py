@@ -97,3 +97,21 @@ def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
             assert ids["run"] in out
         warnings |= {line for line in err.splitlines() if "is damaged" in line}
     assert any(f"run {ids['run']}" in line and f"{column} is " in line for line in warnings)
+
+
+@pytest.mark.parametrize("words", [
+    ("runs", "--all"), ("runs", "--all", "--csv"), ("runs", "--all", "--json"),
+    ("export", "{run}", "--what", "steps"), ("export", "{run}", "--what", "steps", "--format", "jsonl"),
+])  # fmt: skip
+def test_a_number_that_is_none_is_shown_as_it_is_stored(
+    stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, words: tuple[str, ...]
+) -> None:
+    path, ids = stored
+    copy = edited(
+        path, tmp_path,
+        "UPDATE run SET step = 'some'", "UPDATE step SET tokens = 'few', elapsed = 'long'",
+    )  # fmt: skip
+    out, err = call(cli, copy, ids, words)
+    assert "is damaged" in err
+    expected = ("some",) if words[0] == "runs" else ("few", "long")
+    assert all(text in out for text in expected), out
