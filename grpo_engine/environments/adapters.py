@@ -44,19 +44,20 @@ class ToolEpisodes:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
-            error, result = call_error(call, self.tools), ""
-            if not error:
+            error = call_error(call, self.tools)
+            failed, result = bool(error), ""
+            if not failed:
                 try:
                     result = str(self.run(self.tools[call.name], **call.arguments))
                 except MemoryError:
                     raise
                 except Exception as raised:
-                    error = str(raised) or type(raised).__name__
-            if error:
-                result = str({"error": error})
+                    failed, error = True, str(raised)
+            if failed:
+                result = str({"error": error})  # as TRL writes it
             calls.append({
                 "name": call.name, "arguments": call.arguments, "result": result,
-                "failed": bool(error),
+                "failed": failed,
             })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}

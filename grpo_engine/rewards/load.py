@@ -88,8 +88,8 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
     reward = LoadedReward(_name_of(function, name), function, file, options, parameters)
     unknown = [option for option in options if option not in parameters]
     if unknown and not reward.has_kwargs:
-        names_ = ", ".join(sorted(parameters))
-        raise RewardError(f"reward {name} takes no option {unknown[0]!r}; it takes {names_}")
+        accepted = ", ".join(sorted(parameters))
+        raise RewardError(f"reward {name} takes no option {unknown[0]!r}; it takes {accepted}")
     return reward
 
 

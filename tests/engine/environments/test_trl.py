@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import ModelConfig, RolloutConfig, TaskConfig
 from grpo_engine.config.trl_config import translate
+from grpo_engine.environments.adapters import ToolEpisodes
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.weight import totals_of
@@ -246,3 +247,13 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     for name, value in theirs.items():
         off = np.abs(found[name] - value).max()
         assert off <= 1e-5 * scale, name
+
+
+def test_a_tool_that_raises_without_a_word_has_failed_and_its_result_is_as_trl_writes_it() -> None:
+    def silent() -> None:
+        raise ValueError
+
+    episodes = ToolEpisodes(lambda function, **arguments: function(**arguments), {"silent": silent})
+    (done,) = episodes.step(call("silent"))["calls"]
+    assert done["failed"]
+    assert done["result"] == str({"error": ""})
