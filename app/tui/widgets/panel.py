@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from textual import events
+from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.selection import Selection
@@ -26,6 +27,7 @@ Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
 Line = list[Span]
 
 BASE = "text on paper"
+BLACK = Color(0, 0, 0)  # no filter in use looks at the background
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -215,10 +217,24 @@ class Panel(Widget, can_focus=True):
             strip = Strip([*first, last, Segment("…", last.style)])
         return strip.adjust_cell_length(width, style_named(self.app.theme, BASE))
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
+        if self._drawn_for != self._key():
+            self._draw()
+        strips = [self._line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, BLACK) for strip in strips]
+        if crop.column_span == (0, self.size.width):
+            return strips
+        return [strip.crop(*crop.column_span) for strip in strips]
+
     def render_line(self, y: int) -> Strip:
         """One line with the offsets needed for selection by mouse; overrides Textual."""
         if self._drawn_for != self._key():
             self._draw()
+        return self._line(y).apply_offsets(0, y)
+
+    def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
             return Strip.blank(self.size.width, style_named(self.app.theme, "on paper"))
         strip = self._strips[y]
@@ -229,7 +245,7 @@ class Panel(Widget, can_focus=True):
             marked = self.screen.get_component_rich_style("screen--selection")
             before, middle, after = strip.divide([start, end, strip.cell_length])
             strip = Strip.join([before, middle.apply_style(marked), after])
-        return strip.apply_offsets(0, y)
+        return strip
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text; overrides Textual."""
