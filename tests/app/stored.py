@@ -2,9 +2,9 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.db.tables import RUN
-from grpo_tui.experiments.record.recorder import start_run
+from grpo_tui.experiments.record.recorder import Recorder, start_run
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
 from tests.patience import PATIENCE
 
@@ -111,6 +111,21 @@ def record(
         with handle.store.transaction() as conn:
             conn.execute(RUN.update().where(RUN.c.id == handle.key).values(sweep_id=sweep))
     return handle.key
+
+
+def half_recorded(path: Path) -> tuple[Recorder, Callable[[], None]]:
+    """The recorder of a run that is half way, and what records the other half."""
+    events, half = list(run_events()), STEPS // 2
+    later = next(index for index, event in enumerate(events) if event.step > half)
+    recorder = start_run(path, build(CONFIG))
+
+    def put(events: Iterable[ev.Event]) -> None:
+        for event in events:
+            recorder.put(event)
+        recorder.flush()
+
+    put(events[:later])
+    return recorder, partial(put, events[later:])
 
 
 def workbench(store: Path, theme: str = "dark", mode: str = "watch") -> Workbench:

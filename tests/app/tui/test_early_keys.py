@@ -54,23 +54,14 @@ def held_up(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> thread
     return go
 
 
+@pytest.mark.parametrize("taken_away", [False, True])
 async def test_a_key_typed_before_the_table_of_runs_is_read_acts_on_it(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch, taken_away: bool
 ) -> None:
-    may_read = held_up(monkeypatch, StoreReader, "runs")
-    app = Workbench(store)
-    async with app.run_test(size=(120, 40)):
-        type_at_once(app, "enter")
-        await until(app, lambda: app._early)
-        may_read.set()
-        await until(app, lambda: isinstance(app.screen, WatchScreen))
-
-
-async def test_a_key_waits_no_longer_where_the_processor_is_taken_away_between_two_looks(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = count(step=0.003)  # from one look at the clock to the next one
-    monkeypatch.setattr("textual._time.get_time", lambda: next(seconds))
+    """Also where the processor is taken away from one look at the clock to the next one."""
+    if taken_away:
+        seconds = count(step=0.003)
+        monkeypatch.setattr("textual._time.get_time", lambda: next(seconds))
     may_read = held_up(monkeypatch, StoreReader, "runs")
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):

@@ -12,7 +12,6 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
-from grpo_engine.config.parse import build
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import measure_of
 from grpo_tui.app.text.numbers import short
@@ -32,14 +31,13 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     without_losses,
 )
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
 from tests.app.rest import until
-from tests.app.script import CONFIG, ScriptFeed, hostile_group, started
+from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.script import scored as group_scored
-from tests.app.stored import STEPS, record, run_events, with_ends
+from tests.app.stored import STEPS, half_recorded, record, run_events, with_ends
 
 
 @pytest.fixture(scope="module")
@@ -367,26 +365,19 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
 
 
 async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_path: Path) -> None:
-    events, half = list(run_events()), STEPS // 2
-    later = next(i for i, event in enumerate(events) if event.step > half)
-    handle = start_run(tmp_path / "runs.db", build(CONFIG))
-    for event in events[:later]:
-        handle.put(event)
-    handle.flush()
+    recorder, record_rest = half_recorded(tmp_path / "runs.db")
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=half, group=0, answer=0)
+        screen = await opened(app, pilot, step=STEPS // 2, group=0, answer=0)
         while not (app.said and "No later clipped token" in app.said[-1].text):
             await pilot.press("f")
             await settled(pilot, screen)
-        for event in events[later:]:
-            handle.put(event)
-        handle.flush()
+        record_rest()
         await pilot.press("f")
         await settled(pilot, screen)
         assert screen.view.step is not None
-        assert screen.view.step.step > half
-    handle.close()
+        assert screen.view.step.step > STEPS // 2
+    recorder.close()
 
 
 async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(store: Path) -> None:

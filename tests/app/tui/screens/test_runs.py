@@ -13,7 +13,6 @@ import pytest
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
-from grpo_engine.config.parse import build
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
@@ -35,7 +34,7 @@ from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.rest import until
 from tests.app.script import algorithm, started
-from tests.app.stored import STEPS, record, run_events
+from tests.app.stored import half_recorded, record, run_events
 from tests.experiments.made import CONFIG
 
 
@@ -90,17 +89,11 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
 
 
 async def test_the_sparkline_of_a_run_that_ended_since_has_its_last_steps(tmp_path: Path) -> None:
-    events = list(run_events())
-    half = next(i for i, event in enumerate(events) if event.step > STEPS // 2)
-    recorder = start_run(tmp_path / "runs.db", build(CONFIG))
-    for event in events[:half]:
-        recorder.put(event)
-    recorder.flush()
+    recorder, record_rest = half_recorded(tmp_path / "runs.db")
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        for event in events[half:]:
-            recorder.put(event)
+        record_rest()
         recorder.close()
         await screen.refresh_runs().wait()
         await ready(app, pilot)
