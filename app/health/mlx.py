@@ -12,7 +12,6 @@ from grpo_engine.platform import device, formats, kernels, private, speed
 from grpo_tui.app.health.checks import Check
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
-COLLAPSE = 5.0
 
 
 def checks() -> list[Check]:
@@ -103,7 +102,7 @@ def kernel_folder() -> list[Check]:
 
 
 def products() -> list[Check]:
-    """The BLAS and its speed, alone and beside a busy process."""
+    """The BLAS and its speed."""
     done = blas.ensure()
     library = done.library or done.reason
     if done.loaded:
@@ -126,48 +125,21 @@ def on_processor() -> bool:
 
 def square() -> Check:
     """Measure the rate of a large product, the main cost of training."""
-    alone = speed.measure(speed.SQUARE)
-    with speed.busy_neighbour():
-        beside = speed.measure(speed.SQUARE)
+    rate = speed.measure(speed.SQUARE)
     remedy = ""
-    if on_processor() and alone.gflops < SLOW:
+    if on_processor() and rate.gflops < SLOW:
         remedy = "Runs will be 10 to 60 times slower than they need to be: see BLAS above."
         if blas.ensure().loaded:
             remedy = (
                 f"Slow for kernel {blas.ensure().kernel}: stop other busy programs, or set "
                 "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
             )
-    text = (
-        f"{alone.gflops:.0f} GFLOP/s ({alone.milliseconds:.1f} ms); "
-        f"{beside.gflops:.0f} GFLOP/s beside one busy process"
-    )
-    numbers = {"gflops": alone.gflops, "gflops_beside_busy": beside.gflops}
-    return Check("1024x1024x1024", text, remedy, numbers=numbers)
+    text = f"{rate.gflops:.0f} GFLOP/s ({rate.milliseconds:.1f} ms)"
+    return Check("1024x1024x1024", text, remedy, numbers={"gflops": rate.gflops})
 
 
 def skinny() -> Check:
     """Measure the time of a small product, the main cost of decoding."""
-    alone = speed.measure(speed.SKINNY)
-    used = blas.ensure().threads
-    with speed.busy_neighbour():
-        beside = fewer = speed.measure(speed.SKINNY)
-        if used > 1:
-            blas.set_threads(used - 1)
-            fewer = speed.measure(speed.SKINNY)
-            blas.set_threads(used)
-    text = (
-        f"{alone.milliseconds:.2f} ms ({alone.gflops:.0f} GFLOP/s); "
-        f"{beside.milliseconds:.2f} ms beside one busy process"
-    )
-    remedy = ""
-    if max(alone.milliseconds, beside.milliseconds) > COLLAPSE * fewer.milliseconds:
-        remedy = (
-            f"Beside a busy program it takes {fewer.milliseconds:.2f} ms on {used - 1} "
-            f"thread{'s' * (used > 2)}: set GRPO_TUI_THREADS={used - 1} where one runs."
-        )
-    numbers = {
-        "milliseconds": alone.milliseconds,
-        "milliseconds_beside_busy": beside.milliseconds,
-        "milliseconds_beside_busy_one_thread_less": fewer.milliseconds,
-    }
-    return Check("8x576x1536", text, remedy, numbers=numbers)
+    rate = speed.measure(speed.SKINNY)
+    text = f"{rate.milliseconds:.2f} ms ({rate.gflops:.0f} GFLOP/s)"
+    return Check("8x576x1536", text, numbers={"milliseconds": rate.milliseconds})

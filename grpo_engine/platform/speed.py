@@ -1,9 +1,5 @@
 """Measures the speed of matrix products in this process."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from time import perf_counter
@@ -39,16 +35,3 @@ def measure(shape: tuple[int, int, int], seconds: float = 0.4) -> Speed:
         times.append(perf_counter() - start)
     typical = fmean(times)  # not the median: occasional stalls are what slows a run
     return Speed(shape, typical * 1e3, 2 * m * k * n / typical / 1e9)
-
-
-@contextmanager
-def busy_neighbour() -> Iterator[None]:
-    """Run another process that keeps one processor busy."""
-    code = "print(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        try:
-            if process.stdout is not None:
-                process.stdout.readline()
-            yield
-        finally:
-            process.kill()
