@@ -1,10 +1,11 @@
 """Capabilities of the terminal: size, colours and Unicode."""
 
 import locale
-import os
 import shutil
 import sys
 from typing import Final
+
+from rich.console import Console
 
 from grpo_tui.app.health.checks import Check
 
@@ -29,25 +30,16 @@ def size() -> Check:
 
 
 def colours() -> Check:
-    """The number of colours that the environment declares."""
-    term, remedy = os.environ.get("TERM", ""), ""
-    if os.environ.get("NO_COLOR"):
-        text, count = "off (NO_COLOR is set)", 0
-    elif os.environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}:
-        text, count = "16 million", 1 << 24
-    elif "256" in term or term.endswith("-direct") or "kitty" in term or "ghostty" in term:
-        text, count = "256 and more", 256
-    else:
-        text, count = f"16 (TERM={term or 'unset'})", 16
-        remedy = "If the terminal supports more: export COLORTERM=truecolor."
-    return Check("colours", text, remedy, numbers={"colours": count, "term": term})
+    """The colours that the environment declares."""
+    system = Console(force_terminal=True).color_system or "none"
+    remedy = "If the terminal supports more: export COLORTERM=truecolor."
+    return Check("colours", system, remedy * (system in ("none", "standard")))
 
 
 def unicode() -> Check:
     """Whether block and Braille characters can be written."""
     encoding = (getattr(sys.stdout, "encoding", None) or locale.getpreferredencoding(False)).lower()
-    numbers = {"encoding": encoding}
     if encoding.replace("-", "").replace("_", "") == "utf8":
-        return Check("Unicode", f"yes ({encoding})", numbers=numbers)
+        return Check("Unicode", f"yes ({encoding})")
     remedy = "Charts will be drawn in ASCII: export LANG=C.UTF-8."
-    return Check("Unicode", f"no, the encoding is {encoding}", remedy, numbers=numbers)
+    return Check("Unicode", f"no, the encoding is {encoding}", remedy)

@@ -1,7 +1,6 @@
 """`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +11,10 @@ from grpo_tui.app.cli.output import print_json, uses_colour, writes_unicode
 from grpo_tui.app.cli.params import Db, Json
 from grpo_tui.app.health.checks import Check, Level
 
-# with and without Unicode, and the colour
 MARKS: Final = {
-    Level.FINE: ("✓", " ", "32"), Level.WARNING: ("!", "!", "33"), Level.STOPS: ("✗", "X", "31"),
+    Level.FINE: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.STOPS: ("✗", "red"),
 }  # fmt: skip
+IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
 
 def doctor(
@@ -28,26 +27,22 @@ def doctor(
 
     Example: grpo-tui doctor --json
     """
-    areas = collect(db, (lambda _: None) if as_json else narrate)
+    areas = collect(db)
     if as_json:
         print_json(report(areas))
     else:
-        narrate("")
-        typer.echo(page(areas, colour=uses_colour(), ascii_only=not writes_unicode()))
+        text = page(areas)
+        typer.echo(text if writes_unicode() else text.translate(IN_ASCII), color=uses_colour())
     if any(check.stops for checks in areas.values() for check in checks):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def collect(db: Path | None, narrate: Callable[[str], None]) -> dict[str, list[Check]]:
+def collect(db: Path | None) -> dict[str, list[Check]]:
     """Run every check, by area in the order of the report."""
     from grpo_tui.app.health import machine, mlx, packages, store, terminal
 
-    result = {"Machine": machine.checks()}
-    narrate("measuring how fast matrix products are")
-    result["MLX"] = mlx.checks()
-    narrate("looking at the terminal and the store")
-    return result | {"Terminal": terminal.checks(), "Store": store.checks(db),
-                     "Optional": packages.checks()}  # fmt: skip
+    return {"Machine": machine.checks(), "MLX": mlx.checks(), "Terminal": terminal.checks(),
+            "Store": store.checks(db), "Optional": packages.checks()}  # fmt: skip
 
 
 def report(areas: Mapping[str, Sequence[Check]]) -> dict[str, Any]:
@@ -63,19 +58,18 @@ def report(areas: Mapping[str, Sequence[Check]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page(areas: Mapping[str, Sequence[Check]], *, colour: bool, ascii_only: bool) -> str:
+def page(areas: Mapping[str, Sequence[Check]]) -> str:
     """Format the checks for people: one line each under its area, each remedy below its line."""
     every = [check for checks in areas.values() for check in checks]
     width = max(len(check.name) for check in every)
     lines: list[str] = []
     for area, checks in areas.items():
-        lines += ["", paint(area, "1", colour)]
+        lines += ["", typer.style(area, bold=True)]
         for check in checks:
-            sign, plain, code = MARKS[check.level]
-            mark = paint(plain if ascii_only else sign, code, colour)
-            lines.append(f"  {mark} {check.name.ljust(width)}  {check.result}")
+            mark, colour = MARKS[check.level]
+            lines.append(f"  {typer.style(mark, colour)} {check.name:{width}}  {check.result}")
             if check.remedy:
-                lines.append(f"    {' ' * width}  {'->' if ascii_only else '→'} {check.remedy}")
+                lines.append(f"    {'':{width}}  → {check.remedy}")
     return "\n".join([*lines[1:], "", verdict(every)])
 
 
@@ -87,15 +81,3 @@ def verdict(checks: Sequence[Check]) -> str:
         return f"A run cannot start here: {', '.join(stops)}."
     noted = f", with {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
     return f"Ready to train{noted}."
-
-
-def paint(text: str, code: str, colour: bool) -> str:
-    """Colour the text if colours are wanted."""
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
-def narrate(line: str) -> None:
-    """Print on a terminal what is being measured, over the line before; `""` erases that."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}{' …' * bool(line)}")
-        sys.stderr.flush()
