@@ -1,6 +1,6 @@
 """Refuses what a command would take in silence, before it does anything.
 
-An empty value, a number that is none, formats that exclude each other. Values in messages are cut.
+An empty value, formats that exclude each other. Values in messages are cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from grpo_engine.errors import quoted
 from grpo_tui.app.exit_codes import brief
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
@@ -32,39 +31,17 @@ def check(command: Any, context: Any, args: Sequence[str]) -> None:
     """Refuse values; typer.BadParameter names the option and the remedy."""
     typed, *_ = command.make_parser(context).parse_args(list(args))
     for param in command.params:
-        value, texts = context.params.get(param.name), _texts(typed.get(param.name))
-        values = value if isinstance(value, list | tuple) else [value]
-        for text in texts:
-            if not text and param.name not in MAY_BE_EMPTY:
-                raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
-            if any(type(item) in (int, float) for item in values):
-                _check_number(_name(param), text)
+        is_option = param.opts[0].startswith("-")
+        name = param.opts[0] if is_option else param.metavar or param.name.upper()
+        value = typed.get(param.name)
+        is_empty = "" in value if isinstance(value, list | tuple) else value == ""
+        if is_empty and param.name not in MAY_BE_EMPTY:
+            raise typer.BadParameter(f"{name} is empty: give a value, or leave it out")
     formats = [flag for name, flag in FORMATS.items() if context.params.get(name)]
     if len(formats) > 1:
         raise typer.BadParameter(f"{' and '.join(formats)} exclude each other: give one of them")
     if context.params.get("raw") and context.params.get("as_csv") is False:
         raise typer.BadParameter("--raw goes with --csv")
-
-
-def _texts(value: Any) -> list[str]:
-    """What was typed for an option: nothing, once, or several times."""
-    texts = value if isinstance(value, list | tuple) else [value]
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _name(param: Any) -> str:
-    is_option = param.opts[0].startswith("-")
-    return str(param.opts[0] if is_option else param.metavar or param.name.upper())
-
-
-def _check_number(name: str, text: str) -> None:
-    from grpo_engine.config.safe_yaml import RefusedError, read_number
-
-    try:
-        if read_number(text) is None:
-            raise typer.BadParameter(f"{name} {quoted(text)} is no number; give one such as 1")
-    except RefusedError as error:
-        raise typer.BadParameter(f"{name}: {error}") from None
 
 
 class StrictCommand(TyperCommand):

@@ -79,7 +79,7 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["runs", "--filter", "status:"], "half a comparison, 'status:'"),
         (["runs", "--filter", "=3"], "half a comparison, '=3'"),
         (["runs", "--filter", "reward>1e400"], "'1e400' is no number"),
-        (["runs", "--limit", "010"], "--limit: '010' begins with 0"),
+        (["demo", "--speed", "nan"], "'--speed': Input should be"),
         (["runs", "--json", "--csv"], "--json and --csv exclude each other"),
         (["runs", "--raw"], "--raw goes with --csv"),
         (["runs", "--all", "--db", "other.db", "show", "@last"], "unexpected extra argument"),
