@@ -31,44 +31,10 @@ def table_parts() -> list[Part]:
     return [Part(f"table {name}", tuple(lines)) for name, lines in described_tables()]
 
 
-def reward_parts() -> list[Part]:
-    """The built-in reward functions, and the judge."""
-    from grpo_engine.rewards.builtins import BUILT_IN
-
-    judge = (
-        "A language model behind a chat endpoint judges by the rubric in a file (docs/tasks.md)."
-    )
-    rows = [(name, item.summary, item.scores) for name, item in BUILT_IN.items()]
-    return [
-        Part(f"reward {name}", (("", summary), ("scores", scores)))
-        for name, summary, scores in (*rows, ("judge:rubric.yaml", judge, "0 to 1, None"))
-    ]
-
-
-def recipe_parts() -> list[Part]:
-    """The algorithms."""
-    from grpo_tui.app.text.recipe_cards import CARDS
-
-    return [
-        Part(
-            f"recipe {name}",
-            (
-                ("", card.summary),
-                ("good at", card.good),
-                ("bad at", card.bad),
-                ("paper", card.paper),
-            ),
-        )
-        for name, card in CARDS.items()
-    ]
-
-
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
     "metrics": lambda: metric_parts(Snapshot()),
     "alerts": alert_parts,
     "settings": setting_parts,
-    "rewards": reward_parts,
-    "recipes": recipe_parts,
     "keys": key_parts,
     "schema": table_parts,
 }
@@ -81,7 +47,9 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a metric, alert, setting, reward, recipe, key or table of the store.
+    """Explain a metric, alert, setting, key or table of the store.
+
+    `grpo-tui recipes show` and `grpo-tui rewards show` explain those.
 
     Example: grpo-tui explain algorithm.beta
     """

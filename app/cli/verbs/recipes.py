@@ -1,9 +1,11 @@
 """`grpo-tui recipes`: list the algorithms, or describe one."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe, available, path_of, recipe, settings_read
 from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Json, complete_recipes
@@ -23,17 +25,17 @@ def list_(as_json: Json = False) -> None:
     recipes_, complaints = available()
     for complaint in complaints:
         print_stderr(complaint)
+    rows = list(map(as_row, recipes_.values()))
     if as_json:
-        return print_json([as_row(recipe_) for recipe_ in recipes_.values()])
+        return print_json(rows)
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("recipe", *ASKS):
-        table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
-    for recipe_ in recipes_.values():
-        choices = (answer.choice.replace("_", " ") for answer in answers(recipe_))
-        table.add_row(recipe_.name, *choices)
+    for heading in ("name", *ASKS):
+        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[heading].replace("_", " ") for heading in ("name", *ASKS)))
     Console().print(table)
     return typer.echo(
         "\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at"
@@ -63,18 +65,13 @@ def as_row(recipe_: Recipe) -> dict[str, Any]:
 
 def as_page(recipe_: Recipe) -> dict[str, Any]:
     """Return everything about a recipe, for programs."""
-    card = card_of(recipe_.name)
     return {
         "name": recipe_.name,
-        "title": card.title,
-        "summary": card.summary,
+        **asdict(card_of(recipe_.name)),
         "sentence": sentence(recipe_),
         "answers": [answer._asdict() for answer in answers(recipe_)],
         "formula": list(formula(recipe_)),
-        "paper": card.paper,
         "settings": {name: getattr(recipe_, name) for name in settings_read(recipe_)},
-        "good": card.good,
-        "bad": card.bad,
     }
 
 
@@ -87,12 +84,7 @@ def page(recipe_: Recipe) -> list[str]:
     lines += ["", "Formula", *(f"  {line}" for line in formula(recipe_))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
     for group in (*(answer.settings for answer in answers(recipe_)), around(recipe_)):
-        lines += [f"  {path_of(name):<37}{format_default(value)}" for name, value in group.items()]
+        lines += [
+            f"  {path_of(name):<37}{as_text(value) or 'off'}" for name, value in group.items()
+        ]
     return [*lines, "", "Good at", f"  {card.good}", "", "Bad at", f"  {card.bad}"]
-
-
-def format_default(value: object) -> str:
-    """Format a default as it would be written in a file; `off` for None."""
-    if value is None:
-        return "off"
-    return str(value).lower() if isinstance(value, bool) else str(value)

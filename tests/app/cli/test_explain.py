@@ -36,8 +36,6 @@ def headings(*words: str) -> list[str]:
         ("KL to reference", "KL to reference"),
         ("no_signal", "alert: no signal"),
         ("rollout", "table rollout"),
-        ("numeric_answer", "reward numeric_answer"),
-        ("dapo", "recipe dapo"),
     ],
 )
 def test_a_name_is_explained_alone(name: str, heading: str) -> None:
