@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
+from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Json
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -67,20 +67,19 @@ def show(
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
     if as_json:
-        summary = {"name": loaded.name, "help": text, "needs": needs, "file": loaded.file}
-        options = {key: value if _is_json(value) else str(value) for key, value in options.items()}
-        print_json({**summary, "options": options})
+        print_json({
+            "name": loaded.name, "help": text, "needs": needs, "file": loaded.file,
+            "options": {key: _as_json(value) for key, value in options.items()},
+        })  # fmt: skip
         return
+    fields = {"needs": needs or "no column or option", "file": loaded.file or "built in"}
     typer.echo(f"{loaded.name}\n\n{text}\n")
-    typer.echo(f"needs    {', '.join(needs) or 'no column or option'}")
-    for key, value in options.items():
-        typer.echo(f"option   {key} = {value!r}")
-    if loaded.file:
-        typer.echo(f"file     {loaded.file}")
+    print_fields(fields | {f"option {key}": repr(value) for key, value in options.items()})
 
 
-def _is_json(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | bool | list)
+def _as_json(value: object) -> object:
+    is_json = value is None or isinstance(value, str | int | float | bool | list)
+    return value if is_json else str(value)
 
 
 @app.command("test")
@@ -95,18 +94,14 @@ def try_(
         typer.Option(metavar="NAME=VALUE", help="A column of the data, as JSON or text."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Use the prompt and columns of this task's first problem.")
+        str | None,
+        typer.Option(
+            help="Use the prompt and columns of this task's first problem, "
+            "and pass completions in the form that a run on it does; text without a task."
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--text",
-            help="Pass chat messages, or text; by default as a run on the task "
-            "does, and text without a task.",
-        ),
     ] = None,
     time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
     as_json: Json = False,
@@ -118,16 +113,14 @@ def try_(
     from grpo_engine.rewards.builtins import BUILT_IN
     from grpo_engine.tasks.base import RewardSpec
 
-    prompts, columns = _inputs(prompt, task, chat)
+    prompts, columns = _problem(task) if task else (prompt, {})
     columns |= _pairs(column, "--column")
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
     title, outcome, printed = _score(spec, prompts, columns, completion, time_limit)
     report(title, outcome, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
-        form, alternative = (
-            ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
-        )
-        print_stderr(f"completions were passed as {form}; {alternative} passes the other")
+        form = "text" if isinstance(prompts, str) else "messages"
+        print_stderr(f"completions were passed as {form}; with --task as a run on the task does")
     if outcome.problems:
         raise typer.Exit(exit_codes.FAILED)
 
@@ -163,22 +156,15 @@ def _tail(log: Path) -> str:
     return f"\nIts last output:\n{text[-2000:]}" if text else ""
 
 
-def _inputs(prompt: str, task: str | None, chat: bool | None) -> tuple[Any, dict[str, Any]]:
-    """The prompt in the form that the completions are to have, and the task's columns."""
-    from grpo_engine.tasks.base import user_message
-
-    if task is None:
-        return user_message(prompt) if chat else prompt, {}
+def _problem(task: str) -> tuple[Any, dict[str, Any]]:
+    """The prompt of the task's first problem as rewards get it, and the problem's columns."""
     from grpo_engine.config.settings import TaskConfig
-    from grpo_engine.rollouts.prompts import conversation, for_rewards, plain_text
+    from grpo_engine.rollouts.prompts import conversation, for_rewards
     from grpo_engine.tasks.base import load_task
 
     loaded = load_task(TaskConfig(name=task, held_out_size=1))
     first = loaded.train[0]
-    prompt_ = for_rewards(first, conversation(loaded, first))
-    if chat is not None and chat == isinstance(prompt_, str):
-        prompt_ = user_message(prompt_) if isinstance(prompt_, str) else plain_text(prompt_)
-    return prompt_, dict(first.columns)
+    return for_rewards(first, conversation(loaded, first)), dict(first.columns)
 
 
 def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_rewards_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "rewards", "--json")
     assert "math_equal" in {row["reward"] for row in json.loads(out)}
     _, out, _ = run(capsys, "rewards", "show", "soft_overlong")
-    assert "needs    max_length, buffer" in out
+    assert "max_length, buffer" in out
     assert "DAPO" in out
     _, out, _ = run(capsys, "rewards", "show", "regex", "--json")
     assert json.loads(out)["options"] == {"full": False}
@@ -132,7 +132,7 @@ def test_what_a_function_prints_logs_and_raises_is_shown(
     assert "None" in out
     assert "reward fails_on_three on completion 1" in err
     assert "ZeroDivisionError" in err
-    assert "completions were passed as text; --chat passes the other" in err
+    assert "completions were passed as text" in err
     status, out, _ = run(
         capsys, "rewards", "test", "numeric_answer", "-c", "so 7", "--column", "answer=7"
     )
@@ -158,14 +158,13 @@ def test_a_task_decides_what_a_tried_function_gets(
     file.write_text("def near(completions, **_):\n    return [len(c) - 20 for c in completions]\n")
     for more, score in (
         ((), -15), (("--task", "arithmetic"), -19), (("--task", str(rows)), -15),
-        (("--task", "arithmetic", "--text"), -15), (("--task", str(rows), "--chat"), -19),
     ):  # fmt: skip
         _, out, err = run(capsys, "rewards", "test", f"{file}:near", "-c", "hello", *more)
         assert re.search(rf"{score} +hello", out), more
     _, _, err = run(
         capsys, "rewards", "test", f"{file}:near", "-c", "hello", "--task", "arithmetic"
     )
-    assert "passed as messages; --text passes the other" in err
+    assert "passed as messages" in err
 
 
 def test_an_episode_is_played_from_standard_input(
