@@ -89,26 +89,16 @@ def check(
     Example: grpo-tui config check mine.yaml
     """
     from grpo_engine.config.parse import changed, flatten
-    from grpo_engine.config.recipes import path_of
     from grpo_tui.app.cli.run_config import assemble
 
     config = assemble(file, None, sets or [])
-    changes = changed(flatten(config))
-    from_recipe = config.algorithm.differences()
+    changes, from_recipe = changed(flatten(config)), config.algorithm.differences()
     if as_json:
-        result = {"valid": True, "changed": changes, "differs_from_recipe": from_recipe}
-        print_json(result)
+        print_json({"valid": True, "changed": changes, "differs_from_recipe": from_recipe})
         return
-    name = config.algorithm.recipe
-    typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
-    recipe_values = {path_of(leaf): pair[1] for leaf, pair in from_recipe.items()}
-    options = changes.pop("algorithm.options", {})
-    changes |= {path_of(name): value for name, value in options.items()}
+    typer.echo(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
     for path, value in changes.items():
-        aside = (
-            f"   ({name} has {json.dumps(recipe_values[path])})" if path in recipe_values else ""
-        )
-        typer.echo(f"{path} = {json.dumps(value)}{aside}")
+        typer.echo(f"{path} = {json.dumps(value)}")
 
 
 @app.command("diff")

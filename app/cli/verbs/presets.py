@@ -31,21 +31,15 @@ def show(
     name: Annotated[
         str, typer.Argument(help="Name of the preset.", autocompletion=complete_presets)
     ],
-    full: Annotated[
-        bool, typer.Option("--full", help="Include settings at their defaults.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print a preset's settings, as a YAML file that `train` takes.
 
+    With all settings: grpo-tui config init --preset NAME --full
+
     Example: grpo-tui presets show starter > mine.yaml
     """
-    from grpo_engine.config.parse import write_yaml
     from grpo_engine.presets import preset
 
     item = preset(name)
-    if as_json:
-        print_json(item.config.model_dump(mode="json") if full else item.tree)
-    else:
-        text = write_yaml(item.config, only_changed=False) if full else item.text
-        typer.echo(text, nl=False)
+    print_json(item.tree) if as_json else typer.echo(item.text, nl=False)
