@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.evaluation.statistics import Interval, bootstrap, signal_at_k
+from grpo_engine.evaluation.statistics import bootstrap, signal_at_k
 from grpo_engine.events import Event
 from grpo_engine.run.session import is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS
@@ -20,16 +20,16 @@ from grpo_engine.training.sampling import SampleRequest, sample_and_score
 ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PromptsProbed:
     """The scores of the answers to some prompts at one temperature."""
 
     temperature: float
-    keys: tuple[str, ...]  # of the prompts
-    rewards: tuple[tuple[float | None, ...], ...]  # of the answers to each
-    right: tuple[int | None, ...]  # right answers to each; None if nothing says so
-    tokens: int  # of all answers
-    seconds: float  # of sampling and scoring
+    keys: list[str] = field(default_factory=list)  # of the prompts
+    rewards: list[list[float | None]] = field(default_factory=list)  # of the answers to each
+    right: list[int | None] = field(default_factory=list)  # answers to each; None if unknown
+    tokens: int = 0  # of all answers
+    seconds: float = 0.0  # of sampling and scoring
 
 
 def probe(
@@ -45,36 +45,24 @@ def probe(
         yield from take_rates(run)
         examples = list({example.key: example for example in Drawing(run).take(count)}.values())
         for temperature in temperatures:
+            result = PromptsProbed(temperature=temperature)
             sampling = replace(run.sampling, temperature=temperature)
             for start in range(0, len(examples), size):
                 if is_stopping(run):
-                    return
+                    break
                 begun = run.clock.now()
                 groups = yield from sample_and_score(run, 0, SampleRequest(
                     examples=examples[start : start + size], sampling=sampling, rows=samples,
                     first=start, origin="eval",
                 ))  # fmt: skip
-                yield PromptsProbed(
-                    temperature=temperature,
-                    keys=tuple(group.example.key for group in groups),
-                    rewards=tuple(tuple(group.totals) for group in groups),
-                    right=tuple(group.right.count(group.scores) for group in groups),
-                    tokens=sum(len(rollout.ids) for group in groups for rollout in group.rollouts),
-                    seconds=run.clock.now() - begun,
-                )  # fmt: skip
-
-
-def merged(parts: Sequence[PromptsProbed]) -> list[PromptsProbed]:
-    """One for each temperature, in the order that they were tried."""
-    result: dict[float, PromptsProbed] = {}
-    for part in parts:
-        before = result.get(part.temperature)
-        result[part.temperature] = part if before is None else replace(
-            before,
-            **{name: getattr(before, name) + getattr(part, name)
-               for name in ("keys", "rewards", "right", "tokens", "seconds")},
-        )  # fmt: skip
-    return list(result.values())
+                for group in groups:
+                    result.keys.append(group.example.key)
+                    result.rewards.append(list(group.totals))
+                    result.right.append(group.right.count(group.scores))
+                    result.tokens += sum(len(rollout.ids) for rollout in group.rollouts)
+                result.seconds += run.clock.now() - begun
+            if result.keys:
+                yield result
 
 
 def sizes_of(config: RunConfig, samples: int) -> list[int]:
@@ -82,36 +70,37 @@ def sizes_of(config: RunConfig, samples: int) -> list[int]:
     return sorted({2**n for n in range(1, 9) if 2**n <= samples} | {config.rollout.group_size})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalAt:
+class SignalAt(TypedDict):
     """What a group size would give."""
 
     group_size: int
     share: float  # of the prompts that would have a signal
-    interval: Interval
+    low: float  # its interval
+    high: float
     seconds: float  # of sampling and scoring a step
 
 
 def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[SignalAt]:
     """The share of prompts with a signal at each group size; a step has this many prompts."""
     scored = [[reward for reward in rewards if reward is not None] for rewards in probed.rewards]
-    answers = sum(map(len, probed.rewards))
+    of_an_answer = probed.seconds / sum(map(len, probed.rewards))
     result = []
     for size in sizes:
         chances = [signal_at_k(rewards, size) for rewards in scored if len(rewards) >= size]
         if chances:
+            low, high = bootstrap(chances)
             result.append(
                 SignalAt(
-                    group_size=size, share=sum(chances) / len(chances),
-                    interval=bootstrap(chances), seconds=probed.seconds / answers * prompts * size,
+                    group_size=size, share=sum(chances) / len(chances), low=low, high=high,
+                    seconds=of_an_answer * prompts * size,
                 )
             )  # fmt: skip
     return result
 
 
-def recommended(results: Sequence[SignalAt]) -> SignalAt | None:
-    """The first, so smallest, group size where enough prompts have a signal; None without one."""
-    return next((signal for signal in results if signal.share >= ENOUGH), None)
+def recommended(results: Sequence[SignalAt]) -> int | None:
+    """The smallest group size where enough prompts have a signal; None without one."""
+    return next((item["group_size"] for item in results if item["share"] >= ENOUGH), None)
 
 
 def pass_rates(probed: PromptsProbed) -> dict[str, float]:
@@ -119,34 +108,3 @@ def pass_rates(probed: PromptsProbed) -> dict[str, float]:
     answers = len(probed.rewards[0])
     counts = zip(probed.keys, probed.right, strict=True)
     return {key: count / answers for key, count in counts if count is not None}
-
-
-def to_json(probed: PromptsProbed, results: Sequence[SignalAt]) -> dict[str, Any]:
-    """The findings at one temperature as JSON values."""
-    best, answers = recommended(results), len(probed.rewards[0])
-    rates = pass_rates(probed)
-    return {
-        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
-        "tokens": probed.tokens, "seconds": probed.seconds,
-        "pass_rates": rates or None,
-        "group_sizes": [
-            {"group_size": signal.group_size, "share": signal.share, "low": signal.interval[0],
-             "high": signal.interval[1], "seconds": signal.seconds}
-            for signal in results
-        ],
-        "recommended": best.group_size if best else None,
-    }  # fmt: skip
-
-
-BINS = 10
-
-
-def histogram(rates: Sequence[float]) -> list[tuple[str, int]]:
-    """How many prompts have which pass rate; those that are always or never right apart."""
-    counts = [0] * BINS
-    for rate in rates:
-        if 0 < rate < 1:
-            counts[min(BINS - 1, int(rate * BINS))] += 1
-    rows = [("never", sum(rate == 0 for rate in rates))]
-    rows += [(f"{n * BINS} to {(n + 1) * BINS}%", count) for n, count in enumerate(counts)]
-    return [*rows, ("always", sum(rate == 1 for rate in rates))]

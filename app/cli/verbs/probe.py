@@ -1,5 +1,7 @@
 """`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
 
+from collections import Counter
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +13,6 @@ from grpo_tui.app.text.table import table_lines
 
 if TYPE_CHECKING:
     from grpo_engine.api.probe import PromptsProbed, SignalAt
-
-WIDE = 40  # cells of the longest bar
 
 
 def probe(
@@ -41,7 +41,7 @@ def probe(
 
     config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
     enter_engine(0)
-    from grpo_engine.api.probe import PromptsProbed, merged, sizes_of
+    from grpo_engine.api.probe import PromptsProbed, sizes_of
     from grpo_engine.api.probe import probe as probed
     from grpo_engine.control import Control
 
@@ -58,7 +58,7 @@ def probe(
                 show.show(event)
     show.close()
     sizes = sizes_of(config, samples)
-    reports = [report(result, sizes, config.rollout.prompts) for result in merged(results)]
+    reports = [report(result, sizes, config.rollout.prompts) for result in results]
     if as_json:
         return print_json([data for data, _ in reports])
     return typer.echo("\n".join(text for _, text in reports))
@@ -66,38 +66,41 @@ def probe(
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
     """The findings at one temperature, as data and as text."""
-    from grpo_engine.api.probe import ENOUGH, histogram, pass_rates, recommended, signals, to_json
+    from grpo_engine.api.probe import ENOUGH, pass_rates, recommended, signals
 
-    results = signals(probed, sizes, prompts)
+    results, answers, rates = (
+        signals(probed, sizes, prompts),
+        len(probed.rewards[0]),
+        pass_rates(probed),
+    )
     best = recommended(results)
-    answers = len(probed.rewards[0])
-    tried = f"{len(probed.keys)} prompts, {answers} answers each"
-    lines = [f"temperature {probed.temperature:g}: {tried}"]
-    if rates := list(pass_rates(probed).values()):
-        lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers"]
-        lines += _bars(histogram(rates))
-    lines += ["", *table_lines([_row(result, prompts) for result in results])]
-    if best is not None:
-        lines += ["", f"Use rollout.group_size {best.group_size}: the smallest tried at which "
-                  f"{share(ENOUGH)} of the prompts have a signal."]  # fmt: skip
-    else:
-        lines += ["", f"No group size tried gives {share(ENOUGH)} of the prompts a signal: use "
-                  "easier or harder prompts, another temperature, or more --samples."]  # fmt: skip
-    return to_json(probed, results), "\n".join([*lines, ""])
+    lines = [
+        f"temperature {probed.temperature:g}: {len(probed.keys)} prompts, {answers} answers each"
+    ]
+    if rates:
+        count = Counter(rates.values())
+        lines += ["", f"right: {share(fmean(rates.values()))} of the answers; "
+                  f"{count[0]} of the prompts never, {count[1]} always"]  # fmt: skip
+    lines += ["", *table_lines([_row(result, prompts) for result in results]), ""]
+    enough = f"{share(ENOUGH)} of the prompts"
+    lines.append(
+        f"Use rollout.group_size {best}: the smallest tried at which {enough} have a signal."
+        if best
+        else f"No group size tried gives {enough} a signal: use easier or harder prompts, another "
+        "temperature, or more --samples."
+    )
+    data = {
+        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
+        "tokens": probed.tokens, "seconds": probed.seconds, "pass_rates": rates or None,
+        "group_sizes": results, "recommended": best,
+    }  # fmt: skip
+    return data, "\n".join([*lines, ""])
 
 
 def _row(result: "SignalAt", prompts: int) -> dict[str, Any]:
-    low, high = map(share, result.interval)
+    low, high = share(result["low"]), share(result["high"])
     return {
-        "group size": result.group_size,
-        "prompts with a signal": f"{share(result.share)} ({low} to {high})",
-        f"a step of {prompts} prompts, sampled and scored": f"{result.seconds:.1f} s",
+        "group size": result["group_size"],
+        "prompts with a signal": f"{share(result['share'])} ({low} to {high})",
+        f"a step of {prompts} prompts, sampled and scored": f"{result['seconds']:.1f} s",
     }
-
-
-def _bars(rows: list[tuple[str, int]]) -> list[str]:
-    largest = max(count for _, count in rows)
-    return [
-        f"{label:>12}  {'█' * round(WIDE * count / largest)}{' ' if count else ''}{count}"
-        for label, count in rows
-    ]

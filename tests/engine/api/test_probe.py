@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.api.probe import PromptsProbed, merged, probe, recommended, signals
+from grpo_engine.api.probe import PromptsProbed, probe, recommended, signals
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import signal_at_k
@@ -31,29 +31,27 @@ def test_scores_that_differ_by_rounding_give_no_signal() -> None:
     assert signal_at_k([1, 0, 1, 0], 2) == pytest.approx(4 / 6)
 
 
-def probed(*rewards: tuple[float | None, ...]) -> PromptsProbed:
+def probed(*rewards: list[float | None]) -> PromptsProbed:
     return PromptsProbed(
-        temperature=1.0, keys=tuple(map(str, range(len(rewards)))), rewards=rewards,
-        right=(None,) * len(rewards), tokens=0, seconds=8.0,
+        temperature=1.0, keys=list(map(str, range(len(rewards)))), rewards=list(rewards),
+        right=[None] * len(rewards), seconds=8.0,
     )  # fmt: skip
 
 
 def test_the_smallest_group_with_enough_signal_is_recommended() -> None:
-    found = signals(probed((1, 0, 0, 0), (1, 1, 0, 0)), [2, 3, 4, 8], prompts=16)
+    found = signals(probed([1, 0, 0, 0], [1, 1, 0, 0]), [2, 3, 4, 8], prompts=16)
     # pairs of one right in four: 3/6; of two in four: 4/6. Threes: 3/4 and 1. Fours: 1 and 1
-    assert [one.group_size for one in found] == [2, 3, 4]  # not more than there are answers
-    assert [one.share for one in found] == pytest.approx([7 / 12, 7 / 8, 1])
+    assert [one["group_size"] for one in found] == [2, 3, 4]  # not more than there are answers
+    assert [one["share"] for one in found] == pytest.approx([7 / 12, 7 / 8, 1])
     # 8 s for 8 answers, so a step of 16 prompts takes 16 s times the group size
-    assert [one.seconds for one in found] == [32, 48, 64]
-    best = recommended(found)
-    assert best is not None
-    assert best.group_size == 3
-    assert recommended(signals(probed((1, 1, 1, 1)), [2, 4], prompts=1)) is None
+    assert [one["seconds"] for one in found] == [32, 48, 64]
+    assert recommended(found) == 3
+    assert recommended(signals(probed([1, 1, 1, 1]), [2, 4], prompts=1)) is None
 
 
 def test_answers_without_a_score_are_left_out() -> None:
-    (one,) = signals(probed((1, None, 0, None), (None, None, None, 1)), [2], prompts=1)
-    assert one.share == 1
+    (one,) = signals(probed([1, None, 0, None], [None, None, None, 1]), [2], prompts=1)
+    assert one["share"] == 1
 
 
 def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) -> None:
@@ -62,7 +60,7 @@ def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) 
         config, Control(), folder=tmp_path / "probe", prompts=3, samples=4,
         temperatures=[0.5, 1.0],
     )  # fmt: skip
-    found = merged([event for event in events if isinstance(event, PromptsProbed)])
+    found = [event for event in events if isinstance(event, PromptsProbed)]
     assert [one.temperature for one in found] == [0.5, 1.0]
     trained = [
         e.group.example_key for e in events_of(config, tmp_path / "run")
@@ -88,7 +86,7 @@ def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: 
     events = probe(
         config, Control(), folder=tmp_path / "probe", prompts=64, samples=16, temperatures=[1.0]
     )
-    (found,) = merged([event for event in events if isinstance(event, PromptsProbed)])
+    (found,) = [event for event in events if isinstance(event, PromptsProbed)]
     (expected,) = signals(found, [size], prompts=16)
     groups = [
         e.group for e in events_of(config, tmp_path / "run")
@@ -96,7 +94,6 @@ def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: 
     ]  # fmt: skip
     assert len(groups) == 64
     share = sum(not group.no_signal for group in groups) / 64
-    low, high = expected.interval
     # each prompt is tried once more: 1.96 standard errors of 64 draws beside the interval
-    chance = 1.96 * (expected.share * (1 - expected.share) / 64) ** 0.5
-    assert low - chance <= share <= high + chance
+    chance = 1.96 * (expected["share"] * (1 - expected["share"]) / 64) ** 0.5
+    assert expected["low"] - chance <= share <= expected["high"] + chance
