@@ -1,6 +1,6 @@
 """The functions that start, continue and judge runs from Python."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +135,11 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
 def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> UserObjects:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
-    def required(
-        role: str, required_names: Iterable[str], objects: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        objects_by_name = {}
+    def required(role: str, required_names: Collection[str], objects: Mapping[str, Any]) -> Any:
         for name in required_names:
             if name not in objects:
                 names.refuse_missing(name, role)
-            elif name.startswith(names.IN_PROCESS):
-                objects_by_name[name] = objects[name]
-        return objects_by_name
+        return {name: item for name, item in objects.items() if name in required_names}
 
     task, environments = config.task, {**before.environments, **new.environments}
     source = before.task if new.task is None else new.task

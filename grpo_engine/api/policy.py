@@ -19,6 +19,8 @@ from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Example, Task, user_message
 
+Prompt = str | Iterable[Mapping[str, Any]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPolicy:
@@ -29,23 +31,13 @@ class LoadedPolicy:
     config: RunConfig
     chat: bool
 
-    def generate(
-        self, prompt: str | Iterable[Mapping[str, Any]], *, max_new_tokens: int | None = None,
-        temperature: float = 0.0, seed: int = 0,
-    ) -> str:  # fmt: skip
-        """Answer a prompt: text, or chat messages; greedily at temperature 0."""
-        return self.sample(
-            prompt, 1, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
-        )[0]
+    def generate(self, prompt: Prompt, *, temperature: float = 0.0, **options: Any) -> str:
+        """Answer a prompt, greedily at temperature 0; options are those of `answers`."""
+        return self.sample(prompt, 1, temperature=temperature, **options)[0]
 
-    def sample(
-        self, prompt: str | Iterable[Mapping[str, Any]], count: int, *,
-        max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
-    ) -> list[str]:  # fmt: skip
-        """Answer a prompt several times, at the run's temperature."""
-        answers = self.answers(
-            prompt, count, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
-        )
+    def sample(self, prompt: Prompt, count: int, **options: Any) -> list[str]:
+        """Answer a prompt several times; options are those of `answers`."""
+        answers = self.answers(prompt, count, **options)
         while True:
             try:
                 next(answers)
@@ -53,11 +45,14 @@ class LoadedPolicy:
                 return [rollout.text for rollout in end.value]
 
     def answers(
-        self, prompt: str | Iterable[Mapping[str, Any]], count: int = 1, *,
+        self, prompt: Prompt, count: int = 1, *,
         max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
         control: Control | None = None,
     ) -> Generator[str, None, list[Rollout]]:  # fmt: skip
-        """Answer a prompt, yield the text as it grows, and return the answers with their tokens."""
+        """Answer a prompt, yield the text as it grows, and return the answers with their tokens.
+
+        A prompt is a text or chat messages; the temperature is the run's if it is not given.
+        """
         enter()
         if not isinstance(prompt, str):
             prompt = tuple(dict(message) for message in prompt)

@@ -4,7 +4,7 @@ import functools
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from grpo_engine import names
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.parse import assign, build, merge, read_yaml
-from grpo_engine.config.recipes import Recipe, changes, path_of, recipe
+from grpo_engine.config.recipes import MEANINGS, Recipe, changes, path_of, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
@@ -108,52 +108,32 @@ def _tree(config: Settings) -> tuple[dict[str, Any], str]:
 
 def _name_objects(tree: dict[str, Any]) -> UserObjects:
     """Replace objects in the tree by names; return those that only this process has."""
-    section = tree.get("rewards")
-    functions: dict[str, Callable[..., Any]] = {}
-    if isinstance(section, dict) and isinstance(section.get("functions"), list | tuple):
-        section["functions"] = [
-            name_object(item, functions) if callable(item) else item
-            for item in section["functions"]
-        ]
+    rewards, functions, environments = (dict[str, Any]() for _ in range(3))
+    for name, settings, objects in (
+        ("rewards", ("functions",), rewards), ("algorithm", MEANINGS["function"], functions),
+        ("task", ("tools", "environment"), environments),
+    ):  # fmt: skip
+        section = tree.get(name)
+        if isinstance(section, dict):  # anything else is refused
+            section |= {
+                setting: _named(section[setting], objects)
+                for setting in settings if setting in section
+            }  # fmt: skip
     return UserObjects(
-        task=_name_task(tree),
-        rewards=functions,
-        environments=_name_environments(tree),
-        functions=_name_choices(tree),
+        task=_name_task(tree), rewards=rewards, functions=functions, environments=environments
     )
 
 
-def _name_choices(tree: dict[str, Any]) -> dict[str, Any]:
-    """Replace functions for choices of the recipe in the tree by names."""
-    section, objects = tree.get("algorithm"), dict[str, Any]()
-    if not isinstance(section, dict):
-        return objects
-    for choice, value in dict(section).items():
-        is_local = isinstance(value, Custom) and value.startswith(names.IN_PROCESS)
-        function = value.function if is_local else value
-        if callable(function):
-            section[choice] = name_object(function, objects)
-    return objects
-
-
-def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:
-    """Replace tools and environments in the tree by names, as rewards."""
-    section, objects = tree.get("task"), dict[str, Any]()
-    if not isinstance(section, dict):
-        return objects
-
-    def named(item: Any) -> Any:
-        return item if isinstance(item, str) else name_object(item, objects)
-
-    if (tools := section.get("tools")) is not None:
-        tools = [tools] if isinstance(tools, str) or callable(tools) else tools
-        section["tools"] = list(map(named, tools))
-    environment = section.get("environment")
-    if isinstance(environment, Mapping):
-        section["environment"] = {name: named(item) for name, item in environment.items()}
-    elif environment is not None:
-        section["environment"] = named(environment)
-    return objects
+def _named(value: Any, objects: dict[str, Any]) -> Any:
+    """A setting's value with names for the objects in it."""
+    if isinstance(value, Custom) and value.startswith(names.IN_PROCESS):
+        value = value.function
+    if isinstance(value, Mapping):
+        return {name: _named(item, objects) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(item, objects) for item in value]
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else name_object(value, objects)
 
 
 def _name_task(tree: dict[str, Any]) -> Any:
