@@ -5,13 +5,15 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from grpo_engine.events import CUT
 from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.values import GroupView, RolloutView
 
-Order = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
+Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
+BY_ONE_ANSWER = ("surprise", "reward", "worst")  # groups are ordered by their furthest answer
 
 TOKENS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
@@ -26,21 +28,20 @@ ENDINGS = {
 def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
     """The groups of a step by descending measure, then as they were drawn."""
 
-    def position(group: GroupView) -> tuple[float, int]:
-        value = measure_of(group, by)
-        return math.inf if value is None else -value, group.index
+    def position(group: GroupView) -> tuple[float, float, int]:
+        values = list(_measures(group, by).values()) or [-math.inf]
+        largest = max(values) if by in BY_ONE_ANSWER else 0.0
+        return -largest, -fmean(values), group.index
 
     return tuple(sorted(groups, key=position))
 
 
 def measure_of(group: GroupView, by: Order) -> float | None:
     """What groups are ordered by; None if it is not known."""
-    if by == "reward":
-        return group.reward_mean
     values = _measures(group, by).values()
     if not values:
         return None
-    return max(values) if by == "surprise" else sum(values) / len(values)
+    return max(values) if by in BY_ONE_ANSWER else fmean(values)
 
 
 def furthest(group: GroupView, by: Order) -> int:
@@ -51,10 +52,15 @@ def furthest(group: GroupView, by: Order) -> int:
 
 def _measures(group: GroupView, by: Order) -> dict[int, float]:
     """The measure of each answer that has one, by position; none in the order of the prompts."""
-    name = {"surprise": "advantage", "length": "tokens", "clip": "clip_fraction"}.get(by, by)
-    values = [getattr(answer, name, None) for answer in group.rollouts]
+    names = {
+        "surprise": "advantage",
+        "worst": "reward",
+        "length": "tokens",
+        "clip": "clip_fraction",
+    }
+    values = [getattr(answer, names.get(by, by), None) for answer in group.rollouts]
     return {
-        index: abs(value) if by == "surprise" else value
+        index: abs(value) if by == "surprise" else -value if by == "worst" else value
         for index, value in enumerate(values)
         if value is not None
     }

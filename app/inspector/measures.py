@@ -22,12 +22,8 @@ HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # of a token that is pushed at all
 
-Measure = Literal["clipped", "kl", "probability"]
-MEASURES: dict[Measure, str] = {
-    "clipped": "clipped token",
-    "kl": "highest KL",
-    "probability": "lowest probability",
-}
+Measure = Literal["clipped", "kl"]
+MEASURES: dict[Measure, str] = {"clipped": "clipped token", "kl": "highest KL"}
 
 OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "push": attrgetter("gradient"),
@@ -36,7 +32,7 @@ OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "clipped": lambda token: None if token.side == "free" else token.ratio,
 }
 Values = tuple[float | None, ...]
-Cursor = tuple[int, int, int]  # group, answer and token
+Cursor = tuple[int, ...]  # step, group, answer and token, or the first of them
 
 
 def newest(row: TokenRow) -> Sequence[float]:
@@ -57,8 +53,6 @@ def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[Token
             values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
         case "entropy":
             values = row.entropy
-        case "probability":
-            values = [math.exp(min(0.0, logprob)) for logprob in row.old or row.sampler]
         case _:
             values = [OF_LOSS[measure](token) for token in tokens]
     replies = row.replies
@@ -82,64 +76,26 @@ def shades(mode: HeatMode, answers: Sequence[Values]) -> tuple[Values, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Highlight:
-    """A token with its measured value; `rank` orders the highlights of a step."""
+    """A token with its measured value."""
 
     cursor: Cursor
     value: float
-    rank: float
 
 
 def highlights_of(
-    measure: Measure, group: int, rows: Sequence[TokenRow], losses: Sequence[Sequence[TokenLoss]]
+    measure: Measure, group: Cursor, rows: Sequence[TokenRow], losses: Sequence[Sequence[TokenLoss]]
 ) -> list[Highlight]:
-    """Every clipped token of a group, or the token of each answer with the extreme value.
-
-    `losses` are those of the last pass for each row, empty where there are none.
-    """
-    result: list[Highlight] = []
-    for row, tokens in zip(rows, losses or ((),) * len(rows), strict=True):
-        candidates = [
-            Highlight((group, row.index, index), value, _rank(measure, value))
-            for index, value in enumerate(values_of(measure, row, tokens))
-            if value is not None
-        ]
-        if measure != "clipped":
-            candidates = sorted(candidates, key=lambda item: item.rank)[:1]
-        result += candidates
-    return result
+    """The tokens of a group that have a measure; `losses` are of the last pass."""
+    return [
+        Highlight((*group, row.index, index), value)
+        for row, tokens in zip(rows, losses, strict=True)
+        for index, value in enumerate(values_of(measure, row, tokens))
+        if value is not None
+    ]
 
 
-def _rank(measure: Measure, value: float) -> float:
-    return {"clipped": 0.0, "probability": value}.get(measure, -abs(value))
-
-
-def in_order(highlights: Sequence[Highlight], groups: Sequence[int]) -> tuple[Highlight, ...]:
-    """The highlights of a step: by their value, clipped tokens as the `groups` are listed."""
-    return tuple(sorted(highlights, key=lambda item: (item.rank, _listed(item.cursor, groups))))
-
-
-def _listed(cursor: Cursor, groups: Sequence[int]) -> Cursor:
-    group, answer, token = cursor
-    return groups.index(group) if group in groups else 0, answer, token
-
-
-def next_highlight(
-    measure: Measure,
-    highlights: Sequence[Highlight],
-    groups: Sequence[int],
-    cursor: Cursor,
-    by: int,
-) -> int | None:
-    """The index of the next highlight after a cursor, or the one before; None beyond the ends.
-
-    From a token that is none, all but `clipped` begin with the first.
-    """
-    cursors = [item.cursor for item in highlights]
-    if cursor in cursors:
-        index = cursors.index(cursor) + by
-    elif measure != "clipped":
-        index = 0 if by > 0 else len(cursors) - 1
-    else:
-        before = sum(_listed(other, groups) < _listed(cursor, groups) for other in cursors)
-        index = before if by > 0 else before - 1
-    return index if 0 <= index < len(cursors) else None
+def next_highlight(highlights: Sequence[Highlight], cursor: Cursor, by: int) -> Highlight | None:
+    """The next highlight in the order of tokens, or the one before; None beyond the ends."""
+    if by > 0:
+        return next((item for item in highlights if item.cursor > cursor), None)
+    return next((item for item in reversed(highlights) if item.cursor < cursor), None)

@@ -96,15 +96,14 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
 
 def test_no_moment_is_a_token_of_the_environment() -> None:
     row = row_of(groups()[0], 0)
-    row = replace(row, old=tuple(-9.0 if p in row.replies else -0.1 for p in range(14)))
     terms = [
         term(ratio=5.0, side="high", kl=9.0, contribution=9.0) if place in row.replies
         else term(ratio=1.1, kl=0.1, contribution=0.1)
         for place in range(14)
     ]  # fmt: skip
     for measure in MEASURES:
-        found = highlights_of(measure, 0, [row], [terms])
-        assert {moment.cursor[2] for moment in found} <= set(row.own), measure
+        found = highlights_of(measure, (1, 0), [row], [terms])
+        assert {moment.cursor[-1] for moment in found} <= set(row.own), measure
         assert (measure == "clipped") == (not found)
 
 

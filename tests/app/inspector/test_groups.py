@@ -67,10 +67,10 @@ def test_a_group_surprises_by_its_strongest_push() -> None:
 
 
 def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
-    one = group(0, rollout(0, tokens=2, kl=0.1, clip_fraction=0.5), rollout(1, tokens=4, kl=0.3,
-                clip_fraction=None), mean=None)  # fmt: skip
-    two = group(1, rollout(0, tokens=9, kl=0.15, clip_fraction=0.4, advantage=0.1), mean=-5.0)
-    three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0), mean=0.5)
+    one = group(0, rollout(0, tokens=2, kl=0.1, clip_fraction=0.5, reward=None),
+                rollout(1, tokens=4, kl=0.3, clip_fraction=None, reward=None))  # fmt: skip
+    two = group(1, rollout(0, tokens=9, kl=0.15, clip_fraction=0.4, advantage=0.1, reward=-5.0))
+    three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0, reward=0.5))
     every = [three, two, one]
 
     def order(key: Order) -> list[int]:
@@ -81,6 +81,7 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     assert order("kl") == [0, 1, 2]
     assert order("clip") == [0, 1, 2]
     assert order("reward") == [2, 1, 0]
+    assert order("worst") == [1, 2, 0]
     assert order("surprise") == [0, 1, 2]
     assert order("prompt") == [0, 1, 2]
     low = group(3, rollout(0, kl=-1.0, clip_fraction=-1.0, tokens=-1, advantage=0.0))
@@ -94,8 +95,8 @@ def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_b
         rollout(1, advantage=1.0, reward=1.0, tokens=9, kl=0.1, clip_fraction=0.5),
         rollout(2, advantage=None, reward=None, tokens=9, kl=0.3, clip_fraction=0.0),
     )
-    sorts: tuple[Order, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
-    assert [furthest(three, key) for key in sorts] == [0, 0, 1, 1, 2, 0]
+    sorts: tuple[Order, ...] = ("prompt", "surprise", "reward", "worst", "length", "kl", "clip")
+    assert [furthest(three, key) for key in sorts] == [0, 0, 1, 0, 1, 2, 0]
 
 
 def test_a_prompts_visits_are_those_that_were_sampled_alike() -> None:

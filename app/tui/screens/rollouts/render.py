@@ -491,13 +491,14 @@ def clipped_text(answer: Answer, recipe: Recipe) -> str:
 
 def heat_notes(view: View) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
-    none = "" if view.shades(view.answer_at) else "no "
+    none = "no " if view.loaded and not view.shades(view.answer_at) else ""
     heat = f"heat: {none}{HEAT_NAMES[view.mode]}"
     if view.highlight is None:
         return [heat]
-    value = "" if view.measure == "clipped" else f" {short(view.highlight.value, 3)},"
-    index, count = (view.highlights or ()).index(view.highlight), len(view.highlights or ())
-    note = f"{MEASURES[view.measure]}{value} {index + 1} of {count} in the step"
+    value = short(view.highlight.value, 3)
+    if view.measure == "clipped":
+        value = f"{view.highlights.index(view.highlight) + 1} of {len(view.highlights)}"
+    note = f"{MEASURES[view.measure]} {value} in the step"
     return [f"{note} · {heat}", note]
 
 

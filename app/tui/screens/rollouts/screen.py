@@ -15,13 +15,11 @@ from textual.reactive import reactive
 from grpo_engine.events import Origin
 from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.inspector.groups import Order, letter, ordered
+from grpo_tui.app.inspector.groups import Order, letter
 from grpo_tui.app.inspector.measures import (
     MEASURES,
     Cursor,
-    Highlight,
     Measure,
-    in_order,
     next_highlight,
 )
 from grpo_tui.app.text.numbers import clamped
@@ -33,11 +31,11 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
-    ONCE,
     ORIGINS,
     Search,
     StepGroups,
     View,
+    beside,
     load_group,
     load_highlights,
     load_step,
@@ -49,8 +47,9 @@ from grpo_tui.experiments.values import GroupView
 
 ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
-    "surprise": ("s", "surprise", "the strongest push, at the least likely token", "probability"),
-    "reward": ("r", "reward", "the best", None),
+    "surprise": ("s", "surprise", "the strongest push", None),
+    "reward": ("r", "reward", "the best answer", None),
+    "worst": ("w", "worst", "the answer with the lowest reward", None),
     "length": ("l", "length", "the longest", None),
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
@@ -58,7 +57,6 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
 NEED_ANSWERS = frozenset(
     {"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "switch('diff')"}
 )
-START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 
@@ -270,8 +268,8 @@ class RolloutsScreen(WorkbenchScreen):
              "The same prompt at a later step", "[ ]"),
         hidden("left_square_bracket", "visit(-1)", "same prompt, earlier", "rollouts.visit_before",
                "The same prompt at an earlier step"),
-        hidden("at", "visit_at", "step of this prompt", "rollouts.visit_at",
-               "The same prompt at a step that you type, or -50 for 50 steps earlier"),
+        hidden("at", "step_at", "step", "rollouts.visit_at",
+               "Go to a step that you type, or with -50 to 50 steps earlier"),
         bind("d", "switch('diff')", "diff", "rollouts.diff",
              "Show the words that changed since this prompt was last sampled"),
         *step_keys("step", "Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
@@ -373,7 +371,7 @@ class RolloutsScreen(WorkbenchScreen):
             groups = await self.ask(read, "step")
             self._loading = None
             if step is not None and groups.step != step:
-                self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
+                self.notify(f"Step {step} has no recorded answers; this is step {groups.step}.")
             view = self.view
             if source is not current:
                 view = view.cleared()
@@ -446,9 +444,20 @@ class RolloutsScreen(WorkbenchScreen):
         if step is None or not step.steps:
             return
         current = step.step if self._loading is None else self._loading
-        target = step.step_beside(current, by)
+        target = beside(step.steps, current, by)
         self._following = target == step.steps[-1] and step.origin == "train"
         self._load(None, target, step.origin)
+
+    def action_step_at(self) -> None:
+        """Ask for a step to go to."""
+        at, step = self.view.cursor[0], self.view.step
+
+        def go(typed: int) -> None:
+            self._following = False
+            self._load(None, max(1, typed), step.origin if step else "train")
+
+        hint = "A step, or -50 for 50 steps earlier."
+        self.ask_number("step", hint, lambda text: int(text) + at * (text[0] in "+-"), go)
 
     def action_origin(self) -> None:
         """Switch between training, pinned and held-out prompts."""
@@ -464,95 +473,47 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit(self, by: int) -> None:
         """Go to the same prompt at another step."""
-        group, visit = self.view.group, self.view.visit(by)
-        if visit is not None:
-            self._visit(visit.step, visit.origin, visit.index)
-        elif group is not None and self.view.visit(-by) is not None:
-            when = "before" if by < 0 else "after"
-            self.notify(f"This prompt was not sampled {when} step {group.step}.")
+        if visit := self.view.visit(by):
+            self._following = False
+            self._load(None, visit.step, visit.origin, (visit.index, self.view.answer_at))
         else:
-            self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
-
-    def _visit(self, step: int, origin: Origin, index: int) -> None:
-        self._following = False
-        self._load(None, step, origin, (index, self.view.answer_at))
-
-    def action_visit_at(self) -> None:
-        """Ask for a step, and go to the same prompt there."""
-        hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
-                "a prompt that was sampled once, a pinned one.")  # fmt: skip
-        at = self.view.group.step if self.view.group else 0
-        self.ask_number(
-            "this prompt at another step", hint,
-            lambda text: int(text) + at * text.startswith(("+", "-")), self._visit_at,
-        )  # fmt: skip
-
-    def _visit_at(self, at: int) -> None:
-        group = self.view.group
-        if group is None:
-            return
-        visit = self.view.visit_near(at)
-        if isinstance(visit, str):
-            self.notify(visit)
-            return
-        step, origin, _ = visit
-        if origin != group.origin:
-            self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
-        elif step != at:
-            self.notify(f"The nearest step with this prompt is {step}.")
-        self._visit(*visit)
+            when = "earlier" if by < 0 else "later"
+            self.notify(
+                f"This prompt has no {when} answers; t shows prompts sampled at many steps."
+            )
 
     # -- clipped tokens, and the furthest by a sort ----------------------------------------
 
-    def _go_to_first(self, step: StepGroups, measure: Measure) -> None:
-        self._move(replace(self.view, measure=measure, highlights=None))
-        self._go_to_highlight(step, 1, START)
-
     def action_highlight(self, by: int) -> None:
-        """Go to the next clipped token of the step, or to the first of the next step with any."""
-        view = self.view
-        if view.step is not None:
-            if view.measure != "clipped":  # those of a sort
-                view = replace(view, measure="clipped", highlights=None)
-            self._move(view)
-            self._go_to_highlight(view.step, by, view.cursor)
+        """Go to the next clipped token of this step or of a later one, or to the one before."""
+        if self.view.step is not None:
+            self._go_to_highlight(self.view.step, "clipped", by, self.view.cursor)
 
     @work(exclusive=True, group="highlight")
-    async def _go_to_highlight(self, step: StepGroups, by: int, cursor: Cursor) -> None:
-        measure, highlights = self.view.measure, self.view.highlights
+    async def _go_to_highlight(
+        self, step: StepGroups, measure: Measure, by: int, cursor: Cursor
+    ) -> None:
+        self._move(self.view)
+        highlights = self.view.highlights if self.view.measure == measure else ()
+        highlight, distance = next_highlight(highlights, cursor, by), by if highlights else 0
         with reporting(self):
-            if highlights is None:
-                highlights = await self._highlights(step)
-            groups = [group.index for group in self.view.groups]
-            index = next_highlight(measure, highlights, groups, cursor, by)
-            if index is None:  # the run may have recorded more steps meanwhile
-                read = partial(load_step, run=step.run, step=step.step, origin=step.origin)
-                step = await self.ask(read, "step")
-            while index is None and (beside := step.step_beside(step.step, by)) != step.step:
-                read = partial(load_step, run=step.run, step=beside, origin=step.origin)
-                step = await self.ask(read, "step")
-                highlights = await self._highlights(step)
-                index = (0 if by > 0 else len(highlights) - 1) if highlights else None
-            if index is None:
-                self.notify(self._no_highlight(step, by))
-                return
+            while highlight is None:
+                last = step.step
+                read = partial(load_highlights, step=step, measure=measure, by=distance)
+                step, highlights = await self.ask(read, "highlights")
+                if distance and step.step == last:
+                    self.notify(self._no_highlight(MEASURES[measure], by))
+                    return
+                highlight, distance = next_highlight(highlights, cursor, by), by
             view = self.view if self.view.step is step else self.view.with_step(step)
-            self._move(replace(view, highlights=highlights).at_highlight(highlights[index]))
+            view = replace(view, measure=measure, highlights=highlights)
+            self._move(view.at_highlight(highlight))
 
-    def _no_highlight(self, step: StepGroups, by: int) -> str:
-        name, detail = MEASURES[self.view.measure], self.view.loaded
-        if step.origin != "train":
-            return f"There is a {name} only in training prompts (t)."
+    def _no_highlight(self, name: str, by: int) -> str:
+        detail = self.view.loaded
         if detail is not None and detail.missing and not self.view.highlights:
             return f"No {name}: {detail.missing}."
-        where, back = ("later", "F goes back") if by > 0 else ("earlier", "f goes on")
-        return f"No {where} {name} in this run; {back}."
-
-    async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
-        read = partial(load_highlights, step=step, measure=self.view.measure)
-        highlights = await self.ask(read, "highlights")
-        groups = ordered(step.groups, self.view.order)
-        return in_order(highlights, [group.index for group in groups])
+        return f"No {'later' if by > 0 else 'earlier'} {name} in this run."
 
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
@@ -564,8 +525,9 @@ class RolloutsScreen(WorkbenchScreen):
     def _sort(self, order: Order | None) -> None:
         if order is not None and (step := self.view.step) is not None:
             self.view = self.view.ordered_by(order)
-            if measure := ORDERS[order][-1]:
-                self._go_to_first(step, measure)
+            if measure := ORDERS[order][-1]:  # its first in the answer, or in the step
+                parts = 3 if measure == "clipped" else 1
+                self._go_to_highlight(step, measure, 1, self.view.cursor[:parts])
 
     # -- what leaves the screen -------------------------------------------------------------
 

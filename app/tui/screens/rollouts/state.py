@@ -3,11 +3,14 @@
 Functions with a reader run in the reader thread, which also computes the losses.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import nlargest
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
-ONCE = "This prompt was sampled at no other step"
 NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
 MAX_HITS = 50
@@ -83,10 +85,10 @@ class StepGroups:
         tokens = sum(r.tokens for r in rollouts if r.finish != left_out)
         return UpdateTotals(rows=len(rollouts), tokens=tokens)
 
-    def step_beside(self, step: int, by: int) -> int:
-        """The step with groups that is `by` steps from another; the first or last at the ends."""
-        index = self.steps.index(step) if step in self.steps else 0
-        return self.steps[clamped(index + by, len(self.steps))] if self.steps else step
+
+def beside(steps: Sequence[int], step: float, by: int = 0) -> int:
+    """The step that is `by` steps from another, or from the last one before it."""
+    return steps[clamped(bisect_right(steps, step) - 1 + by, len(steps))] if steps else 0
 
 
 Losses = tuple[Sequence[TokenLoss], ...]
@@ -168,14 +170,17 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
 
 
 def load_step(
-    reader: "StoreReader", run: RunInfo | int, step: int | None, origin: Origin = "train"
+    reader: "StoreReader",
+    run: RunInfo | int,
+    step: int | None,
+    origin: Origin = "train",
+    by: int = 0,
 ) -> StepGroups:
-    """Read a step's groups: of the newest step that has any, by default and for a later one."""
+    """Read the groups of a step, or of the step `by` steps from it; by default of the newest."""
     run = run_info(reader, run) if isinstance(run, int) else run
     steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
     steps = steps_of[origin]
-    newest = steps[-1] if steps else 0
-    step = newest if step is None else min(step, newest)
+    step = beside(steps, math.inf if step is None else step, by)
     groups = reader.groups(run.key, step, origin) if steps else ()
     # a resumed run may have had another file of its functions
     run = replace(run, recipe=evaluable(run.recipe, reader.functions(run.key, max(1, step))))
@@ -284,19 +289,25 @@ def split(text: str, row: TokenRow) -> tuple[str, ...]:
 
 
 def load_highlights(
-    reader: "StoreReader", step: StepGroups, measure: Measure
-) -> tuple[Highlight, ...]:
-    """The highlights of a step's groups, by the numbers of the last pass."""
+    reader: "StoreReader", step: StepGroups, measure: Measure, by: int = 0
+) -> tuple[StepGroups, tuple[Highlight, ...]]:
+    """The clipped tokens of a step, or the one of the highest KL, by the last pass.
+
+    The step is this one, or the one `by` steps from it.
+    """
     result: list[Highlight] = []
+    if by:
+        step = load_step(reader, step.run, step.step, step.origin, by)
     for group in step.groups:
         clipped = any(rollout.clip_fraction != 0 for rollout in group.rollouts)
         if measure == "clipped" and step.run.recipe.trust == "clip" and not clipped:
             continue
         tokens, losses, _ = load_losses(reader, step, group, last=True)
-        if tokens is not None:
-            last = losses[-1] if losses else ()
-            result += highlights_of(measure, group.index, tokens.rows, last)
-    return tuple(result)
+        if tokens is not None and losses:
+            result += highlights_of(measure, (step.step, group.index), tokens.rows, losses[-1])
+    if measure == "kl":
+        result = nlargest(1, result, attrgetter("value"))
+    return step, tuple(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +350,7 @@ class View:
     search: Search | None = None
     hit: int = 0
     measure: Measure = "clipped"
-    highlights: tuple[Highlight, ...] | None = None  # of the step, in their order
+    highlights: tuple[Highlight, ...] = ()  # of the step
 
     @property
     def hits(self) -> tuple[SearchHit, ...]:
@@ -405,19 +416,6 @@ class View:
         index = next((i for i, visit in enumerate(same) if group and visit.key == group.key), -1)
         return same[index + by] if 0 <= index + by < len(same) else None
 
-    def visit_near(self, at: int) -> tuple[int, Origin, int] | str:
-        """Step, origin and index of this prompt's visit nearest to a step, or why there is none.
-
-        A prompt without another visit leads to pinned ones.
-        """
-        step, group = self.step, self.group
-        if step is None or group is None:
-            return NO_GROUPS
-        targets = [(v.step, v.origin, v.index) for v in self.visits if v.step != step.step]
-        if not targets and step.origin != "pinned":
-            targets = [(pinned, "pinned", 0) for pinned in step.steps_of["pinned"]]
-        return min(targets, key=lambda visit: abs(visit[0] - at), default=f"{ONCE}.")
-
     def changes(self) -> tuple[Change, ...]:
         """The words that changed since the same answer at the previous visit."""
         earlier, rollout = self.earlier, self.rollout
@@ -428,15 +426,16 @@ class View:
 
     @property
     def cursor(self) -> Cursor:
-        """Group and answer by their index, and token."""
+        """Step, group and answer by their index, and token."""
         group, rollout = self.group, self.rollout
-        return group.index if group else 0, rollout.index if rollout else 0, self.token
+        step, index = self.step.step if self.step else 0, group.index if group else 0
+        return step, index, rollout.index if rollout else 0, self.token
 
     @property
     def highlight(self) -> Highlight | None:
-        """The highlight under the cursor, if those of the step are loaded."""
+        """The highlight under the cursor."""
         cursor = self.cursor
-        return next((item for item in self.highlights or () if item.cursor == cursor), None)
+        return next((item for item in self.highlights if item.cursor == cursor), None)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -447,7 +446,7 @@ class View:
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
         view = replace(self, step=step, group_at=clamped(self.group_at, len(step.groups)), token=0,
-                       highlights=None)  # fmt: skip
+                       highlights=())  # fmt: skip
         return view.move_answer(0)  # a held-out problem may have one answer
 
     def with_detail(self, detail: GroupDetail) -> "View":
@@ -502,7 +501,7 @@ class View:
 
     def at_highlight(self, highlight: Highlight) -> "View":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
-        group, answer, token = highlight.cursor
+        _, group, answer, token = highlight.cursor
         return replace(self.at_answer(group, answer), token=token)
 
     def next_mode(self) -> "View":
@@ -514,7 +513,7 @@ class View:
 
         In the order of the prompts nothing is furthest, and the cursor stays on its group.
         """
-        group, view = self.group, replace(self, order=order, highlights=None)
+        group, view = self.group, replace(self, order=order)
         if group is None:
             return view
         if order == "prompt":

@@ -147,7 +147,7 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
          for token, (new, ref) in enumerate(zip(row.passes[-1], row.reference, strict=True))),
         key=lambda found: found[0],
     )  # fmt: skip
-    assert f"highest KL {short(furthest, 3)}, 1 of" in text
+    assert f"highest KL {short(furthest, 3)} in the step" in text
     assert f"answer {'abcd'[row.index]} of" in text
     assert f"← token {token + 1} of" in text
 
@@ -227,7 +227,7 @@ QUESTIONS: tuple[tuple[str, Way, tuple[Answer, ...]], ...] = (
     ("which token was clipped, on which side", ("4", "f"), (says_which_token_was_clipped,)),
     ("how far from the reference, and where", ("4", "s", "k"),
      (says_where_it_is_furthest_from_the_reference,)),
-    ("this prompt 50 steps ago", ("4", "@", "type -50", "enter"),
+    ("this prompt 50 steps ago", ("4", "t", "@", "type -50", "enter"),
      (says_what_the_model_answered_before,)),
     ("what differs between two runs", ("/", "type compare brave", "enter"), (says_what_differs,)),
     ("which is better, and how sure", ("/", "type sweep", "enter"), (says_which_is_better,)),

@@ -93,7 +93,9 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         screen = await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
         seen = [screen.view.group]
         await pilot.press("left_square_bracket")
-        assert app.said[-1].text == "This prompt was not sampled before step 2."
+        assert app.said[-1].text == (
+            "This prompt has no earlier answers; t shows prompts sampled at many steps."
+        )
         for _ in range(2):
             await pilot.press("right_square_bracket")
             await settled(pilot, screen)
@@ -119,7 +121,7 @@ async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path)
         await app.forward(RolloutOpened(run, newest + 1, "train", 0, 0))
         await until(app, lambda: bool(app.said))
         assert app.said[-1].text == (
-            f"Step {newest + 1} has no recorded answers yet; this is step {newest}."
+            f"Step {newest + 1} has no recorded answers; this is step {newest}."
         )
         assert screen.view.step.step == newest
         assert screen.view.group is not None
@@ -341,9 +343,8 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=1, group=0, answer=0)
 
-        def here() -> tuple[int, int, int, int]:
-            assert screen.view.step is not None
-            return (screen.view.step.step, *screen.view.cursor)
+        def here() -> tuple[int, ...]:
+            return screen.view.cursor
 
         seen = [here()] if here() in wanted else []
         for _ in range(len(wanted) - len(seen)):
@@ -380,34 +381,41 @@ async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_pa
     recorder.close()
 
 
-async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(store: Path) -> None:
-    """Pinned prompts are sampled at steps 2, 4 and 6, each training prompt once."""
+async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) -> None:
+    """Pinned prompts are sampled at steps 2, 4 and 6."""
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=5, group=2, answer=3)
-        for typed, place, told in (
-            # as near as step 4, and before it
-            ("3", (2, "pinned", 0), "This prompt was sampled at no other step: this is a pinned "
-                                    "one, at step 2."),
-            ("+4", (6, "pinned", 0), ""),
-            ("-2", (4, "pinned", 0), ""),
-            ("-50", (2, "pinned", 0), "The nearest step with this prompt is 2."),
-            ("six", (2, "pinned", 0), "“six” is not such a number."),
-        ):  # fmt: skip
+        screen = await opened(app, pilot, step=6, origin="pinned", group=1, answer=3)
+        for typed, step, told in (
+            ("3", 2, "Step 3 has no recorded answers; this is step 2."),
+            ("+2", 4, ""),
+            ("-50", 2, "Step 1 has no recorded answers; this is step 2."),
+            ("six", 2, "“six” is not such a number."),
+            ("60", 6, "Step 60 has no recorded answers; this is step 6."),
+        ):
             await pilot.press("at", *map(_character_to_key, typed), "enter")
             await settled(pilot, screen)
             chosen = screen.view.group
             assert chosen is not None
-            assert (chosen.step, chosen.origin, chosen.index) == place, typed
+            assert (chosen.step, chosen.origin, chosen.index) == (step, "pinned", 1), typed
             assert not told or app.said[-1].text == told
             assert "answer d of 4" in frames.text(app)
         await pilot.press("at", "escape")
         await settled(pilot, screen)
         assert screen.view.group is chosen
-        assert "╭─ pinned ─" in frames.text(app)
-        await pilot.press("n")
-        await settled(pilot, screen)
-        assert " answer a by token " in frames.text(app)
+
+
+async def test_sorting_leads_to_the_best_and_the_worst_answer_of_the_step(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        assert screen.view.step is not None
+        every = [r.reward or 0.0 for group in screen.view.step.groups for r in group.rollouts]
+        for key, reward in (("r", max(every)), ("w", min(every))):
+            await pilot.press("s", key)
+            await settled(pilot, screen)
+            assert screen.view.rollout is not None
+            assert screen.view.rollout.reward == reward
 
 
 async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_step(
@@ -456,11 +464,10 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         await settled(pilot, screen)
         view = screen.view
         assert view.answer is not None
-        assert view.highlights is not None
         distances = [term.kl or 0 for term in view.answer.last]
         furthest = max(one.value for one in view.highlights)
         assert distances[view.token] == max(distances) == furthest > 0
-        assert f"highest KL {short(furthest, 3)}, 1 of" in frames.text(app)
+        assert f"highest KL {short(furthest, 3)} in the step" in frames.text(app)
         await pilot.press("f")
         await settled(pilot, screen)
         assert "clipped token " in frames.text(app)  # f does not follow the sort
@@ -539,7 +546,7 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
         assert "–" in next(row for row in frames.frame(app) if "▸" in row).split("││")[0]
         await pilot.press("f")
         await settled(pilot, screen)
-        assert app.said[-1].text == "There is a clipped token only in training prompts (t)."
+        assert app.said[-1].text == "No clipped token: no push: not trained on."
 
 
 async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(

@@ -16,7 +16,6 @@ from grpo_tui.app.tui.screens.rollouts.render import (
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
-    View,
     load_group,
     load_step,
     run_info,
@@ -141,18 +140,3 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:
         between, _, after = rest.partition("1.2")
         parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
         assert all(("◆" in part) is there for there, part in parts), drawn
-
-
-def test_the_nearest_visit_is_one_of_the_prompt_or_a_pinned_one(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
-
-        def view(step: int, origin: ev.Origin) -> View:
-            at = load_step(reader, run_info(reader, 1), step, origin)
-            return View(step=at, detail=load_group(reader, at, at.groups[0]))
-
-        first, pinned = (view(step, "pinned") for step in (2, 4))
-        once = view(3, "train")
-    assert first.visit_near(1) == (4, "pinned", 0)
-    assert pinned.visit_near(2) == (2, "pinned", 0)
-    assert pinned.visit_near(60) == (6, "pinned", 0)
-    assert once.visit_near(1) == (2, "pinned", 0)
