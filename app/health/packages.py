@@ -8,7 +8,7 @@ from grpo_tui.app.health.checks import Check
 OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),
     ("math-verify", "tasks", "rewards that compare mathematics, not text"),
-    ("pyarrow", "parquet", "Parquet files"),
+    ("pyarrow", "parquet", "data sets in Parquet files"),
     ("datasets", "hub", "data sets from a hub"),
     ("wandb", "trackers", "live logs and exports to Weights & Biases"),
     ("trackio", "trackers", "live logs and exports to trackio"),

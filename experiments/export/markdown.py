@@ -6,8 +6,6 @@ from typing import Any
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import cell
 
-HEAD_LINES = 2
-
 
 def table(
     header: Sequence[str], rows: Iterable[Mapping[str, Any]], *, digits: int = 0

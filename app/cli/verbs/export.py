@@ -11,10 +11,8 @@ from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
 What = Literal["runs", "metrics", "steps", "rollouts", "turns", "tokens", "evaluations"]
-Format = Literal["csv", "jsonl", "parquet", "md", "tensorboard", "wandb", "trackio"]
-ENDINGS: dict[str, Format] = {
-    ".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".md": "md", "": "csv",
-}  # fmt: skip
+Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio"]
+ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", "": "csv"}
 
 
 def export(
@@ -36,7 +34,7 @@ def export(
     steps is for pandas: a row per run and step, metrics and settings as columns of numbers.
     tensorboard writes event files; wandb and trackio write their offline folders.
 
-    Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
+    Example: grpo-tui export @last --what rollouts --out rollouts.jsonl
     """
     from grpo_engine.platform.priority import lower_priority
     from grpo_tui.experiments.export.files import header_for, write_rows

@@ -81,7 +81,6 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("rollouts", "plain-otter", "--group", "9"), 3, "has no group 9 at step 3"),
         (("export", "plain-otter", "--what", "metric"), 2, "is not one of 'runs', 'metrics'"),
         (("export", "plain-otter", "--out", "x.xlsx"), 2, "use --format"),
-        (("export", "plain-otter", "--format", "parquet"), 2, "give a file with --out"),
         (("export", "plain-otter", "--format", "tensorboard"), 2, "writes a folder"),
         (("stop", "plain-otter"), 2, "is already completed"),
         (("runs", "rename", "plain-otter", "=evil"), 2, "is already called"),
