@@ -42,8 +42,9 @@ def write_rows(
             return write_rows(rows, format, stream, raw=raw, header=header)
     if format == "jsonl":
         count = 0
-        for count, row in enumerate(rows, start=1):
+        for row in rows:
             out.write(json_text(row) + "\n")
+            count += 1
         return Written(count)
     first = list(islice(rows, 1000))
     names = list(header or header_of(first))

@@ -3,20 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from operator import contains
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.config.conditions import (
-    OPERATORS,
-    Either,
-    Every,
-    Not,
-    Term,
-    Text,
-    number_of,
-    parse,
-)
-from grpo_engine.errors import nearest, quoted
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import ExportError, check_choice
@@ -38,37 +26,6 @@ def rows_of(table: str, reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     check_choice("export of", table, WHAT, ExportError)
     return WHAT[table](reader, runs)
-
-
-def matching(rows: Iterator[Row], condition: str) -> Iterator[Row]:
-    """The rows whose columns meet a condition: `reward>=1 origin=train`, as in filters of runs."""
-    try:
-        tree = parse(condition, "--where")
-        yield from (row for row in rows if _holds(tree, row))
-    except ValueError as error:
-        raise ExportError(str(error)) from error
-
-
-def _holds(node: Any, row: Row) -> bool:
-    match node:
-        case Every(parts):
-            return all(_holds(part, row) for part in parts)
-        case Either(parts):
-            return any(_holds(part, row) for part in parts)
-        case Not((part,)):
-            return not _holds(part, row)
-        case Term(name, op, text) if name in row or name.startswith("reward/"):
-            value, number = row.get(name), number_of(text)
-            compare: Any = OPERATORS.get(op, contains)  # `~` and `:` look for a part
-            if number is None or compare is contains:
-                return bool(compare(str(value), text))
-            return isinstance(value, int | float) and bool(compare(value, number))
-        case Term(name) | Text(name):
-            pass
-    raise ExportError(
-        f"--where has no column {quoted(name)}{nearest(name, row)}; write NAME>=VALUE with one of "
-        f"{', '.join(row)}"
-    )
 
 
 def run_row(run: RunSummary) -> Row:

@@ -33,7 +33,7 @@ NOT_RUN: Mapping[str, str] = {
     "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,
     "python -m tools.make_guess": MINUTES,
     "grpo-tui train --set algorithm.recipe=sft": CHAIN, "grpo-tui train --from": CHAIN,
-    "grpo-tui export @last --what rollouts --where": CHAIN,
+    "grpo-tui export @last --what rollouts": CHAIN, "jq": CHAIN,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
 }  # fmt: skip
 # Blocks of Python that are only compiled, by page and how they begin.

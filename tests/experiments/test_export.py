@@ -10,7 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
 from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.rows import WHAT, matching, rows_of
+from grpo_tui.experiments.export.rows import WHAT, rows_of
 from grpo_tui.experiments.export.tensorboard import crc32c
 from grpo_tui.experiments.export.trackers import export_to
 from grpo_tui.experiments.reader import StoreReader
@@ -90,41 +90,6 @@ def test_csv_opens_in_pandas_and_csv_with_the_numbers_of_json(
                 assert float(frame[name][place]) == value
                 compared += 1
     assert compared > len(wanted)
-
-
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("origin=train", lambda row: row["origin"] == "train"),
-        ("origin!=train", lambda row: row["origin"] != "train"),
-        ("step>=3 origin=train", lambda row: row["step"] >= 3 and row["origin"] == "train"),
-        ("step<3 | !origin=train", lambda row: row["step"] < 3 or row["origin"] != "train"),
-        ("completion~yes", lambda row: "yes" in row["completion"]),
-        ("reward/none>=1", lambda _: False),
-    ],
-)
-def test_where_takes_the_rows_that_meet_it(
-    reader: StoreReader, condition: str, holds: Callable[[dict[str, Any]], bool]
-) -> None:
-    every = list(rows_of("rollouts", reader, reader.runs()))
-    found = list(matching(iter(every), condition))
-    assert json_text(found) == json_text([row for row in every if holds(row)])
-    assert len(found) < len(every)
-
-
-@pytest.mark.parametrize(
-    ("condition", "words"),
-    [
-        ("orgin=train", "--where has no column 'orgin'; did you mean origin"),
-        ("train", "--where has no column 'train'"),
-        ("(step>1", "a bracket that is not closed"),
-    ],
-)
-def test_a_condition_that_makes_no_sense_is_refused(
-    reader: StoreReader, condition: str, words: str
-) -> None:
-    with pytest.raises(ExportError, match=words):
-        list(matching(rows_of("rollouts", reader, reader.runs()), condition))
 
 
 @pytest.mark.parametrize("what", WHAT)

@@ -22,10 +22,6 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
     ] = None,
-    where: Annotated[
-        str,
-        typer.Option(help="Only rows whose columns meet this, such as 'reward>=1 origin=train'."),
-    ] = "",
     raw: Raw = False,
     db: Db = None,
 ) -> None:
@@ -38,14 +34,12 @@ def export(
     """
     from grpo_engine.platform.priority import lower_priority
     from grpo_tui.experiments.export.files import header_for, write_rows
-    from grpo_tui.experiments.export.rows import matching, rows_of
+    from grpo_tui.experiments.export.rows import rows_of
     from grpo_tui.experiments.export.trackers import TRACKERS, export_to
 
     out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority
     format = format or (_by_ending(out) if out else "csv")
-    if where and format in TRACKERS:
-        raise typer.BadParameter(f"--where selects rows, and {format} gets all values")
     if raw and format != "csv":
         raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
     with reading(db) as reader:
@@ -57,7 +51,6 @@ def export(
             print_stderr(f"wrote {count} values to {out}")
             return
         rows = rows_of(what, reader, selected)
-        rows = matching(rows, where) if where else rows
         header = header_for(what, reader, selected) if format != "jsonl" else None
         target = out if out is not None else data_stdout()
         written = write_rows(rows, format, target, raw=raw, header=header)
