@@ -372,37 +372,16 @@ class StoreReader(Connection):
         row = self.row(query.limit(1))
         return (row.value, row.step) if row else (None, None)
 
-    def step_within(self, run: int, axis: str, limit: float) -> int | None:
-        """Return the last step within a number of tokens, or of seconds excluding pauses."""
-        amount = {"tokens": STEP.c.tokens, "wall": STEP.c.elapsed}[axis]
-        query = (
-            select(func.max(STEP.c.step)).filter_by(run_id=run, hidden=False).where(amount <= limit)
-        )
-        return cast("int | None", self.value(query))
-
     def max_passes(self, run: int) -> int:
         """Return the largest number of passes over a step's rollouts."""
         last = func.max(UPDATE_PASS.c["pass"])
         return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
     def steps(self, run: int, *, after: int = -1) -> tuple[v.StepView, ...]:
-        """Return the finished steps beyond `after`."""
+        """Return the finished steps beyond `after`, with tokens and seconds up to their ends."""
         query = self.select(v.StepView, STEP).where(STEP.c.step > after)
         query = query.filter_by(run_id=run, hidden=False)
         return self.views(v.StepView, query.order_by(STEP.c.step))
-
-    def work(self, run: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Return the finished steps with cumulative tokens and seconds excluding pauses."""
-        query = select(STEP.c.step, STEP.c.tokens, func.coalesce(STEP.c.elapsed, 0.0))
-        query = query.filter_by(run_id=run, hidden=False)
-        rows = self.rows(query.order_by(STEP.c.step))
-        steps, tokens, times = zip(*rows, strict=True) if rows else ((), (), ())
-        return steps, tokens, times
-
-    def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        query = self.select(ev.PassFinished, UPDATE_PASS, index="pass")
-        query = query.filter_by(run_id=run, step=step, hidden=False)
-        return self.views(ev.PassFinished, query.order_by(UPDATE_PASS.c.seq))
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
@@ -417,18 +396,15 @@ class StoreReader(Connection):
         """Return the held-out evaluations of a run, oldest first."""
         query = self.select(v.EvaluationView, EVALUATION).filter_by(run_id=run, hidden=False)
         views = self.views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
-        return tuple(map(self._with_samples, views)) if rows else views
+        return (
+            tuple(replace(view, rows=self.samples(view.key)) for view in views) if rows else views
+        )
 
-    def evaluation(self, evaluation: int) -> v.EvaluationView:
-        query = self.select(v.EvaluationView, EVALUATION).filter_by(id=evaluation)
-        for view in self.views(v.EvaluationView, query):
-            return self._with_samples(view)
-        raise NothingStoredError(f"evaluation {evaluation} is not in the store")
-
-    def _with_samples(self, view: v.EvaluationView) -> v.EvaluationView:
+    def samples(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
+        """Return what an evaluation found for each of its problems."""
         query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
-        query = query.filter_by(evaluation_id=view.key).order_by(EVALUATION_SAMPLE.c.position)
-        return replace(view, rows=self.views(ev.EvaluationSample, query))
+        query = query.filter_by(evaluation_id=evaluation).order_by(EVALUATION_SAMPLE.c.position)
+        return self.views(ev.EvaluationSample, query)
 
     # -- groups and rollouts --------------------------------------------------------------------
 
@@ -456,12 +432,7 @@ class StoreReader(Connection):
             query = query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq)
         return self._with_rollouts(query) if rollouts else self.views(v.GroupView, query)
 
-    def group(self, group: int) -> v.GroupView:
-        for view in self.groups_by_key([group]):
-            return view
-        raise NothingStoredError(f"group {group} is not in the store")
-
-    def groups_by_key(self, keys: Sequence[int]) -> tuple[v.GroupView, ...]:
+    def groups_by_key(self, keys: Iterable[int]) -> tuple[v.GroupView, ...]:
         """Return groups with their rollouts, in the order of their keys."""
         query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
         return self._with_rollouts(query.order_by(GROUP.id))

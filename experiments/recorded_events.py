@@ -106,7 +106,7 @@ def _passes(_: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
 
 
 def _evaluations(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
-    return (_as(ev.EvaluationFinished, reader.evaluation(row.id)) for row in rows)
+    return (as_view(ev.EvaluationFinished, row, rows=reader.samples(row.id)) for row in rows)
 
 
 def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:

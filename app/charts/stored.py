@@ -18,6 +18,7 @@ from grpo_tui.app.charts.series import (
     logarithmic,
     positions,
 )
+from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ class CurveLoader:
     def _amounts(self, reader: "StoreReader", run: RunSummary, axis: str) -> Amounts:
         index = run.key, run.attempts, axis
         if run.active or self._work.get(index, (-1,))[0] != run.step:
-            steps, tokens, elapsed = reader.work(run.key)
-            amounts = array("d", tokens if axis == "tokens" else elapsed)
-            self._work[index] = run.step, (array("q", steps), amounts)
+            steps = reader.steps(run.key)
+            amounts = array("d", (getattr(view, AMOUNTS[axis]) for view in steps))
+            self._work[index] = run.step, (array("q", (view.step for view in steps)), amounts)
         return self._work[index][1]
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from itertools import chain
 from math import inf, isfinite
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 Runs = Sequence[RunSummary]
-AXES = ("step", "tokens", "wall")
+AMOUNTS = {"step": "step", "tokens": "tokens", "wall": "elapsed"}  # by axis
 MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
 
@@ -53,7 +53,7 @@ def compare(
     """
     goal = threshold(reach)
     if axis:
-        check_choice("axis", axis, AXES, CompareError)
+        check_choice("axis", axis, AMOUNTS, CompareError)
     functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
         [
@@ -161,14 +161,19 @@ def _equal_steps(
     """Return the last step of each run within the same work, and that amount of work in words."""
     if not axis:
         return [None] * len(runs), ""
-    field = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
-    ends = [float(getattr(run, field)) for run in runs]
+    ends = [float(getattr(run, AMOUNTS[axis])) for run in runs]
     limit = min(ends) if at is None else at
-    last_steps = [
-        int(limit) if axis == "step" else reader.step_within(run.key, axis, limit) for run in runs
-    ]
+    last_steps = [step_within(reader, run, axis, limit) for run in runs]
     unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
     return last_steps, unit.format(limit)
+
+
+def step_within(reader: "StoreReader", run: RunSummary, axis: str, limit: float) -> int | None:
+    """Return a run's last step within an amount of work."""
+    if axis == "step":
+        return int(limit)
+    steps = (view for view in reader.steps(run.key) if getattr(view, AMOUNTS[axis]) <= limit)
+    return max((view.step for view in steps), default=None)
 
 
 def _metrics(
@@ -389,8 +394,9 @@ def _last_by_mode(
     trained = (run.step if upto is None else upto) > 0
     for item in reversed(reader.evaluations(run.key)):
         counts = (upto is None or item.step <= upto) and not (trained and item.moment == "before")
-        if counts and item.mode not in last and _shares(full := reader.evaluation(item.key)):
-            last[item.mode] = full
+        if counts and item.mode not in last:
+            full = replace(item, rows=reader.samples(item.key))
+            last |= {item.mode: full} if _shares(full) else {}
     return last
 
 
@@ -459,8 +465,8 @@ def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reache
         series = reader.metric_series(run.key, key)
         steps = zip(series.steps, series.values, strict=True)
         first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
-        done = [(0, 0, 0.0), *zip(*reader.work(run.key), strict=True)]
-        *_, work = (work for work in done if work[0] <= (first or 0))
+        done = [(view.step, view.tokens, view.elapsed) for view in reader.steps(run.key)]
+        *_, work = (work for work in [(0, 0, 0.0), *done] if work[0] <= (first or 0))
         amounts.append(never if first is None else (first, *work[1:]))
     step, tokens, seconds = (
         middle if isfinite(middle := median(values)) else None

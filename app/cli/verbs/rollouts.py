@@ -14,7 +14,7 @@ from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.values import GroupView, RunSummary, SearchHit
+    from grpo_tui.experiments.values import RunSummary, SearchHit
 
 Origin = Literal["train", "eval", "pinned"]
 Sort = Literal["reward", "advantage", "length", "kl", "clip", "newest"]
@@ -116,15 +116,9 @@ def _of_hits(
 ) -> list[dict[str, Any]]:
     from grpo_tui.experiments.export.rows import rollout_row
 
-    groups: dict[int, GroupView] = {}
-    rows = []
-    for hit in hits:
-        if hit.group not in groups:
-            groups[hit.group] = reader.group(hit.group)
-        view = groups[hit.group]
-        item = next(item for item in view.rollouts if item.key == hit.rollout)
-        rows.append(rollout_row(run, view, item))
-    return rows
+    groups = reader.groups_by_key({hit.group for hit in hits})
+    rows = {item.key: rollout_row(run, view, item) for view in groups for item in view.rollouts}
+    return [rows[hit.rollout] for hit in hits]
 
 
 def _sorted(rows: list[dict[str, Any]], sort: Sort | None) -> list[dict[str, Any]]:

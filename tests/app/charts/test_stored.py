@@ -48,7 +48,6 @@ def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
         packed = Series.of(key, smoothing=0.9).extended(series.steps, series.values)
         assert (tuple(packed.steps), tuple(packed.values)) == (series.steps, series.values)
     assert reader.metric_series(1, "reward", after=3).steps == (4, 5)
-    assert reader.work(1)[1] == tuple(step.tokens for step in reader.steps(1))
     reader.close()
 
 
@@ -69,7 +68,7 @@ def test_a_series_is_read_once_and_smoothed_again_without_reading(
     assert charts.charts[1].missing == (runs[0].id,)
     reads: list[str] = []
     monkeypatch.setattr(reader, "metric_series", lambda *_, **__: reads.append("metric"))
-    monkeypatch.setattr(reader, "work", lambda *_, **__: reads.append("work"))
+    monkeypatch.setattr(reader, "steps", lambda *_, **__: reads.append("steps"))
     assert loader.charts(reader, request).charts[0].curves[0].series is curve.series
     raw = loader.charts(reader, replace(request, smoothing=0.0)).charts[0].curves[0].series
     assert (raw.average, raw.values) == (curve.series.values, curve.series.values)

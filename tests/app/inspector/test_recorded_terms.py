@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.control import Control
 from grpo_engine.errors import RecipeError
-from grpo_engine.events import RunFinished
+from grpo_engine.events import PassFinished, RunFinished
 from grpo_engine.trainer import run
 from grpo_tui.app.inspector.explain import arithmetic
 from grpo_tui.app.inspector.lab import outcome_of
@@ -25,6 +25,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import read_step
 from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
+from grpo_tui.experiments.recorded_events import events_of_step
 from tests.engine.runs import settings as run_settings
 from tests.engine.tiny import write_model
 
@@ -142,7 +143,8 @@ def check(store: Path) -> int:
                                 max_length=facts.max_length,
                             )  # fmt: skip
                             assert_adds_up(told, one.contribution)
-            passes = reader.passes(key, step)
+            events = (item.event for item in events_of_step(reader, key, step))
+            passes = [event for event in events if isinstance(event, PassFinished)]
             assert passes
             for made in passes:
                 got = math.fsum(sums[made.index, made.minibatch])

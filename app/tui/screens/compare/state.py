@@ -18,7 +18,7 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.run_text import about
-from grpo_tui.experiments.compare.runs import compare, only_recorded
+from grpo_tui.experiments.compare.runs import compare, only_recorded, step_within
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
@@ -432,8 +432,8 @@ def load_answers(
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}
     for run in runs:
-        step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
+        step = step_within(reader, run, axis, at) or 0
         answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
         keys = [group.key for group in answered if group.step <= step]
-        groups[run.id] = reader.group(keys[-1]) if keys else None
+        groups[run.id] = next(iter(reader.groups_by_key(keys[-1:])), None)
     return Answers(prompt=prompt, groups=groups)

@@ -125,7 +125,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
             assert group.step == 6
             stored = [g for g in reader.groups(run, example_key="17+25") if g.step == 6]
             assert [r.text for r in group.rollouts] == [
-                r.text for r in reader.group(stored[-1].key).rollouts
+                r.text for r in reader.groups_by_key([stored[-1].key])[0].rollouts
             ]
             assert group.rollouts[0].text[:12] in text
         assert " of 2 " not in text
