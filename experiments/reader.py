@@ -66,7 +66,6 @@ DEFAULT_METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
-BEST = ("eval/accuracy", "eval/greedy/accuracy", "reward")  # what decides which run is best
 MAX_ANCESTORS = 100
 LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
@@ -297,9 +296,10 @@ class StoreReader(Connection):
         return detail
 
     def resolve(self, ref: str) -> v.RunSummary:
-        """Find a run by id, name, unique prefix of either, `@last` or `@best`."""
-        if ref.startswith("@"):
-            return self._special(ref)
+        """Find a run by id, name, unique prefix of either, or `@last`."""
+        if ref == "@last":
+            for run in self.runs(archived=True, limit=1):
+                return run
         query = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
         rows = self.rows(query.where(self.not_deleted()))
         matches: list[Any] = []
@@ -309,7 +309,7 @@ class StoreReader(Connection):
             [row for row in rows if ref and any(name.startswith(ref) for name in row[1:])],
         ):
             if len(matches) == 1:
-                return self._summary(matches[0].id)
+                return self.runs(archived=True, keys=[matches[0].id])[0]
         if matches:
             first = ", ".join(f"{row.short} ({row.name})" for row in matches[:5])
             raise RunNotFoundError(
@@ -317,31 +317,11 @@ class StoreReader(Connection):
             )
         if not rows:
             raise RunNotFoundError(f"no run is called {quoted(ref)}: {self.path} holds no runs yet")
-        names = [name for row in rows for name in (row.short, row.name)]
+        names = ["@last", *(name for row in rows for name in (row.short, row.name))]
         raise RunNotFoundError(
             f"no run is called {quoted(ref)} in {self.path}{nearest(ref, names)}; "
             "`grpo-tui runs --all` lists them"
         )
-
-    def _special(self, ref: str) -> v.RunSummary:
-        if ref not in ("@last", "@best"):
-            raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
-        runs = self.runs(archived=True, limit=1 if ref == "@last" else None)
-        if not runs:
-            raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
-        for key in BEST if ref == "@best" else ():  # among runs of the last one's task
-            scored = [
-                (line.max, run.key, run)
-                for run in runs
-                if run.task == runs[0].task and (line := run.metrics.get(key))
-                if line.max is not None
-            ]
-            if scored:
-                return max(scored)[-1]
-        return runs[0]
-
-    def _summary(self, run: int) -> v.RunSummary:
-        return self.runs(archived=True, keys=[run])[0]
 
     def deleted(self) -> tuple[str, ...]:
         """Return the names of the runs that are deleted and can be brought back, newest first."""

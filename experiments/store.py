@@ -150,7 +150,7 @@ class ExperimentStore:
         return row
 
     def key_of(self, run: int | str) -> int:
-        """Return the database key of a run, by id, name, prefix, `@last` or `@best`."""
+        """Return the database key of a run, by id, name, prefix or `@last`."""
         if isinstance(run, int):
             return run
         with closing(StoreReader(self.path)) as reader:

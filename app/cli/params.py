@@ -28,7 +28,7 @@ def complete_runs(context: typer.Context, incomplete: str) -> Completions:
                     yield run.name, f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
     except (StoreError, OSError):
         return
-    yield from _matching(incomplete, ("@last", "the newest run"), ("@best", "the best reward"))
+    yield from _matching(incomplete, ("@last", "the newest run"))
 
 
 def complete_presets(incomplete: str) -> Completions:
@@ -71,7 +71,7 @@ def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
 
 RunRef = Annotated[
     str,
-    typer.Argument(help="Id, unique prefix, name, @last or @best.", autocompletion=complete_runs),
+    typer.Argument(help="Id, unique prefix, name or @last.", autocompletion=complete_runs),
 ]
 Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")]

@@ -43,7 +43,7 @@ class Store(Protocol):
         """Begin to record a run; requests of other processes go to `control`."""
 
     def config(self, run: str) -> Mapping[str, Any]:
-        """The settings of a run that can be resumed, by its name or id, `@last` or `@best`."""
+        """The settings of a run that can be resumed, by its name or id, or `@last`."""
 
     def resume(self, run: str, from_step: int, control: Control) -> Record:
         """Begin to record the next attempt of a run, whose checkpoint is of this step."""

@@ -66,12 +66,11 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
     assert finished.id == other
 
 
-def test_the_last_and_the_best_run_are_not_deleted_ones(path: Path, store: ExperimentStore) -> None:
+def test_the_last_run_is_not_a_deleted_one(path: Path, store: ExperimentStore) -> None:
     record_run(path, name="last", steps=9)
     store.delete([store.key_of("last")])
     with closing(StoreReader(path)) as reader:
         assert reader.resolve("@last").name == "other"
-        assert reader.resolve("@best").name == "other"
 
 
 def test_the_runs_deleted_last_come_back_with_everything(

@@ -143,24 +143,15 @@ def test_sorting_puts_runs_without_the_value_last(
     assert reader.runs(sort=sort)[0].name == first
 
 
-def test_a_run_is_named_by_id_prefix_name_last_and_best(reader: StoreReader) -> None:
+def test_a_run_is_named_by_id_prefix_name_and_last(reader: StoreReader) -> None:
     low = reader.resolve("low")
     for ref in (low.id, low.id[:5], low.uid, "lo"):
         assert reader.resolve(ref).key == low.key
     assert reader.resolve("@last").name == "other-task"
-    assert reader.resolve("@best").name == "other-task"
     with pytest.raises(RunNotFoundError, match="did you mean high beta"):
         reader.resolve("hihg beta")
-    with pytest.raises(RunNotFoundError, match=r"@last and @best"):
-        reader.resolve("@first")
-
-
-def test_best_is_by_held_out_accuracy_and_within_the_task_of_the_last_run(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    record_run(path, name="accurate", steps=1, last=(evaluated(1, (1, 1)),))
-    record_run(path, name="rewarded", steps=9, last=(evaluated(9, (1, 0)),))
-    with closing(StoreReader(path)) as reader:
-        assert reader.resolve("@best").name == "accurate"
+    with pytest.raises(RunNotFoundError, match=r"did you mean @last"):
+        reader.resolve("@lst")
 
 
 def test_an_ambiguous_prefix_lists_the_candidates(tmp_path: Path) -> None:

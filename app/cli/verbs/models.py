@@ -97,7 +97,7 @@ def export_(
 ) -> None:
     """Write a run's model for another program, reopen it, and compare it with the trained one.
 
-    Example: grpo-tui models export @best --to gguf --dtype q8_0
+    Example: grpo-tui models export @last --to gguf --dtype q8_0
     """
     from grpo_engine.evaluation.target import of_run
     from grpo_engine.models.export import export

@@ -66,7 +66,7 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
     ("args", "code", "words"),
     [
         (("runs", "show", "plain-oter"), 3, "did you mean plain-otter?"),
-        (("runs", "show", "@first"), 3, "@last and @best"),
+        (("runs", "show", "@first"), 3, "did you mean @last?"),
         (("runs", "--filter", "status:complete"), 2, "did you mean completed"),
         (("runs", "--filter", "(" * 20_000), 2, "20000 of them brackets"),
         (("runs", "--filter", "!" * 51 + "a"), 2, "51 of them brackets"),
