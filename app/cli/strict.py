@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from grpo_tui.app.exit_codes import brief
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
-FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_md": "--md"}
+FORMATS = {"as_json": "--json", "as_csv": "--csv"}
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
 
 

@@ -1,4 +1,4 @@
-"""A comparison of runs as JSON, rows and sentences, for the command line and the screen."""
+"""A comparison of runs as JSON and sentences, for the command line and the screen."""
 
 import dataclasses
 import json
@@ -65,34 +65,6 @@ def _test_json(test: "PairedTest") -> dict[str, Any]:
     if len(test.own.runs) == len(test.other.runs) == 1:
         del tree["own"], tree["other"]
     return tree
-
-
-def flat_rows(result: "Comparison", all_settings: bool) -> list[dict[str, Any]]:
-    """Return the comparison as rows: kind, key, field, and a column per run."""
-    ids = [run.id for run in result.runs]
-    rows: list[dict[str, Any]] = [
-        {"kind": "run", "key": "name", "of": "", **{run.id: run.name for run in result.runs}}
-    ]
-    rows += [
-        {"kind": kind, "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
-        for kind, items in (
-            ("setting", result.differing), ("recipe", result.by_recipe if all_settings else ())
-        )
-        for item in items
-    ]  # fmt: skip
-    if all_settings:
-        rows += [
-            {"kind": "same", "key": path, "of": "", **dict.fromkeys(ids, value)}
-            for path, value in result.same.items()
-        ]
-    for item in result.metrics:
-        for name in ("best", "best_step", "last", "last_step", "at", "at_step", "delta_best",
-                     "delta_last", "delta_at"):  # fmt: skip
-            values = [getattr(cell, name) for cell in item.cells]
-            if any(value is not None for value in values):
-                cells = dict(zip(ids, values, strict=True))
-                rows.append({"kind": "metric", "key": item.key, "of": name, **cells})
-    return rows
 
 
 # -- sentences ----------------------------------------------------------------------------------

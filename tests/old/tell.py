@@ -26,7 +26,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "runs.csv": ("runs", "--csv"),
     "show.json": ("runs", "show", FIRST, "--json"),
     "resumed.json": ("runs", "show", SECOND, "--json"),
-    "compare.csv": ("compare", FIRST, SECOND, "--csv"),
     "compare.json": ("compare", FIRST, SECOND, "--baseline", FIRST, "--json"),
     "rollouts.json": ("rollouts", FIRST, "--json"),
     **{

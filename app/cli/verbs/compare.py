@@ -1,6 +1,5 @@
 """`grpo-tui compare`: runs side by side, settings and metrics."""
 
-import sys
 from itertools import compress
 from math import fsum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +8,12 @@ import typer
 
 from grpo_engine.config.conditions import number_of
 from grpo_engine.metrics import spec
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Metrics, Raw, Runs, complete_runs
+from grpo_tui.app.cli.output import print_json, print_table, print_text
+from grpo_tui.app.cli.params import Db, Json, Metrics, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
     comparison_json,
-    flat_rows,
     metric_name,
     phase_times,
     pooled,
@@ -62,9 +60,6 @@ def compare(
         bool, typer.Option("--all", help="Include every metric and equal settings.")
     ] = False,
     as_json: Json = False,
-    as_csv: Csv = False,
-    as_md: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
-    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Say which setting is better and how sure that is; then times, settings, metrics.
@@ -86,17 +81,10 @@ def compare(
         result = compare_runs(
             reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
-        if not (as_json or as_csv or as_md):
-            return print_page(result, all_settings, metric or MAIN_METRICS)
     if as_json:
-        return print_json(comparison_json(result, all_settings))
-    rows = flat_rows(result, all_settings)
-    if as_csv:
-        return print_rows(rows, as_csv=True, raw=raw)
-    from grpo_tui.experiments.export.files import write_rows
-
-    write_rows(iter(rows), "md", sys.stdout)
-    return None
+        print_json(comparison_json(result, all_settings))
+    else:
+        print_page(result, all_settings, metric or MAIN_METRICS)
 
 
 def _resolved(
