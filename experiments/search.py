@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.errors import QueryError, check_choice
-from grpo_tui.experiments.read.connection import among
+from grpo_tui.experiments.read.connection import among, as_view
 from grpo_tui.experiments.values import SearchHit
 
 if TYPE_CHECKING:
@@ -42,26 +42,11 @@ HITS = select(
 ).join_from(ROLLOUT, ROLLOUT_GROUP)  # fmt: skip
 
 
-def _span(text: str, literal: str) -> tuple[int, int] | None:
-    """Return where the text contains the literal, but for case and spacing, as start and end."""
-    if literal not in _folded(text):
-        return None
-    folded: list[str] = []
-    positions: list[int] = []
-    for position, char in enumerate(text):
-        for part in " " if char.isspace() else char.casefold():
-            if part != " " or folded[-1:] != [" "]:
-                folded.append(part)
-                positions.append(position)
-    start = "".join(folded).find(literal)
-    return positions[start], positions[start + len(literal) - 1] + 1
-
-
-def _likely(literal: str) -> ColumnElement[bool]:
+def _likely(typed: str) -> ColumnElement[bool]:
     """Return a condition that rules out texts before they are read."""
     # backslashes and what they escape are stored in another form
-    longest = max(re.split(r"[\s\\\x00]+", literal), key=len)
-    if not literal.isascii() or not longest:
+    longest = max(re.split(r"[\s\\\x00]+", typed), key=len)
+    if not typed.isascii() or not longest:
         return true()
     pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
     texts = [type_coerce(stored, String) for stored in (ANSWER.text, GROUP.prompt_text)]
@@ -75,25 +60,23 @@ def _likely(literal: str) -> ColumnElement[bool]:
     ))  # fmt: skip
 
 
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
 def search(
     reader: "StoreReader", run: int, typed: str, *, sort: str = "newest", limit: int = 50,
     **columns: Any,
 ) -> Iterator[SearchHit | None]:  # fmt: skip
     """Stream a run's rollouts whose completion or prompt contains the text.
 
-    `sort` is newest, or reward, advantage, length, kl or clip, largest first. `columns` are values
-    of the groups, such as their step; `limit` applies after them. None after each page lets a
-    caller pause, and `reader.interrupt` from another thread stops the search with InterruptedError.
+    Case and spacing do not count. `sort` is newest, or reward, advantage, length, kl or clip,
+    largest first. `columns` are values of the groups, such as their step; `limit` applies after
+    them. None after each page lets a caller pause, and `reader.interrupt` from another thread stops
+    the search with InterruptedError.
     """
     check_choice("order of hits", sort, SORTS, QueryError)
-    literal = _folded(typed)
-    if not literal:
+    words = typed.split()
+    if not words:
         raise QueryError("the search text is empty; type a word or a phrase")
-    hits = HITS.where(_likely(literal), GROUP.hidden == 0)
+    pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+    hits = HITS.where(_likely(typed), GROUP.hidden == 0)
     hits = hits.where(*(GROUP[name] == value for name, value in columns.items()))
     order = (ANSWER[SORTS[sort]].desc().nulls_last(), ANSWER.id.desc())
     interrupts, count = reader.interrupts, 0
@@ -101,7 +84,7 @@ def search(
     for start in range(0, len(numbers), PAGE):
         page = among(ANSWER.id, numbers[start : start + PAGE])
         rows = reader.rows(hits.where(page).order_by(*order))
-        for hit in chain(filter(None, (_hit(row, literal) for row in rows)), (None,)):
+        for hit in chain(filter(None, (_hit(row, pattern) for row in rows)), (None,)):
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")
             yield hit
@@ -110,11 +93,9 @@ def search(
                 return
 
 
-def _hit(row: Any, literal: str) -> SearchHit | None:
-    values = row._asdict()
-    prompt = values.pop("prompt")
-    for where, text in (("completion", row.text), ("prompt", prompt)):
-        if span := _span(text, literal):
-            values |= {"where": where, "text": text, "start": span[0], "end": span[1]}
-            return SearchHit(**values)
+def _hit(row: Any, pattern: re.Pattern[str]) -> SearchHit | None:
+    for where, text in (("completion", row.text), ("prompt", row.prompt)):
+        if match := pattern.search(text):
+            span = {"where": where, "text": text, "start": match.start(), "end": match.end()}
+            return as_view(SearchHit, row, **span)
     return None
