@@ -1,13 +1,12 @@
-"""Calls of the trial process from the workbench; a newer one replaces an older one of its kind."""
+"""Calls of the trial process from the workbench."""
 
 import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -21,7 +20,7 @@ SERVICE = "grpo_tui.app.trial.service:Trials"
 MAY_FETCH = "GRPO_TUI_MAY_FETCH"  # set in a trial without network whose run would have it
 TIME_LIMIT_S = 120.0
 FETCH_LIMIT_S = 3600.0
-REPLACED_S = 3.0  # that a call may still take if a newer one waits
+CANCELLED_S = 3.0  # that a call may still take if nobody waits for it any more
 IDLE_S = 300.0
 GRACE_S = 1.0
 
@@ -62,25 +61,13 @@ def call(
     return {"problem": prefix + failure.message}
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    method: str
-    config: RunConfig
-    arguments: dict[str, Any]
-    online: bool
-    began: float = inf
-    is_replaced: bool = False
-    future: "asyncio.Future[dict[str, Any]]" = field(init=False)
-
-
 class TrialProcess:
     """At most one process and the thread that calls it; both start with the first request."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "trial")
-        self._latest: dict[str, _Request] = {}
-        self._closing = threading.Event()
-        self._current: _Request | None = None
+        self._closing, self._cancelled = threading.Event(), threading.Event()
+        self._began = 0.0
         self._sandbox: Sandbox | None = None
         self._is_online = False
         self._stack = ExitStack()
@@ -89,23 +76,16 @@ class TrialProcess:
     async def request(
         self, method: str, config: RunConfig, *, online: bool = False, **arguments: Any
     ) -> dict[str, Any]:
-        """What a call returns; a later one of the same method cancels this one.
-
-        Only `online` requests may use the network.
-        """
-        request = _Request(method, config, arguments, online)
-        if (former := self._latest.get(method)) is not None:
-            former.is_replaced = True
-            former.future.cancel()
-        self._latest[method] = request
-        request.future = asyncio.wrap_future(self._thread.submit(self._call, request))
+        """What a call returns. Only `online` requests may use the network."""
+        cancelled, loop = threading.Event(), asyncio.get_running_loop()
+        future = self._thread.submit(self._call, cancelled, method, config, online, arguments)
         try:
-            return await request.future
+            return await asyncio.wrap_future(future)
         finally:
+            cancelled.set()
             if self._idle is not None:
                 self._idle.cancel()
             if not self._closing.is_set():
-                loop = asyncio.get_running_loop()
                 self._idle = loop.call_later(IDLE_S, self._thread.submit, self._stop)
 
     def close(self) -> None:
@@ -113,28 +93,26 @@ class TrialProcess:
         self._closing.set()
         if self._idle is not None:
             self._idle.cancel()
-        for request in self._latest.values():
-            request.future.cancel()
         self._thread.submit(self._stop)
         self._thread.shutdown(wait=False)
 
     # -- on the thread ----------------------------------------------------------------------
 
-    def _call(self, request: _Request) -> dict[str, Any]:
-        self._current, request.began = request, time.monotonic()
-        limit = FETCH_LIMIT_S if request.online else TIME_LIMIT_S
+    def _call(
+        self, cancelled: threading.Event, method: str, config: RunConfig, online: bool,
+        arguments: Mapping[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        self._cancelled, self._began = cancelled, time.monotonic()
+        limit = FETCH_LIMIT_S if online else TIME_LIMIT_S
         try:
-            sandbox = self._started(request.online)
-            return call(sandbox, request.method, request.config, limit=limit, **request.arguments)
+            return call(self._started(online), method, config, limit=limit, **arguments)
         except (OSError, StopNow) as error:
             self._stop()
             return {"problem": str(error)}
 
     def _interrupted(self) -> bool:
-        request = self._current
-        if request is None or not request.is_replaced:
-            return self._closing.is_set()
-        return time.monotonic() - request.began > REPLACED_S or self._closing.is_set()
+        late = time.monotonic() - self._began > CANCELLED_S
+        return self._closing.is_set() or (late and self._cancelled.is_set())
 
     def _started(self, online: bool) -> Sandbox:
         if self._sandbox is None or self._is_online != online:

@@ -1,8 +1,7 @@
 """One episode of an environment with a person in the model's place."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,17 +15,7 @@ from grpo_engine.tasks.base import BUILT_IN, Prompt, Task, draw, load_task
 
 STEP = 1  # the episode is that of the first answer of a run's first step
 
-
 Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What an episode tells the person, and whether it is over or has even failed."""
-
-    lines: tuple[Line, ...]
-    over: bool = False
-    failed: bool = False
 
 
 def is_environment(name: str) -> bool:
@@ -35,88 +24,95 @@ def is_environment(name: str) -> bool:
     return bool(colon) and family not in BUILT_IN and not Path(name).expanduser().exists()
 
 
-class Episode:
-    """Begins an episode, gives it answers, and says what the environment told at its end."""
+def episode(
+    config: RunConfig, folder: Path, answers: Iterator[str], row: Mapping[str, Any] | None = None
+) -> Iterator[Line]:
+    """Play an episode with these answers; what it tells, an error last.
 
-    def __init__(self, config: RunConfig, folder: Path, row: Mapping[str, Any] | None = None):
-        """Without a row, the episode is that of the task's first problem."""
-        prompt: Prompt = ""
-        key, name = "episode", config.task.name
-        if is_environment(name):
-            settings = config.task.model_copy(update={"environment": name})
-            config, task = config.model_copy(update={"task": settings}), Task(name=name, train=())
-        else:
-            task = load_task(config.task)
-            example = draw(task, config.seed, 0, 1)[0]
-            prompt, key = example.prompt, example.key
-            row = {"prompt": reward_prompt(prompt), **example.columns} if row is None else row
-        _, names = specs_of(config, task)
-        if not names:
-            raise ConfigError(
-                f"task {config.task.name} has no environment and no tools; set task.environment or "
-                "task.tools",
-                "task.environment",
-                "task.tools",
-            )
-        self.row = dict(row or {})
-        self._turns, self._max_turns = 0, config.task.max_turns
-        self._prompt = prompt
-        self._system = task.system_prompt
-        self._name = str(self.row.get("environment", "")) if "" not in names else ""
-        if self._name not in names:
-            raise DataError(
-                f"the row's `environment` is {self._name!r}, not one of {', '.join(names)}"
-            )
-        self._seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
-        self.client = EnvironmentClient(config, task, folder)
-
-    def begin(self) -> Update:
-        """The prompt, what the environment adds, and its tools; needs the open client."""
-        job = Job(environment=self._name, row=self.row, seed=self._seed, index=0)
-        (opening,) = self.client.begin([job])
-        prompt = opening.after(self._prompt)
-        system = [{"role": "system", "content": self._system}] if self._system else []
-        user = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        lines: list[Line] = [
-            ("prompt", f"{message.get('role')}: {message.get('content')}")
-            for message in (*system, *user)
-        ]
-        schemas = (tool["function"] for tool in self.client.described[self._name].tools)
-        tools = [
-            f"{schema['name']}({', '.join(schema.get('parameters', {}).get('properties', {}))})"
-            for schema in schemas
-        ]
-        if tools:
-            call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
-            lines.append(("hint", f"tools: {', '.join(tools)}; call one by {call}"))
-        if error := self.client.last(0).error:
-            return Update((*lines, ("error", error)), over=True, failed=True)
-        return Update((*lines, self._turn()))
-
-    def answer(self, text: str) -> Update:
-        """Give an answer and wait for the reply."""
-        self.client.ask(0, text)
-        while not (replies := self.client.replies(0.1)):
-            pass
-        reply = replies[0][1]
-        self._turns += 1
-        if reply.error:
-            return Update((("error", f"the environment failed: {reply.error}"),), True, True)
-        lines = tuple(reply_lines(reply))
-        if reply.done or self._turns >= self._max_turns:
-            return Update((*lines, *(("reply", text) for text in self.end())), over=True)
-        return Update((*lines, self._turn()))
-
-    def _turn(self) -> Line:
-        return "hint", f"turn {self._turns + 1} of {self._max_turns}, your answer:"
-
-    def end(self) -> Iterator[str]:
-        """What the environment says at its end."""
-        (outcome,) = self.client.finish([False])
+    Without a row, the episode is that of the task's first problem.
+    """
+    prompt: Prompt = ""
+    key, name = "episode", config.task.name
+    if is_environment(name):
+        settings = config.task.model_copy(update={"environment": name})
+        config, task = config.model_copy(update={"task": settings}), Task(name=name, train=())
+    else:
+        task = load_task(config.task)
+        example = draw(task, config.seed, 0, 1)[0]
+        prompt, key = example.prompt, example.key
+        row = {"prompt": reward_prompt(prompt), **example.columns} if row is None else row
+    row = dict(row or {})
+    environment = _environment(config, task, row)
+    seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
+    with EnvironmentClient(config, task, folder) as client:
+        (opening,) = client.begin([Job(environment=environment, row=row, seed=seed, index=0)])
+        yield from _messages(task.system_prompt, opening.after(prompt))
+        yield from _tools(client.described[environment].tools)
+        if error := client.last(0).error:
+            yield "error", error
+            return
+        turns = config.task.max_turns
+        for turn in range(1, turns + 1):
+            yield "hint", f"turn {turn} of {turns}, your answer:"
+            answer = next(answers, None)
+            if answer is None:
+                break
+            reply = _reply(client, answer)
+            if reply.error:
+                yield "error", f"the environment failed: {reply.error}"
+                return
+            yield from reply_lines(reply)
+            if reply.done:
+                break
+        (outcome,) = client.finish([False])
         if outcome.reward is not None:
-            yield f"reward at the end: {outcome.reward:g}"
+            yield "reply", f"reward at the end: {outcome.reward:g}"
         if outcome.state:
-            yield f"attributes: {json.dumps(dict(outcome.state), ensure_ascii=False)}"
+            state = json.dumps(dict(outcome.state), ensure_ascii=False)
+            yield "reply", f"attributes: {state}"
+
+
+def _environment(config: RunConfig, task: Task, row: Mapping[str, Any]) -> str:
+    """The name of the row's environment; empty where there is only one."""
+    _, names = specs_of(config, task)
+    if not names:
+        raise ConfigError(
+            f"task {config.task.name} has no environment and no tools; set task.environment or "
+            "task.tools",
+            "task.environment",
+            "task.tools",
+        )
+    name = str(row.get("environment", "")) if "" not in names else ""
+    if name not in names:
+        raise DataError(f"the row's `environment` is {name!r}, not one of {', '.join(names)}")
+    return name
+
+
+def _messages(system: str, prompt: Prompt) -> Iterator[Line]:
+    """The messages that the model would read."""
+    first = [{"role": "system", "content": system}] if system else []
+    user = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    for message in (*first, *user):
+        yield "prompt", f"{message.get('role')}: {message.get('content')}"
+
+
+def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    """The tools with their parameters, and how to call one."""
+    schemas = [tool["function"] for tool in tools]
+    names = [
+        f"{schema['name']}({', '.join(schema.get('parameters', {}).get('properties', {}))})"
+        for schema in schemas
+    ]
+    if names:
+        call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
+        yield "hint", f"tools: {', '.join(names)}; call one by {call}"
+
+
+def _reply(client: EnvironmentClient, answer: str) -> EnvironmentReply:
+    client.ask(0, answer)
+    while not (replies := client.replies(0.1)):
+        pass
+    return replies[0][1]
 
 
 def reply_lines(reply: EnvironmentReply) -> Iterator[Line]:

@@ -1,5 +1,6 @@
-"""Score a typed answer with a run's reward functions, in their own process as in a run."""
+"""Score answers with a run's reward functions, in their own process as in a run."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,21 @@ from grpo_engine.environments.client import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.platform.scratch import scratch
-from grpo_engine.rewards.client import RewardClient
-from grpo_engine.rollouts.prompts import (
-    RenderedPrompt,
-    conversation,
-    for_rewards,
-)
+from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
+from grpo_engine.rewards.scoring import Scores
+from grpo_engine.rollouts.prompts import RenderedPrompt, conversation, for_rewards
 from grpo_engine.rollouts.types import Rollout
-from grpo_tui.app.trial.examples import Examples, Latest
+from grpo_tui.app.trial.loaded import Loaded
 
 MOST = 2_000
+MADE_UP = "I do not know."
 
 
-class Scores:
+class Rewards:
     """Keeps the reward process while the functions and their files are unchanged."""
 
-    def __init__(self, examples: Examples) -> None:
-        self._examples, self._latest = examples, Latest()
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
         self._stack, self._process = ExitStack(), ExitStack()
         self._folder = self._stack.enter_context(scratch("trial"))
         self._stack.callback(self._process.close)
@@ -36,90 +35,82 @@ class Scores:
         self._stack.close()
 
     def score(self, config: RunConfig, index: int, completion: str) -> dict[str, Any]:
-        """Return each function's score and reason, and the weighted sum."""
-        from grpo_engine.rewards.scorer import check_functions
-
-        task, example = self._examples.task(config), self._examples.first(config)[index]
-        client = self._started(config)
-        client.check(list(example.columns), f"task {task.name}")
-        check_functions(config, task, client.names)
-        prompt = for_rewards(example, conversation(task, example))
-        outcomes = client.try_on(
-            prompt, [completion], [self._ids(config, completion)], example.columns,
-            config.rewards.completions,
-        )  # fmt: skip
-        rewards = [outcome.rewards[0] for outcome in outcomes]
-        rows = [
-            {
-                "name": reward.name, "weight": reward.weight, "value": reward.value,
-                "reason": reward.reason[:MOST], "seconds": outcome.seconds,
-            }
-            for reward, outcome in zip(rewards, outcomes, strict=True)
-        ]  # fmt: skip
+        """Each function's score and reason, and the weighted sum."""
+        scores = self._scores(config, index, [completion], step=2)  # in which errors are reported
+        rewards = scores.rewards[0]
         return {
-            "rows": rows,
-            "total": total_reward([r.value for r in rewards], [r.weight for r in rewards]),
-            "problems": [
-                str(problem)[:MOST] for outcome in outcomes for problem in outcome.problems
+            "rows": [
+                {"name": reward.name, "weight": reward.weight, "value": reward.value,
+                 "reason": reward.reason[:MOST]}
+                for reward in rewards
             ],
-        }
+            "total": total_reward([r.value for r in rewards], [r.weight for r in rewards]),
+            "problems": [alert.explanation[:MOST] for alert in scores.alerts],
+        }  # fmt: skip
 
     def rehearse(self, config: RunConfig) -> None:
-        """Start the reward process as a run does, and score two made-up answers at step 0.
+        """Score two made-up answers as a run does at its start, unless that was done already."""
+        key = self._key(config), config.algorithm, config.task.others
+        self._loaded.latest("rehearsed", key, lambda: self._rehearse(config))
 
-        The task's own functions fit its data, so they need no process, which takes a while.
-        """
-        from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
-
-        task, example = self._examples.task(config), self._examples.first(config)[0]
+    def _rehearse(self, config: RunConfig) -> None:
+        """The task's own functions fit its data, so they need no process, which takes a while."""
+        task, example = self._loaded.task(config), self._loaded.first(config)[0]
         specs, defaults = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
         has_environment = bool(environments_of(config, task)[1])
         if not specs and has_environment:
             return  # whether it gives a reward is known once it is loaded
         if specs and all(spec.options == defaults.get(spec.name) for spec in specs):
             check_functions(config, task, [spec.name for spec in specs])
-            return
+        elif has_environment:  # made-up answers have no environment to look at
+            self._scorer(config)
+        else:
+            answers = f"<answer>{example.target or 42}</answer>", MADE_UP
+            self._scores(config, 0, answers, step=1)
+
+    def _scores(
+        self, config: RunConfig, index: int, answers: Sequence[str], *, step: int
+    ) -> Scores:
+        """The scores of answers to an example problem."""
+        task, example = self._loaded.task(config), self._loaded.first(config)[index]
         prompt = for_rewards(example, conversation(task, example))
         rendered = RenderedPrompt(ids=(), text="", prompt=prompt)
-        texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")
         rollouts = [
             Rollout(
-                key=example.key, group=0, index=index, attempt=0, prompt_ids=(), text=text,
+                key=example.key, group=0, index=number, attempt=0, prompt_ids=(), text=text,
                 ids=tuple(self._ids(config, text)), logprobs=(), raw_logprobs=(), finish="stop",
             )
-            for index, text in enumerate(texts)
+            for number, text in enumerate(answers)
         ]  # fmt: skip
-        names = () if has_environment else None
-        with Scorer(config, task, self._folder, Control(), environments=names) as scorer:
-            if not has_environment:  # made-up answers have no environment to look at
-                scorer.score([example] * 2, [rendered] * 2, rollouts, step=1)
-
-    def stamps(self, config: RunConfig) -> list[int]:
-        """Return the modification times of the functions' files."""
-        return [_stamp(name) for name in config.rewards.functions]
+        count = len(answers)
+        scorer = self._scorer(config)
+        return scorer.score([example] * count, [rendered] * count, rollouts, step=step)
 
     def _ids(self, config: RunConfig, completion: str) -> list[int]:
-        """Return the model's tokens; the bytes if its tokenizer cannot be loaded."""
+        """The model's tokens; the bytes if its tokenizer cannot be loaded."""
         try:
-            tokenizer = self._examples.tokenizer(config)
+            tokenizer = self._loaded.policy(config).tokenizer
         except EngineError:
             return list(completion.encode("utf-8", "surrogatepass"))
         return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
 
-    def _started(self, config: RunConfig) -> RewardClient:
-        from grpo_engine.rewards.scorer import specs_of
-
-        def start() -> RewardClient:
+    def _scorer(self, config: RunConfig) -> Scorer:
+        def start() -> Scorer:
             self._process.close()
-            specs = specs_of(config, self._examples.task(config))
-            client = RewardClient(specs, self._folder, config.rewards.time_limit)
-            return self._process.enter_context(client)
+            task = self._loaded.task(config)
+            names = () if environments_of(config, task)[1] else None
+            scorer = Scorer(config, task, self._folder, Control(), environments=names)
+            return self._process.enter_context(scorer)
 
-        key = self._examples.task_key(config), config.rewards, self.stamps(config)
-        return self._latest.get("client", key, start)
+        return self._loaded.latest("scorer", (self._key(config), config.algorithm), start)
+
+    def _key(self, config: RunConfig) -> object:
+        """What the functions and their data depend on: settings, and the times of files."""
+        stamps = [_stamp(name) for name in config.rewards.functions]
+        return self._loaded.task_key(config), config.rewards, stamps
 
 
 def _stamp(name: str) -> int:
-    """Return the modification time of a function's file; 0 for a function of a module."""
+    """The modification time of a function's file; 0 for a function of a module."""
     file = Path(name.rpartition(":")[0]).expanduser()
     return file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else 0

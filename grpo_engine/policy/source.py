@@ -18,7 +18,7 @@ from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.errors import ConfigError, ModelError, quoted
+from grpo_engine.errors import ConfigError, ModelError, NotFetchedError, quoted
 from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
@@ -101,7 +101,7 @@ def _fetch(repository: str, into: Path | None) -> Path:
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns, local_dir=into))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelError(
+        raise NotFetchedError(
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "
             f"could not be fetched: {first_line(error)}"
         ) from error

@@ -165,7 +165,7 @@ def load_run(
     ranks, threads = ranks or Ranks(), threads or _threads(None)
     chosen = objects.recipe(config.algorithm)
     policy, recipe = yield from _model(config, chosen, ranks, saved, step)
-    usable = [_renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
+    usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
     for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
@@ -249,7 +249,7 @@ def _model(
     return policy, recipe
 
 
-def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
+def renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
     return PromptRenderer(
         tokenizer=policy.tokenizer,
         task=task,

@@ -60,19 +60,20 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
     """
+    from mlx_lm.utils import load_tokenizer
+
     from grpo_engine.config.parse import build, merge, parse_sets
-    from grpo_engine.policy.source import find_folder
+    from grpo_engine.policy.source import find_folder, opening
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.tasks.base import draw, load_task
-    from grpo_tui.app.trial.examples import CONTEXT, load_tokenizer, model_folder, number_of
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     task = load_task(config.task)
-    tokenizer = load_tokenizer(find_folder(model or config.model.path))
-    render = PromptRenderer(tokenizer, task, config.task, model or config.model.path)
-    if model:  # the limits of a model that was not asked for would only be in the way
-        context = number_of(model_folder(model), *CONTEXT)
-        render = replace(render, context=context, max_new_tokens=config.rollout.max_new_tokens)
+    path = model or config.model.path
+    folder = find_folder(path)
+    with opening(path):
+        tokenizer = load_tokenizer(folder)
+    render = PromptRenderer(tokenizer=tokenizer, task=task, config=config.task, model=path)
     render, notes = render.usable()
     task = replace(render.task, notes=(*task.notes, *notes))
     examples = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
@@ -98,23 +99,15 @@ def play(
 
     from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.platform.scratch import scratch
-    from grpo_tui.app.trial.episode import Episode, Update
-
-    def print_update(update: Update) -> Update:
-        for style, text in update.lines:
-            typer.echo((dim if style == "hint" else str)(safe(text, "\n")))
-        return update
+    from grpo_tui.app.trial.episode import episode
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
+    answers = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
+    kind = ""
     with scratch("episode") as folder:
-        episode = Episode(config, folder, _row(row))
-        with episode.client:
-            update = print_update(episode.begin())
-            while not update.over and (line := sys.stdin.readline()):
-                update = print_update(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
-            for text in () if update.over else episode.end():
-                typer.echo(safe(text, "\n"))
-    if update.failed:
+        for kind, text in episode(config, folder, answers, _row(row)):
+            typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
+    if kind == "error":
         raise typer.Exit(1)
 
 

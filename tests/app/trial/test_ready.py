@@ -19,7 +19,8 @@ from grpo_engine.events import NoteWritten, RunFailed, RunFinished
 from grpo_engine.presets import preset
 from grpo_engine.rewards.client import RewardClient
 from grpo_tui.app.trial.client import MAY_FETCH
-from grpo_tui.app.trial.ready import Readiness, explain, refuse, require, require_apart
+from grpo_tui.app.trial.ready import refuse, require, require_apart
+from grpo_tui.app.trial.service import Trials, explain
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 
@@ -51,33 +52,37 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ready() -> Iterator[Readiness]:
-    with closing(Readiness()) as readiness:
-        yield readiness
+def ready() -> Iterator[Trials]:
+    with closing(Trials()) as trials:
+        yield trials
+
+
+def tried(trials: Trials, config: RunConfig) -> dict[str, Any]:
+    return trials.ready(config.model_dump(mode="json"))
 
 
 def test_a_package_that_a_model_lacks_is_no_fault_of_the_rewards(
-    world: Path, ready: Readiness, tmp_path: Path
+    world: Path, ready: Trials, tmp_path: Path
 ) -> None:
     folder = write_model(tmp_path / "model")
     file = folder / "config.json"
     file.write_text(file.read_text().replace('"llama"', '"olmo"'))
-    ((setting, words),) = ready.of(settings(world, model={"path": str(folder)}))["problems"]
+    ((setting, words),) = tried(ready, settings(world, model={"path": str(folder)}))["problems"]
     assert setting == "model.path"
     assert words.endswith("To run olmo install ai2-olmo: pip install ai2-olmo")
 
 
 def test_rows_that_cannot_be_used_are_refused_or_skipped_and_noted(
-    world: Path, ready: Readiness, tmp_path: Path
+    world: Path, ready: Trials, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"
     long = json.dumps({"prompt": "long " * 200, "answer": "1"})
     file.write_text((world / "problems.jsonl").read_text() + f"{long}\n{{broken\n")
     task = {"name": str(file), "held_out_size": 6}
-    ((_, words),) = ready.of(settings(world, task=task))["problems"]
+    ((_, words),) = tried(ready, settings(world, task=task))["problems"]
     assert f"1 of 42 rows cannot be used: {file}:42: not JSON" in words
     skipping = settings(world, task={**task, "bad_rows": "skip"}, steps=1)
-    assert ready.of(skipping)["problems"] == []
+    assert tried(ready, skipping)["problems"] == []
     notes = [
         one.text for one in events_of(skipping, tmp_path / "run") if isinstance(one, NoteWritten)
     ]
@@ -124,10 +129,10 @@ def config_of(world: Path, changes: dict[str, Any]) -> RunConfig:
 
 @pytest.mark.parametrize(("setting", "changes"), WRONG)
 def test_a_setting_that_fails_at_the_first_step_is_refused_by_its_name(
-    setting: str, changes: dict[str, Any], world: Path, ready: Readiness, tmp_path: Path
+    setting: str, changes: dict[str, Any], world: Path, ready: Trials, tmp_path: Path
 ) -> None:
     config = config_of(world, changes)
-    found = ready.of(config)
+    found = tried(ready, config)
     assert [name for name, _ in found["problems"]] == [setting]
     assert setting in found["problems"][0][1]
     with pytest.raises(ConfigError, match=setting):
@@ -144,18 +149,18 @@ def test_the_setting_to_change_is_what_the_error_says_and_not_a_name_in_its_word
 
 
 def test_a_faulty_function_of_the_recipe_is_refused(
-    world: Path, ready: Readiness, tmp_path: Path
+    world: Path, ready: Trials, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"
     for code, text in (("return 1.0", "returned a Python float"), ("return rewards_PG", "")):
         file.write_text(f"def signal(rewards_PG):\n    {code}\n")
-        problems = ready.of(settings(world, algorithm={"signal": f"{file}:signal"}))["problems"]
+        problems = tried(ready, settings(world, algorithm={"signal": f"{file}:signal"}))["problems"]
         assert [setting for setting, _ in problems] == ["algorithm.signal"] * bool(text)
         assert all(text in problem for _, problem in problems)
 
 
 def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
-    world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
+    world: Path, ready: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
 
@@ -165,10 +170,10 @@ def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
 
     monkeypatch.setattr(RewardClient, "__enter__", start)
     starter = preset("starter").tree
-    assert ready.of(build(starter))["problems"] == []
+    assert tried(ready, build(starter))["problems"] == []
     assert not started
     wrong = {"recipe": "dapo", "options": {"refill_on": "nothing"}}
-    found = ready.of(build({**starter, "algorithm": wrong}))["problems"]
+    found = tried(ready, build({**starter, "algorithm": wrong}))["problems"]
     assert [setting for setting, _ in found] == ["algorithm.options"]
     assert not started
     for rewards in (
@@ -176,7 +181,7 @@ def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
         {"functions": ["numeric_answer", "exact_answer"]},
         {"functions": ["format_all"], "options": {"format_all": {"no": 1}}},
     ):
-        found = ready.of(build({**starter, "rewards": rewards}))["problems"]
+        found = tried(ready, build({**starter, "rewards": rewards}))["problems"]
         assert found == [("rewards.functions", "rewards.functions: it was started")]
     assert len(started) == 3
 
@@ -196,10 +201,10 @@ def test_every_problem_is_told_at_once_and_a_repaired_file_is_tried_again(
 
 
 def test_too_little_memory_refuses_a_run_that_starts_now_but_not_a_queued_one(
-    world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
+    world: Path, ready: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_engine.setup.preflight.memory_limit", lambda *_: 1000)
-    found = ready.of(settings(world))
+    found = tried(ready, settings(world))
     assert "GB may be used" in found["now"]
     with pytest.raises(ConfigError, match="GB may be used"):
         refuse(found)
@@ -263,10 +268,10 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
 )  # fmt: skip
 @given(tree=choices())
 def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
-    tree: dict[str, Any], ready: Readiness, tmp_path_factory: pytest.TempPathFactory
+    tree: dict[str, Any], ready: Trials, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     config = build(tree)
-    found = ready.of(config)
+    found = tried(ready, config)
     last = events_of(config, tmp_path_factory.mktemp("run"))[-1]
     if found["problems"]:
         assert isinstance(last, RunFailed), found
@@ -284,21 +289,21 @@ def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
     ],
 )
 def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(
-    world: Path, ready: Readiness, tmp_path: Path, name: str, text: str, words: str
+    world: Path, ready: Trials, tmp_path: Path, name: str, text: str, words: str
 ) -> None:
     folder = write_model(tmp_path / "model")
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), name: json.loads(text)}))
     changes = {"model": {"path": str(folder)}, "rewards": {"functions": ["length"]}}
-    ((setting, said),) = ready.of(config_of(world, changes))["problems"]
+    ((setting, said),) = tried(ready, config_of(world, changes))["problems"]
     assert (setting, words in said) == ("model.path", True)
 
 
 def test_a_teacher_is_tried_before_a_run(world: Path, tmp_path: Path) -> None:
     def problems(path: str) -> list[tuple[str, str]]:
         config = settings(world, algorithm={"recipe": "distill"}, teacher={"path": path})
-        with closing(Readiness()) as readiness:
-            found: list[tuple[str, str]] = readiness.of(config)["problems"]
+        with closing(Trials()) as trials:
+            found: list[tuple[str, str]] = tried(trials, config)["problems"]
             return found
 
     assert problems(str(write_model(tmp_path / "teacher"))) == []

@@ -71,7 +71,7 @@ async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_
         assert "refill_on: 'acc' is not a reward function of the run" in found["problem"]
         lost = settings(world, model={"path": "someone/not-on-this-machine"})
         found = await asked(trial, "examples", lost)
-        assert "f fetches it now" in found["lacking"]
+        assert "D on New run now" in found["lacking"]
         assert found["examples"][0]["tokens"] is None
         assert "problem" not in await asked(trial, "examples", config)
     finally:
@@ -79,7 +79,7 @@ async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_
 
 
 @pytest.mark.slow
-async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced(
+async def test_a_cancelled_question_is_not_asked_and_a_dead_process_is_replaced(
     world: Path,
 ) -> None:
     trial, config = TrialProcess(), settings(world)
@@ -87,6 +87,7 @@ async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced
         first = asyncio.ensure_future(asked(trial, "examples", config))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(asked(trial, "examples", config))
+        first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         assert json.dumps(await second)
@@ -115,10 +116,10 @@ async def test_nothing_is_left_in_the_temporary_folder(
 
 
 @pytest.mark.slow
-async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
+async def test_a_call_that_takes_too_long_is_ended_once_nobody_waits_for_it(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.app.trial.client.REPLACED_S", 0.1)
+    monkeypatch.setattr("grpo_tui.app.trial.client.CANCELLED_S", 0.1)
     (tmp_path / "own.py").write_text(
         "import time\n\ndef slow(completions, **_):\n"
         "    time.sleep(1000 * (completions[0] == 'hang'))\n    return [1.0]\n"
@@ -130,6 +131,7 @@ async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
     try:
         first = asyncio.ensure_future(asked(trial, "score", config, example=0, completion="hang"))
         await asyncio.sleep(2.0)
+        first.cancel()
         score = await asked(trial, "score", config, example=0, completion="x")
         assert score["rows"]
         with pytest.raises(asyncio.CancelledError):

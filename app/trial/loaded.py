@@ -1,0 +1,112 @@
+"""Tasks, tokenizers and the shapes of models, each kept until what it depends on changes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.errors import EngineError, NotFetchedError
+from grpo_engine.platform.device import require_mlx
+from grpo_engine.rollouts.prompts import PromptRenderer
+from grpo_engine.tasks.base import Example, Task, draw, load_task
+from grpo_tui.app.trial.client import MAY_FETCH
+
+if TYPE_CHECKING:
+    from grpo_engine.policy.policy import Policy
+
+COUNT = 3  # example problems
+
+T = TypeVar("T")
+
+
+class Loaded:
+    """What was loaded last."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, tuple[object, Any]] = {}
+
+    def latest(self, name: str, key: object, load: Callable[[], T]) -> T:
+        """The value of this key, loaded unless it is the latest one."""
+        if name not in self._latest or self._latest[name][0] != key:
+            self._latest[name] = key, load()
+        value: T = self._latest[name][1]
+        return value
+
+    def task(self, config: RunConfig) -> Task:
+        """The task of these settings, read again if its file has changed."""
+        return self.latest("task", self.task_key(config), lambda: load_task(config.task))
+
+    def task_key(self, config: RunConfig) -> str:
+        """A key of the task's settings and the time of its file."""
+        file, _, _ = config.task.name.rpartition(":")
+        path = Path(file if file.endswith(".py") else config.task.name).expanduser()
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        return f"{changed} {config.task.model_dump_json()}"
+
+    def policy(self, config: RunConfig) -> "Policy":
+        """The policy as its model's files describe it, with its tokenizer."""
+        return self.latest("policy", config.model, lambda: shapes(config.model, config.seed))
+
+    def teacher(self, config: RunConfig) -> "Policy | None":
+        """The described teacher, which has the vocabulary of the described policy."""
+        from grpo_engine.setup.teacher import check_teacher, check_vocabulary, named, settings_of
+
+        check_teacher(config)
+        policy = self.policy(config)
+
+        def described() -> "Policy":
+            teacher = named(lambda: shapes(settings_of(config), config.seed))
+            check_vocabulary(config, policy, teacher)
+            return teacher
+
+        if not config.teacher.path:
+            return None
+        return self.latest("teacher", (config.model, config.teacher), described)
+
+    def renderer(self, config: RunConfig) -> tuple[PromptRenderer, tuple[str, ...]]:
+        """Check every problem with the model's limits, as a run does; the renderer, and notes."""
+        task, policy = self.task(config), self.policy(config)
+
+        def load() -> tuple[PromptRenderer, tuple[str, ...]]:
+            from grpo_engine.setup.opening import renderer
+
+            return renderer(config, task, policy).usable()
+
+        demonstrates = config.algorithm.resolved().demonstrates
+        length = config.rollout.max_new_tokens
+        key = config.model.path, length, demonstrates, self.task_key(config)
+        return self.latest("renderer", key, load)
+
+    def first(self, config: RunConfig) -> list[Example]:
+        """The first problems of the run's first step."""
+        try:
+            task = self.renderer(config)[0].task
+        except EngineError:  # told by whoever asks whether the run can start
+            task = self.task(config)
+        return draw(task, config.seed, 0, COUNT)
+
+
+def shapes(config: ModelConfig, seed: int) -> "Policy":
+    """A policy with described but never computed weights; it cannot be run."""
+    require_mlx()
+    from grpo_engine.policy.load import end_tokens
+    from grpo_engine.policy.shapes import without_weights
+    from grpo_engine.policy.source import load_parts
+
+    plain = config.model_copy(update={"trust_remote_code": False})
+    try:
+        model, tokenizer, settings, folder, notes = load_parts(plain, lazy=True)
+    except NotFetchedError:
+        if not os.environ.get(MAY_FETCH):
+            raise
+        raise NotFetchedError(
+            f"{config.path} is not on this machine yet: a run downloads it when it starts, D on "
+            "New run now."
+        ) from None
+    end_tokens(tokenizer, settings)  # raises if there is none
+    policy = without_weights(
+        model, plain, settings, folder, notes, seed=seed, vocabulary=len(tokenizer)
+    )
+    policy.tokenizer = tokenizer
+    return policy
