@@ -8,10 +8,8 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.text.numbers import clamped
-from grpo_tui.app.text.prompt_text import question
-from grpo_tui.app.text.safe_text import cell_len, clip, safe
-from grpo_tui.app.tui.keys import LAST, bind
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
@@ -22,10 +20,10 @@ from grpo_tui.app.tui.screens.watch.state import (
     ROOMY,
     TIGHT,
     Chart,
+    WatchState,
     charts_of,
     counted,
     group_at,
-    guides_of,
     last_step,
     log_entries,
     no_push_reason,
@@ -35,7 +33,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -45,13 +43,18 @@ ALERT_LINES = 3  # of an alert, unless the panel is high
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
-class SnapshotList(ListPanel):
-    """A list of what is in a snapshot."""
+class WatchPanel(Panel):
+    """A panel that draws the screen's state."""
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    state: reactive[WatchState] = reactive(WatchState, always_update=True)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The run at the moment that the panel shows."""
+        return self.state.snapshot
 
 
-class Curves(ChartStack, SnapshotList):
+class Curves(WatchPanel, ChartStack, ListPanel):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
@@ -120,9 +123,8 @@ class Curves(ChartStack, SnapshotList):
         """The lines of a chart, drawn again only where their content changes."""
         snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
-        series = tuple(snapshot.series.get(key) for key in chart.keys)
-        key = (chart, series, width, height, chosen, self.alone, snapshot.step,
-               snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
+        key = (chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen,
+               self.alone)  # fmt: skip
         return self.unchanged(
             chart.title, key,
             lambda: render.chart_lines(chart, snapshot, width, height, chosen, self.alone),
@@ -130,14 +132,8 @@ class Curves(ChartStack, SnapshotList):
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
-        if self.alone or not rows or abs(rows) == LAST or not self.charts:
-            super().action_move(rows + columns, 0)
-            return
-        columns = self.columns(self.count())
-        layout = [members for members, _ in rows_of(self.charts, self.snapshot, columns, TIGHT)]
-        at = next(i for i, members in enumerate(layout) if self.selected in members)
-        target = layout[clamped(at + rows, len(layout))]
-        self.cursor = target[clamped(self.selected - layout[at].start, len(target))]
+        by = 1 if self.alone else self.columns(self.count())
+        super().action_move(rows * by + columns, 0)
 
     def action_open(self) -> None:
         """Explain the selected metric."""
@@ -149,7 +145,7 @@ class Curves(ChartStack, SnapshotList):
             self.cursor = at[0]
 
 
-class Answers(SnapshotList):
+class Answers(WatchPanel, ListPanel):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar = [
@@ -157,13 +153,16 @@ class Answers(SnapshotList):
              "Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
 
-    prompt: reactive[int] = reactive(0)
     now: reactive[float] = reactive(0.0, repaint=False)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.state.answers
 
     @property
     def group(self) -> StepGroup | None:
         """The group of the selected prompt."""
-        return group_at(self.snapshot, self.prompt)
+        return group_at(self.snapshot, self.state.prompt)
 
     def count(self) -> int:
         return len(self.group.rollouts) if self.group else 0
@@ -176,10 +175,11 @@ class Answers(SnapshotList):
         if group is not None and any(waits_since(item) is not None for item in group.rollouts):
             self.refresh()
 
-    def watch_prompt(self) -> None:
-        """Show the new prompt from its first answer."""
-        self._top = 0
-        self.set_reactive(Answers.cursor, 0)
+    def watch_state(self, old: WatchState, new: WatchState) -> None:
+        """Show a new prompt from its first answer."""
+        if old.prompt != new.prompt:
+            self._top = 0
+            self.set_reactive(Answers.cursor, 0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then each answer that fits."""
@@ -192,9 +192,6 @@ class Answers(SnapshotList):
         self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height)
-        if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
-            text = " ".join(question(group.prompt_text).split())
-            self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
         waiting = sum(waits_since(item) is not None for item in group.rollouts)
         answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
         step = f"step {self.snapshot.groups_step}"
@@ -205,9 +202,7 @@ class Answers(SnapshotList):
         count = len(group.rollouts)
         if not count or height <= 0:
             return []
-        needed = render.lines_needed(group, width - 1)
-        spare = 1 if height // count > needed else 0
-        rows = max(1, min(needed + spare, height // count))
+        rows = max(1, min(render.MOST_LINES, height // count))
         blocks = []
         for index in range(count):
             lane = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
@@ -227,28 +222,29 @@ class Answers(SnapshotList):
         return self.group.rollouts[self.selected].text if self.group else ""
 
 
-class Groups(SnapshotList):
+class Groups(WatchPanel, ListPanel):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
     BINDINGS: ClassVar = [
         bind("enter", "open", "open", "groups.open", "Open this group on Rollouts"),
     ]  # fmt: skip
 
-    prompt: reactive[int] = reactive(0)
-    linked: reactive[bool] = reactive(True)  # whether the answers on screen are of these groups
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.state.groups
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
         groups = self.snapshot.groups
         return render.number_width(groups) + 2 * _answers(self.snapshot) + 1 + render.MEAN + 2
 
-    def watch_snapshot(self, old: Snapshot, new: Snapshot) -> None:
+    def watch_state(self, old: WatchState, new: WatchState) -> None:
         """Take the width that the new groups need."""
-        if _answers(old) != _answers(new):
+        if _answers(old.groups) != _answers(new.groups):
             self.refresh(layout=True)
 
     def count(self) -> int:
-        group = group_at(self.snapshot, self.prompt)
+        group = group_at(self.snapshot, self.state.prompt)
         return len(group.rollouts) if group else 0
 
     about = "panel:groups"
@@ -263,15 +259,16 @@ class Groups(SnapshotList):
         number, answers = render.number_width(groups), _answers(snapshot)
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
-        table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
+        table = min(width, number + cell * answers + 1 + render.MEAN)
         head = [render.group_header(number, cell, answers, table)]
         head = head if height > HEAD_FROM else []
         foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
-        selected = min(self.prompt, len(groups) - 1)
+        selected = min(self.state.prompt, len(groups) - 1)
+        linked = self.state.answers.groups_step == snapshot.groups_step
         blocks = []
         for index, group in enumerate(groups):
-            focused = self.linked and index == selected
+            focused = linked and index == selected
             reason = no_push_reason(group)
             marked = self.selected if index == selected and self.has_focus else None
             line = render.group_line(group, table, number, cell, focused=focused, marked=marked)
@@ -289,7 +286,7 @@ class Groups(SnapshotList):
         if columns:
             super().action_move(columns, 0)
         elif last := len(self.snapshot.groups):
-            self.choose(max(0, min(last - 1, self.prompt + rows)))
+            self.choose(max(0, min(last - 1, self.state.prompt + rows)))
 
     def choose(self, item: int) -> None:
         """Show another prompt."""
@@ -297,7 +294,7 @@ class Groups(SnapshotList):
 
     def action_open(self) -> None:
         """Open the selected group at the selected answer."""
-        group = group_at(self.snapshot, self.prompt)
+        group = group_at(self.snapshot, self.state.prompt)
         if group is not None:
             step = self.snapshot.groups_step
             self.post_message(RolloutOpened(0, step, group.origin, group.index, self.selected))
@@ -308,7 +305,7 @@ def _answers(snapshot: Snapshot) -> int:
     return max((len(group.rollouts) for group in snapshot.groups), default=0)
 
 
-class AlertsLog(SnapshotList):
+class AlertsLog(WatchPanel, ListPanel):
     """Active alerts, then the log, newest first."""
 
     BINDINGS: ClassVar = [
@@ -342,7 +339,7 @@ class AlertsLog(SnapshotList):
     def paint(self, width: int, height: int) -> list[Line]:
         """The entries that fit, including the selected one."""
         entries, selected, snapshot = self.entries, self.selected, self.snapshot
-        self.note = counted(snapshot) + render.dated(snapshot)
+        self.note = counted(snapshot)
         if not entries:
             return paragraph("Alerts and log messages appear here.", width, 2, "label")
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
@@ -375,23 +372,20 @@ class AlertsLog(SnapshotList):
         return entry.text if entry else ""
 
 
-class NarratorLine(Bar):
+class NarratorLine(WatchPanel, Bar, can_focus=False):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
 
-    sentences: reactive[tuple[str, ...]] = reactive(())
-
     def paint(self, width: int, height: int) -> list[Line]:
-        return render.sentence_lines(self.sentences, width, height)
+        return render.sentence_lines(self.state.sentences, width, height)
 
 
-class PhaseBar(Bar):
+class PhaseBar(WatchPanel, Bar, can_focus=False):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it

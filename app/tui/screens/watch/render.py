@@ -1,9 +1,7 @@
 """The lines of Watch's panels: charts, answers, groups, alerts and log, phases."""
 
 import math
-import time
 from collections.abc import Sequence
-from math import isnan
 
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
@@ -31,7 +29,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     largest_push,
     last_step,
     reward_chart,
-    signal_of,
     spent_in,
     waits_since,
 )
@@ -148,26 +145,19 @@ def arrow(advantage: float | None) -> str:
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
-def end_mark(rollout: StepRollout, now: float = 0.0) -> str:
+def end_mark(rollout: StepRollout, now: float = 0.0) -> Span:
     """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished.
 
     An answer with an environment may have failed, have no turn left, or wait for a reply.
     """
     since = waits_since(rollout)
     if since is not None:
-        return f" ⚙ {seconds(max(0.0, now - since))}"
+        return f" ⚙ {seconds(max(0.0, now - since))}", "label"
     if rollout.finish is None:
-        return "▌"
-    ends = {"environment_error": " [failed]", "turns": " [no turn left]"}
-    return ends.get(rollout.finish, " [cut]" if rollout.finish in CUT else "▪")
-
-
-def _mark_colour(rollout: StepRollout) -> str:
-    if rollout.finish is None:
-        return "label" if waits_since(rollout) is not None else "accent"
-    colours = {"environment_error": "bad", "turns": "warn"}
-    usual = "warn" if rollout.finish in CUT else "label"
-    return colours.get(rollout.finish, usual)
+        return "▌", "accent"
+    ends = {"environment_error": (" [failed]", "bad"), "turns": (" [no turn left]", "warn")}
+    usual = (" [cut]", "warn") if rollout.finish in CUT else ("▪", "label")
+    return ends.get(rollout.finish, usual)
 
 
 def push_of(rollout: StepRollout) -> str:
@@ -192,10 +182,10 @@ def lane_lines(
         lead.append((f"{clip(narrow(rollout.reward, REWARD), REWARD):>{REWARD}}  ", "text"))
     mark = end_mark(rollout, now)
     lines: list[Line] = []
-    for part in text_rows(rollout, mark, width - LEAD, rows):
+    for part in text_rows(rollout, mark[0], width - LEAD, rows):
         text = [(text, "label" if reply else "text") for text, reply in part]
         lines.append([*([(" " * LEAD, "")] if lines else lead), *text])
-    lines[-1].append((mark, _mark_colour(rollout)))
+    lines[-1].append(mark)
     return lines + [[]] * (rows - len(lines))
 
 
@@ -207,7 +197,7 @@ def text_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[li
         return [[]]
     if rollout.spans:
         return flow(text, rollout.spans, width, rows) or [[]]
-    if rows == 1:
+    if rows == 1:  # at any place, not at a space
         return [[((clip_start if growing else clip)(text, width), False)]]
     return [[(part, False)] for part in wrap(text, width, rows, keep_end=growing) or [""]]
 
@@ -216,12 +206,6 @@ def with_edge(lines: Sequence[Line], marked: bool) -> list[Line]:
     """Lines behind the mark of the cursor."""
     edge = ("▌" if marked else " ", "accent")
     return [[edge, *line] for line in lines]
-
-
-def lines_needed(group: StepGroup, width: int) -> int:
-    """The lines of the group's longest answer, at most `MOST_LINES`."""
-    return max(len(text_rows(item, end_mark(item), width - LEAD, MOST_LINES))
-               for item in group.rollouts)  # fmt: skip
 
 
 def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
@@ -255,8 +239,8 @@ def number_width(groups: Sequence[StepGroup]) -> int:
 
 
 def cell_width(width: int, answers: int) -> int:
-    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow, 0 for counts only."""
-    return next((cell for cell in (7, 2, 1) if answers * cell <= width - MEAN), 0)
+    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow."""
+    return next((cell for cell in (7, 2) if answers * cell <= width - MEAN), 1)
 
 
 def group_header(number: int, cell: int, answers: int, width: int) -> Line:
@@ -274,22 +258,11 @@ def group_line(
     left = [
         (f"{group.index + 1:>{number - 2}}", bright),
         ("▸ " if focused else "  ", "accent"),
-    ]
-    if cell:
-        left += [_cell(rollout, cell, largest_push(group), rollout.index == marked)
-                 for rollout in group.rollouts]  # fmt: skip
-    else:
-        left.append((clip(_counts(group), width - number - MEAN - 1), bright))
+        *(_cell(rollout, cell, largest_push(group), rollout.index == marked)
+          for rollout in group.rollouts[: (width - number - MEAN - 1) // cell]),
+    ]  # fmt: skip
     mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
     return justified(left, [(f"{mean:>{MEAN}}", bright)], width)
-
-
-def _counts(group: StepGroup) -> str:
-    if not isinstance(group, Group):
-        return f"{len(group.rollouts)} answers"
-    up = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
-    down = sum((rollout.advantage or 0) < 0 for rollout in group.rollouts)
-    return f"{up}▲ {down}▼"
 
 
 def _cell(rollout: StepRollout, cell: int, largest: float, marked: bool) -> Span:
@@ -312,14 +285,13 @@ def reason_line(reason: str, width: int) -> Line:
 
 def signal_line(snapshot: Snapshot, width: int) -> Line:
     """The share of groups with signal up to the visible step; the number is that step's."""
-    now = signal_of(snapshot)
-    values = [value for step, value in snapshot.signal if step < snapshot.groups_step]
-    values += [] if now is None else [now]
-    if not values:
+    shares = {step: value for step, value in snapshot.signal if step <= snapshot.groups_step}
+    if not shares:
         return []
+    now = shares.get(snapshot.groups_step)
     number = share(now) if now is not None else "–"
     space = max(1, width - 10 - len(number))
-    curve = sparkline(values[-space:], space, 0.0, 1.0)
+    curve = sparkline([*shares.values()][-space:], space, 0.0, 1.0)
     return [
         (" signal ", "label"),
         (curve, "series.kl"),
@@ -371,13 +343,6 @@ def sign_of(severity: str) -> tuple[str, str]:
     return SIGNS.get(severity) or (safe(severity, " "), "warn")
 
 
-def dated(snapshot: Snapshot) -> str:
-    """The day of the newest line of the log, unless it is today."""
-    at = next((line.at for line in reversed(snapshot.log) if line.at is not None), None)
-    day = "" if at is None or isnan(at) else time.strftime("%Y-%m-%d", time.localtime(at))
-    return f" · {day}" if day and day != time.strftime("%Y-%m-%d") else ""
-
-
 # -- phases and sentences -----------------------------------------------------------------------
 
 BAR = 12
@@ -398,7 +363,7 @@ def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Li
 
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first."""
-    left, right = _phases(snapshot, now, width), _numbers(snapshot)
+    left, right = _phases(snapshot, now), _numbers(snapshot)
     while right and cells(left) + sum(len(text) + 2 for text in right) + 1 > width:
         right.pop(0)
     return justified(left, [("  ".join(right), "label"), (" ", "")], width)
@@ -420,17 +385,16 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     return numbers
 
 
-def _phases(snapshot: Snapshot, now: float, width: int) -> Line:
+def _phases(snapshot: Snapshot, now: float) -> Line:
     board = snapshot.board
     if snapshot.status == "empty":
         return [(" no run", "label")]
     if not snapshot.active:
         spent = spent_in(snapshot)
         worked = f" after {seconds(snapshot.elapsed)}{'  per step' if spent else ''}"
-        space = width - cell_len(snapshot.status + worked) - 2
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
-                *_usual_step(spent, space)]  # fmt: skip
+                *_usual_step(spent)]  # fmt: skip
     spans = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):
@@ -446,17 +410,15 @@ def _phases(snapshot: Snapshot, now: float, width: int) -> Line:
     return spans or [(" starting", "text")]
 
 
-def _usual_step(spent: dict[str, float], space: int) -> Line:
-    """The phases of a step, the slowest marked; where it is narrow, the shortest are left out."""
+def _usual_step(spent: dict[str, float]) -> Line:
+    """The phases of a step, the slowest marked."""
     slowest = max(spent, key=spent.__getitem__, default="")
-    parts = {
-        name: [(f"  {name} ", "bold headline" if name == slowest else "text"),
-               (seconds(took), "label"), (" ◂ slowest" if name == slowest else "", "accent")]
-        for name, took in spent.items()
-    }  # fmt: skip
-    while parts and sum(map(cells, parts.values())) > space:
-        del parts[min(parts, key=spent.__getitem__)]
-    return [span for part in parts.values() for span in part]
+    spans = []
+    for name, took in spent.items():
+        mark = " ◂ slowest" if name == slowest else ""
+        spans += [(f"  {name} ", "bold headline" if mark else "text"), (seconds(took), "label"),
+                  (mark, "accent")]  # fmt: skip
+    return spans
 
 
 def _running(snapshot: Snapshot, name: str, now: float) -> Line:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.message import Message
@@ -33,6 +33,7 @@ from grpo_tui.app.tui.screens.watch.panels import (
     Groups,
     NarratorLine,
     PhaseBar,
+    WatchPanel,
 )
 from grpo_tui.app.tui.screens.watch.state import WatchState, log_entries
 from grpo_tui.app.tui.widgets.find_bar import FindBar
@@ -69,7 +70,6 @@ class WatchScreen(ControlScreen):
         super().__init__()
         self._run = ""  # the id of the run on screen
         self._seeking = 0  # the step that is being read
-        self._followed: Snapshot | None = None  # the earlier step that Rollouts has opened
 
     def body(self) -> ComposeResult:
         """Two status lines, three panels side by side, alerts below."""
@@ -87,7 +87,6 @@ class WatchScreen(ControlScreen):
         if snapshot.head.id != self._run:
             self._run = snapshot.head.id
             self._return()
-        self.query_one(PhaseBar).snapshot = snapshot
         bar = self.key_bar
         bar.hidden = frozenset() if snapshot.active and not snapshot.reading else CONTROLS
         if snapshot.status == "empty":
@@ -125,11 +124,9 @@ class WatchScreen(ControlScreen):
     def _draw(self) -> None:
         if not self.is_mounted:
             return
-        state, answers, groups = self.state, self.query_one(Answers), self.query_one(Groups)
-        self.query_one(NarratorLine).sentences = state.sentences
-        self.query_one(Curves).snapshot = self.query_one(AlertsLog).snapshot = state.snapshot
-        groups.snapshot, answers.snapshot = state.groups, state.answers
-        groups.linked = state.answers.groups_step == state.groups.groups_step
+        state = self.state
+        for panel in self.query(WatchPanel):
+            panel.state = state
 
     def on_descendant_focus(self) -> None:
         """Show the answers of the groups that have the focus, or those that are being sampled."""
@@ -152,9 +149,7 @@ class WatchScreen(ControlScreen):
 
     def watch_prompt(self) -> None:
         """Show the selected prompt in all panels."""
-        if self.is_mounted:
-            self.query_one(Answers).prompt = self.query_one(Groups).prompt = self.prompt
-            self._draw()
+        self._draw()
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
@@ -252,18 +247,12 @@ class WatchScreen(ControlScreen):
             self.maximize(curves, container=False)
 
     def going_to(self, mode: str) -> ScreenRequest | None:
-        """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
+        """Rollouts goes to the earlier step on screen."""
         past = self.past
-        if mode != "rollouts" or past is None or past is self._followed or not past.groups:
+        if mode != "rollouts" or past is None or not past.groups:
             return None
-        self._followed = past
         group = past.groups[min(self.prompt, len(past.groups) - 1)]
         return RolloutOpened(self.run_on_watch, past.groups_step, group.origin, group.index, 0)
-
-    @on(RolloutOpened)
-    def rollouts_follow(self) -> None:
-        """An answer of the earlier step is opened, and stays open there."""
-        self._followed = self.past
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from grpo_engine.events import REPLACED, Group
+from grpo_engine.events import Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
 from grpo_tui.app.charts.series import Series, axis_end
 from grpo_tui.app.feed.narrator import narrate
@@ -15,7 +16,7 @@ ROOMY, TIGHT = 4, 3  # lines of a chart
 CONSTANT_FROM = 10  # values; before that any metric may look constant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WatchState:
     """The run at this moment, the earlier step on screen, and the prompt in focus."""
 
@@ -29,7 +30,7 @@ class WatchState:
         """The step on screen."""
         return self.past or self.snapshot
 
-    @property
+    @cached_property
     def groups(self) -> Snapshot:
         """The step of the groups: the last one with scores."""
         return self.step.scored
@@ -74,16 +75,6 @@ def waits_since(rollout: StepRollout) -> float | None:
 def no_push_reason(group: StepGroup) -> str:
     """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
     return group.no_signal if isinstance(group, Group) else ""
-
-
-def signal_of(snapshot: Snapshot) -> float | None:
-    """The share of the visible step's groups with signal; None until all of them have scores."""
-    groups = snapshot.groups
-    scored = [group for group in groups if isinstance(group, Group) and group.origin == "train"]
-    trained = [group for group in scored if not group.no_signal.endswith(REPLACED)]
-    if not trained or len(scored) < len(groups):
-        return dict(snapshot.signal).get(snapshot.groups_step)
-    return sum(not group.no_signal for group in trained) / len(trained)
 
 
 # -- alerts and log -----------------------------------------------------------------------------
@@ -187,26 +178,20 @@ def _never_changes(series: Series) -> bool:
     return series.count >= CONSTANT_FROM and all(value == series.last for value in series.values)
 
 
-def limit_of(key: str, snapshot: Snapshot) -> float:
-    """The run's limit of a metric; an alert compares several steps with it."""
-    # the first screen does without pydantic
-    from grpo_engine.alerts.rules import CLIP
-    from grpo_engine.config.settings import AlertsConfig
-
-    limit = snapshot.head.config.get("alerts", {}).get(GUIDES[key])
-    return float(limit if limit is not None else getattr(AlertsConfig(), GUIDES[key], CLIP))
-
-
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, str]], ...]:
-    """The guide lines of a chart with their words, from the run's settings."""
-    from grpo_engine.alerts.rules import COMPARED  # the first screen does without pydantic
+    """The guide lines of a chart with their words: the run's limit, which several steps cross."""
+    # the first screen does without pydantic
+    from grpo_engine.alerts.rules import CLIP, COMPARED
+    from grpo_engine.config.settings import AlertsConfig
 
     key = chart.keys[0]
     if key not in GUIDES:
         return ()
-    limit = limit_of(key, snapshot)
+    name = GUIDES[key]
+    limit = snapshot.head.config.get("alerts", {}).get(name)
+    limit = float(limit if limit is not None else getattr(AlertsConfig(), name, CLIP))
     text = f"{chart.guide} {with_unit(limit, spec(key).unit)}"
-    return ((limit, (f"{text} over {COMPARED[GUIDES[key]]} steps", text)),)
+    return ((limit, (f"{text} over {COMPARED[name]} steps", text)),)
 
 
 def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, needed: int) -> list[Row]:
