@@ -10,8 +10,6 @@ from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.platform.device import uses_gpu
-from grpo_engine.platform.formats import auto_text
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens
 from grpo_tui.app.text.recipe_cards import card_of
@@ -21,7 +19,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
-from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
+from grpo_tui.app.tui.screens.new_run.completion import completions
 from grpo_tui.app.tui.screens.new_run.state import (
     CHANGED,
     FORM_ONLY,
@@ -49,7 +47,6 @@ LABEL = 12
 MARK = 3
 NAME_CELLS = 24
 OFF = "–"
-ERROR_LINES = 6  # of the setting under the cursor
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
     files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
@@ -72,15 +69,9 @@ def header_line(view: View, width: int) -> Line:
                                   "accent" if view.form.changed else "label"),
         (f"   {state} ", "bold bad" if view.errors else colour),
     ]  # fmt: skip
-    space = width - cells(right) - 3
     if not message:
-        colour = "label"
-        is_sweep = view.form.config is not None and view.form.count > 1
-        costs = sweep_cost(view) if is_sweep else cost_summary(view)
-        message = costs or view.form.origin.summary
-        while cell_len(message) > space and ", " in message:
-            message = message.rpartition(", ")[0]
-    return justified([(clip(f" {message}", space), colour)], right, width)
+        message, colour = cost_summary(view), "label"
+    return justified([(clip(f" {message}", width - cells(right) - 3), colour)], right, width)
 
 
 def _status(view: View) -> tuple[str, str, str]:
@@ -101,22 +92,21 @@ def _status(view: View) -> tuple[str, str, str]:
 # -- the form -------------------------------------------------------------------------------
 
 
-def form_lines(view: View, width: int) -> list[tuple[str, Line]]:
-    """The lines of the form, with the setting that belongs to each; headings have none."""
-    lines: list[tuple[str, Line]] = []
+def form_blocks(view: View, width: int) -> list[list[Line]]:
+    """The lines of each row of the form; the first one of a section is below its heading."""
+    blocks: list[list[Line]] = []
     section, choice = "main", ""
     for row in view.rows:
+        block: list[Line] = []
         if row.section != section:
             section = row.section
             rule = "─" * max(0, width - cell_len(section) - 3)
-            title = (f" {section} ", "bold label")
-            lines.append(("", [title, (rule, "guide")]))
+            block.append([(f" {section} ", "bold label"), (rule, "guide")])
         if section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
             choice = name
-            text = f"   {name}: {ASKS[name]}"
-            lines.append(("", [(text, "italic label")]))
-        lines += [(row.path, line) for line in setting_lines(view, row, width)]
-    return lines
+            block.append([(f"   {name}: {ASKS[name]}", "italic label")])
+        blocks.append([*block, *setting_lines(view, row, width)])
+    return blocks
 
 
 def name_cells(width: int) -> int:
@@ -150,8 +140,6 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     line = list_row(line, width, selected=selected)
     if not error:
         return [line]
-    text = allowed(field.info)
-    error += f" (allowed: {text})" if text not in error else ""
     return [line, *paragraph(error, width, 4, "bad", ("   ✗ ", "bad"))]
 
 
@@ -183,15 +171,7 @@ def value_text(view: View, field: FormField) -> tuple[str, str]:
     if not text and section == "algorithm" and form.recipe is not None:
         value = getattr(form.recipe, name, None)
         return as_text(value) or "off", f"as {form.recipe.name}"
-    return text, "" if path in form.axes else recipe_value(view, path)
-
-
-def recipe_value(view: View, path: str) -> str:
-    """The recipe's value, where the setting differs from it."""
-    overrides, recipe = view.form.overrides, view.form.recipe
-    if path not in overrides or recipe is None:
-        return ""
-    return f"{recipe.name} has {as_text(overrides[path]) or 'none'}"
+    return text, ""
 
 
 def start_text(view: View, field: FormField) -> str:
@@ -205,12 +185,10 @@ def no_value(path: str) -> str:
 
 def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
-    section, _, leaf = field.path.partition(".")
-    if section != "algorithm":
-        return view.form.recipe is not None and not field.info.is_read(view.form.recipe)
-    read = view.form.settings_read
-    # beta switches the anchor on
-    return bool(read) and leaf not in {*read, "recipe", "beta", "options"}
+    recipe = view.form.recipe
+    if recipe is None or field.path == "algorithm.beta":  # beta switches the anchor on
+        return False
+    return not field.info.is_read(recipe)
 
 
 def allowed(info: Setting) -> str:
@@ -228,9 +206,7 @@ def help_lines(view: View, width: int) -> list[Line]:
     entries, origin = _entries(view, view.row), view.form.origin
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
-    error = view.errors.get(view.row.path, "")
-    lines = problem_lines(error, width, ERROR_LINES) if error else []
-    lines += paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
+    lines = paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
     return lines + labelled(entries, LABEL, width, 6)
 
 
@@ -240,39 +216,21 @@ def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     start = f"{start_text(view, field)} in {origin.kind} {origin.name}; backspace resets it"
     sweep = "several values, such as 1,2" if info.number else "space marks several in the list"
     return [
-        *_offered(view, field),
+        ("→ completes", ", ".join(completions(path, field.text)) if view.editing else ""),
         ("gets", view.examples.get("gets", "") if path in GETS else ""),
         ("allowed", allowed(info)),
         ("default", as_text(info.default) or no_value(path)),
         ("sweep", f"{sweep}: a run for each" if can_sweep(info) else ""),
         ("was", start if field.changed else ""),
-        ("recipe", recipe_value(view, path)),
         *_recipe_entries(view, path),
-        ("here", auto_text(on_gpu=uses_gpu()) if path == "model.dtype" else ""),
     ]
 
 
-def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
-    """What could be typed next, while the setting is edited; a file's functions at any time."""
-    entries = []
-    if field.path == "rewards.functions":
-        files = dict.fromkeys(part.rpartition(":")[0] or part for part in field.text.split(","))
-        entries = [
-            ("offers", f"{file}: {', '.join(functions)}")
-            for file in files
-            if file.endswith(".py") and (functions := functions_in(file))
-        ]
-    if view.editing:
-        entries.append(("→ completes", ", ".join(completions(field.path, field.text))))
-    return entries
-
-
 def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
-    """The character of the recipe, or when an algorithm's setting is read."""
+    """What the recipe is, or when an algorithm's setting is read."""
     form, (section, _, leaf) = view.form, path.partition(".")
     if path == RECIPE and form.recipe is not None:
-        card = card_of(form.recipe.name)
-        return [("", card.summary), ("good", card.good), ("bad", card.bad)]
+        return [("", card_of(form.recipe.name).summary)]
     if section != "algorithm" or leaf not in SETTINGS or leaf == "beta":
         return []
     condition = SETTINGS[leaf].condition.text
@@ -300,11 +258,10 @@ def cost_lines(view: View, width: int) -> list[Line]:
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
     price = cost(config, view.runs)
-    about, time = "at most", price.source.partition(":")[0]
-    if price.seconds_per_step is not None:
-        about, source = "about", price.source.partition(",")[0]
-        time = f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, "
-        time += source
+    about, time = "at most", "no run of this model on this machine yet"
+    if price.run:
+        about, total = "about", seconds(price.seconds)
+        time = f"{seconds(price.seconds_per_step)} a step, {total} in all, as in {price.run}"
     rows, count = price.rollouts_per_step, price.tokens_per_step
     per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
     entries = [
@@ -390,10 +347,12 @@ def memory_lines(view: View, width: int) -> list[Line]:
 
 
 def cost_summary(view: View) -> str:
-    """The costs in one line, for the header and dialogs."""
+    """The costs of all runs in one line, for the header and dialogs."""
     config = view.form.config
     if config is None:
         return ""
+    if view.form.count > 1:
+        return sweep_cost(view)
     price = cost(config, view.runs)
     parts = [f"{price.rollouts_per_step:,} answers a step",
              f"{tokens(price.tokens_per_step * config.steps)} tokens in all"]  # fmt: skip
@@ -408,18 +367,13 @@ def cost_summary(view: View) -> str:
 
 
 def recipe_lines(view: View, width: int) -> list[Line]:
-    """The six choices by their names in a recipe file, the formula, and what is refused."""
+    """The six choices by their names in a recipe file, and the formula."""
     form = view.form
-    lines = []
-    for path, error in form.errors.items():
-        if path.startswith("algorithm."):
-            # rules name their settings, ranges do not
-            name = f"{path.partition('.')[2]} " if "must be" in error[:20] else ""
-            lines += problem_lines(name + error, width, 5)
     if form.recipe is None:
-        return lines
-    lines += [[]] if lines else []
-    changed = {path.partition(".")[2] for path in form.overrides}
+        return []
+    lines = []
+    changed = {path.partition(".")[2] for path, row in form.fields.items()
+               if path.startswith("algorithm.") and row.text}  # fmt: skip
     indent = ("  ", "")
     for answer in answers(form.recipe):
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
@@ -515,30 +469,15 @@ def score_lines(view: View, width: int) -> list[Line]:
     lines = []
     for row in scores["rows"]:
         value, weight = row["value"], row["weight"]
-        weighted = "" if value is None else signed(value * weight)
-        right = [(f"{'None' if value is None else short(value):>6} × {short(weight):<4}", "label"),
-                 (f"{weighted:>7}", "bold headline")]  # fmt: skip
+        weighted = "None" if value is None else signed(value * weight)
+        times = "" if value is None else f"{short(value)} × {short(weight)}"
+        right = [(times, "label"), (f"{weighted:>8}", "bold headline")]
         lines.append(justified([(clip(row["name"], max(4, width - 22)), "text")], right, width))
         lines += paragraph(row["reason"], width, 3, "label", ("  ", "")) if row["reason"] else []
     total = "None: no function applies" if scores["total"] is None else short(scores["total"])
     lines.append(justified([("reward", "text")], [(total, "bold good")], width))
     for error in scores["problems"]:
         lines += problem_lines(error, width, 6)
-    return lines
-
-
-# -- the page of YAML -----------------------------------------------------------------------
-
-
-def yaml_lines(view: View, width: int) -> list[Line]:
-    """What differs from the defaults; below it, the command of a sweep."""
-    if view.form.config is None:
-        return paragraph("The YAML is shown once all errors are fixed.", width, 3, "label")
-    lines = [line for text in view.form.to_yaml().splitlines()
-             for line in paragraph(text, width, 20, "text")]  # fmt: skip
-    if view.form.count > 1:
-        text = f"The first run of the sweep; all of them: {sweep_command(view, 'FILE')}"
-        lines += [[], *paragraph(text, width, 3, "label")]
     return lines
 
 
@@ -581,7 +520,6 @@ PAGE: Final[Mapping[str, Page]] = {
         "setting:rewards.functions",
         "edit the answer",
     ),
-    "yaml": Page("YAML", "What differs from the defaults, as w writes it to a file", yaml_lines),
 }
 
 
@@ -609,22 +547,24 @@ def value_picker(view: View, field: FormField) -> Picker:
     """The values of a setting, with the conflicts of each; several make a sweep."""
     path, recipe = field.path, view.form.recipe
     is_recipe = path == RECIPE
+
+    def refused(text: str) -> set[str]:
+        errors = view.form.type(path, text).errors
+        return {error for name, error in errors.items() if name not in view.form.errors}
+
     items = [
         Item(text, (text or "by the recipe", card_of(text).title if is_recipe
-                    else meaning_of(path, text, recipe)), bad=view.refuses(path, text))
+                    else meaning_of(path, text, recipe)), bad=bool(refused(text)))
         for text in choices_of(field)
     ]  # fmt: skip
     items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int) -> list[Line]:
         then = view.with_form(view.form.type(path, text))
+        lines = [line for error in refused(text) for line in problem_lines(error, width, 8)]
         if is_recipe:
-            return recipe_card(then, text, width)
-        if path.startswith("algorithm."):
-            return recipe_lines(then, width)
-        if errors := then.form.errors:
-            return problem_lines("; ".join(errors.values()), width, 8)
-        return paragraph("This value is allowed here.", width, 1, "text")
+            return [*lines, *recipe_card(then, text, width)]
+        return [*lines, *(recipe_lines(then, width) if path.startswith("algorithm.") else [])]
 
     hint = "✗ conflicts with the current settings. Several marked values make a sweep."
     axis = view.form.axes.get(path, ())
@@ -684,8 +624,7 @@ def launch_text(view: View, training: str) -> str:
     if form.count > 1:
         axes = [f"{path} {', '.join(values)}" for path, values in form.axes.items()]
         axes += [f"{form.seeds} seeds"] if form.seeds > 1 else []
-        lines = [f"{' × '.join(axes)}: {form.count} runs, {sweep_cost(view)} in all. "
-                 "The first run:", *lines]  # fmt: skip
+        lines[1:] = [f"{' × '.join(axes)}: {form.count} runs, {cost_summary(view)} in all."]
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
         lines.append(f"Differs from {form.origin.name}: {first_of(changed, 4)}.")
@@ -703,20 +642,11 @@ def launch_options(view: View, training: str) -> list[tuple[str, str, str, str]]
     """The ways to start it at this moment."""
     queue = ("queue", "q", "into the queue", "waits in the queue; Q on Runs starts a worker")
     worker = ("worker", "s", "start the sweep", "one run after another, in the background")
-    detached = ("detached", "d", "detached", beside(training))
+    beside = f"in parallel with {training}" if training else "even when this window closes"
+    detached = ("detached", "d", "detached", f"in the background, {beside}")
     here = ("here", "h", "here", "trains in this process; Watch opens")
     options = [queue]
     if not view.ready.get("now"):
         alone = [queue, detached] if training else [here, detached, queue]
         options = [worker, queue] if view.form.count > 1 else alone
     return [*options, ("", "n", "not yet", "")]
-
-
-def beside(training: str) -> str:
-    """What starting the run in a process by itself means."""
-    if not training:
-        return "in the background, even when this window closes"
-    from grpo_tui.experiments.db.machine import memory_now
-
-    used, free = memory_now()
-    return f"in parallel; this process uses {used:.1f} GB, {free:.1f} GB are free"

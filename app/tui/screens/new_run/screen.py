@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
-from textual.worker import WorkerCancelled
 
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
@@ -25,7 +23,6 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
@@ -33,7 +30,7 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
-    form_lines,
+    form_blocks,
     header_line,
     help_lines,
     launch_dialog,
@@ -60,8 +57,9 @@ from grpo_tui.app.tui.screens.new_run.state import (
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text, visible
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -77,6 +75,10 @@ class ViewPanel(Panel):
     navigable = True
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
+    def topic(self) -> str:
+        row = self.view.row
+        return f"setting:{row.path}" if row is not None and "." in row.path else "screen:new_run"
+
 
 class HeaderPanel(ViewPanel, Bar, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
@@ -89,9 +91,6 @@ class HeaderPanel(ViewPanel, Bar, can_focus=False):
 
 class HelpPanel(ViewPanel, ScrolledPanel):
     """Help on the setting under the cursor."""
-
-    def topic(self) -> str:
-        return f"setting:{self.title}" if "." in self.title else "screen:new_run"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Help, range, default and previous value."""
@@ -133,8 +132,6 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
     def copy_text(self) -> str:
         """The text of the page, or the chosen prompt, escaped for the terminal."""
         view = self.view
-        if view.page == "yaml":
-            return view.form.to_yaml() if view.form.config is not None else ""
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
             return safe(str(examples[view.example]["text"]), "\n")
@@ -144,10 +141,6 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         """The strip, and the page with space for its field."""
         view = self.view
         self.title = PAGE[view.page].title
-        if view.page == "recipe" and view.form.recipe is not None:
-            self.title = f"recipe {view.form.recipe.name}"
-        elif view.page == "prompts" and view.examples.get("name"):
-            self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
         head = [self.strip_line(width), []]
         if view.page == "try":
@@ -156,42 +149,23 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         return head + self.scrolled(lines, height - len(head))
 
 
-class ValueField(Field):
-    """The field over the edited value."""
-
-    submits = "done"
-
-    async def on_key(self, event: events.Key) -> None:
-        """On tab, keep the text and edit the next setting."""
-        if event.key in ("tab", "shift+tab"):
-            event.stop()
-            event.prevent_default()
-            await self.run_action(f"screen.edit_next({1 if event.key == 'tab' else -1})")
-
-
-class SettingsPanel(ViewPanel):
-    """The form; only the visible lines are drawn."""
-
-    def __init__(self, title: str, **kwargs: Any) -> None:
-        super().__init__(title, **kwargs)
-        self._first = 0
-        self._paths: list[str] = []
+class SettingsPanel(ViewPanel, ListPanel):
+    """The form."""
 
     def compose(self) -> ComposeResult:
-        yield ValueField(id="value")
+        field = Field(id="value")
+        field.submits = "done"
+        yield field
 
     @property
-    def input(self) -> ValueField:
-        return self.query_one(ValueField)
+    def input(self) -> Field:
+        """The field over the edited value."""
+        return self.query_one(Field)
 
     def watch_view(self) -> None:
         """Place the field, after the lines have been drawn."""
         self.refresh()
         self.place_field()
-
-    def topic(self) -> str:
-        row = self.view.row
-        return f"setting:{row.path}" if row is not None and "." in row.path else "screen:new_run"
 
     def copy_text(self) -> str:
         """The settings as YAML, or the line under the cursor."""
@@ -200,7 +174,26 @@ class SettingsPanel(ViewPanel):
             return ""
         return form.to_yaml() if form.config is not None else f"{row.path}={row.text}"
 
-    # -- drawing ----------------------------------------------------------------------------
+    # -- the list ---------------------------------------------------------------------------
+
+    def count(self) -> int:
+        return len(self.view.rows)
+
+    @property
+    def selected(self) -> int:
+        return self.view.rows.index(self.view.row) if self.view.row is not None else 0
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Ask the screen to move the cursor, or to take the next value."""
+        self.post_message(self.Moved(self, rows, columns))
+
+    def choose(self, item: int) -> None:
+        """Move to a setting."""
+        self.call_later(self.run_action, f"screen.choose('{self.view.rows[item].path}')")
+
+    def action_open(self) -> None:
+        """Edit the setting."""
+        self.call_later(self.run_action, "screen.open")
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines around the cursor; the frame says why settings are hidden."""
@@ -211,21 +204,17 @@ class SettingsPanel(ViewPanel):
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
             return [[("no setting matches; esc shows all again", "")]]
-        lines = form_lines(view, width)
-        self._paths = [path for path, _ in lines]
-        self._first = self._paths.index(view.row.path)
-        last = self._first + self._paths.count(view.row.path) - 1
-        shown = visible([1] * len(lines), height, max(0, self._first - 1), last, self._top)
-        self._top = shown.start
-        return [lines[index][1] for index in shown]
+        return self.listed(form_blocks(view, width), height, self.selected)
 
     def place_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
-        field, (width, height) = self.input, self.inner
-        left, row = value_at(width), self._first - self._top
-        field.styles.offset = (left + 1, row + 1)
+        field, width = self.input, self.inner.width
+        left = value_at(width)
+        marked = (y for y, line in enumerate(self._painted) if line and "on cursor" in line[0][1])
+        row = next(marked, None)
+        field.styles.offset = (left + 1, (row or 0) + 1)
         field.styles.width = max(4, width - left)
-        field.display = self.view.editing and self.view.row is not None and 0 <= row < height
+        field.display = self.view.editing and self.view.row is not None and row is not None
 
     def on_resize(self) -> None:
         """Move the field with the lines."""
@@ -243,14 +232,6 @@ class SettingsPanel(ViewPanel):
         self.place_field()
         entry.focus()
 
-    async def on_click(self, event: events.Click) -> None:
-        """Choose the clicked row; a second click edits it."""
-        index = self.inside(event.offset).y + self._top
-        path = self._paths[index] if 0 <= index < len(self._paths) else ""
-        if path and self.view.row is not None:
-            again = event.chain > 1 or self.view.row.path == path
-            await self.run_action(f"screen.choose('{path}', {again})")
-
 
 # -- the screen -----------------------------------------------------------------------------
 
@@ -267,11 +248,9 @@ class NewRunScreen(WorkbenchScreen):
         bind("L,f5", "launch", "launch…", "new.launch",
              "Review the launch, then start here, detached or in the queue"),
         bind("right_square_bracket", "turn(1)", "page", "new.page",
-             "The next page: costs, recipe, prompts, rewards, YAML", "[ ]"),
+             "The next page: costs, recipe, prompts, rewards", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "new.page_before",
                "The previous page"),
-        hidden("space", "next_value", "switch", "new.toggle",
-               "Switch on or off, or take the next value"),
         bind("backspace", "reset", "reset", "new.reset",
              "Reset the setting to the value of the preset or parent"),
         bind("u,ctrl+z", "undo", "undo", "new.undo",
@@ -442,8 +421,6 @@ class NewRunScreen(WorkbenchScreen):
             self.end_typing()
         elif isinstance(panel, PagePanel) and panel.field.has_focus:
             panel.focus()
-        elif isinstance(self.focused, Input):
-            super().action_escape()
         elif self.query_one(FindBar).display:
             self.end_search()
             self._to_settings()
@@ -476,12 +453,10 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.view = self.view.moved(message.rows)
 
-    def action_choose(self, path: str, is_second: bool) -> None:
-        """Move to the clicked setting; a second click edits it."""
+    def action_choose(self, path: str) -> None:
+        """Move to the clicked setting."""
         self.end_typing()
         self.update(cursor=path)
-        if is_second:
-            self.action_open()
 
     # -- editing ----------------------------------------------------------------------------
 
@@ -536,25 +511,8 @@ class NewRunScreen(WorkbenchScreen):
 
     def on_descendant_blur(self, event: events.DescendantBlur) -> None:
         """Keep the text when the field loses the focus."""
-        if isinstance(event.widget, ValueField):
+        if event.widget.id == "value":
             self.end_typing()
-
-    def action_edit_next(self, by: int) -> None:
-        """Edit the next setting that is typed, if it is the next line."""
-        self.view = replace(self.view, editing=False).moved(by)
-        row = self.view.row
-        if row is not None and row.path != PRESET and not choices_of(row):
-            self._edit(row)
-        else:
-            self.query_one(SettingsPanel).focus()
-
-    def action_next_value(self) -> None:
-        """Take the next value; a setting without a list is edited."""
-        row = self.view.row
-        if row is not None and choices_of(row):
-            self._step(1)
-        elif row is not None:
-            self._edit(row)
 
     def _step(self, by: int) -> None:
         """Take the next of a setting's values, or the next number."""
@@ -571,14 +529,13 @@ class NewRunScreen(WorkbenchScreen):
 
     def _set(self, path: str, text: str) -> None:
         """Set a value; what a recipe refuses is reset, and named."""
-        before = self.view.form
-        form = before.type(path, text)
+        form = self.view.form.type(path, text)
+        reset = [p for p in form.edits if p.startswith("algorithm.") and p != RECIPE]
         refused = any(name.startswith("algorithm.") for name in form.errors)
-        if path == RECIPE and refused and "," not in text:
-            form = before.with_recipe(text)
-            reset = [name.partition(".")[2] for name, row in form.fields.items()
-                     if name != RECIPE and row.text != before.fields[name].text]  # fmt: skip
-            self.notify(f"{text} refuses what was set; reset: {', '.join(reset)}. u undoes it.")
+        if path == RECIPE and reset and refused and "," not in text:
+            form = form.reset(*reset)
+            names = ", ".join(name.partition(".")[2] for name in reset)
+            self.notify(f"{text} refuses what was set; reset: {names}. u undoes it.")
         self.change(form)
 
     def action_reset(self) -> None:
@@ -703,8 +660,8 @@ class NewRunScreen(WorkbenchScreen):
         if self._ready() is None:
             return
         if self.view.refused:
-            self.notify("Trying the settings again: a file may have been mended.")
-            self._launch_if_mended()
+            self._show_errors()
+            self.try_settings()  # a file may have been mended
             return
         try:
             len(self.view.form.points)
@@ -714,15 +671,6 @@ class NewRunScreen(WorkbenchScreen):
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
         self.app.push_screen(launch_dialog(self.view, training), self._launch)
-
-    @work(exclusive=True, group="launch")
-    async def _launch_if_mended(self) -> None:
-        with suppress(WorkerCancelled):  # other settings are tried by now
-            await self.try_settings().wait()
-            if self.view.refused:
-                self._show_errors()
-            elif self.is_current:
-                self.action_launch()
 
     def _launch(self, way: str | None) -> None:
         config, form = self.view.config, self.view.form
@@ -746,23 +694,20 @@ class NewRunScreen(WorkbenchScreen):
         self.app.push_screen(dialog, partial(self._save, config))
 
     def _save(self, config: RunConfig, name: str | None) -> None:
-        if name and name.strip():
-            self._write(config, Path(name.strip()).expanduser().absolute())
-
-    @work(exclusive=True, group="dialog")
-    async def _write(self, config: RunConfig, path: Path) -> None:
+        """Write a new file; another one is never overwritten."""
         from grpo_engine.config.parse import write_yaml
 
-        # a second ⏎ overwrites nothing
-        answers = [("", "n", "cancel", ""), ("over", "o", "overwrite it", "")]
-        question = Choice("save as", f"{path} exists already.", answers)
-        if path.exists() and not await self.answer(question):
+        if not (name := (name or "").strip()):
             return
+        path = Path(name).expanduser().absolute()
         command = f"grpo-tui train {path.name}"
         if self.view.form.count > 1:
             command = sweep_command(self.view, path.name)
         try:
-            path.write_text(write_yaml(config), encoding="utf-8")
+            with path.open("x", encoding="utf-8") as file:
+                file.write(write_yaml(config))
+        except FileExistsError:
+            self.warn(f"{path} exists already; choose another name.", "not written")
         except OSError as error:
             self.report(f"{path} was not written: {error.strerror}")
         else:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
 from functools import cache, cached_property
 from math import prod
 from pathlib import PureWindowsPath
@@ -14,6 +13,7 @@ from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
     OWNER,
     OWNERS,
+    assign,
     build,
     flatten,
     merge,
@@ -22,13 +22,13 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
+from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.recipe_text import ASKS
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
+FIRST_NUMBER = 0.01  # after 0
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Final[Mapping[str, Setting]] = {
     PRESET: Setting(path=PRESET, annotation=str, default="starter",
@@ -187,16 +188,8 @@ class RunForm:
         return errors
 
     def _errors(self, edits: Mapping[str, str]) -> dict[str, str]:
-        """Conflicts between settings are only checked among those that are valid by themselves."""
-        errors: dict[str, str] = {}
-        for _ in range(2):
-            valid = {path: text for path, text in edits.items() if path not in errors}
-            refused = problems(self._tree(valid))
-            if not refused:
-                break
-            for problem in refused:
-                errors.setdefault(self._setting_of(problem.settings), problem.text)
-        return errors
+        refused = reversed(problems(self._tree(edits)))
+        return {self._setting_of(problem.settings): problem.text for problem in refused}
 
     def _setting_of(self, paths: Sequence[str]) -> str:
         """The last edited of the settings that could be changed, otherwise the first."""
@@ -224,42 +217,10 @@ class RunForm:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The recipe; with errors, that of the valid algorithm edits alone."""
+        """The recipe; with errors, the named one as it is defined."""
         if self.config is not None:
             return self.config.algorithm.resolved()
-        edits = {path: text for path, text in self._single.items() if path == RECIPE
-                 or (path.startswith("algorithm.") and path not in self.errors)}  # fmt: skip
-        try:
-            return replace(self, edits=edits).build().algorithm.resolved()
-        except ConfigError:
-            return available()[0].get(edits.get(RECIPE) or self.base.algorithm.recipe or "")
-
-    @cached_property
-    def settings_read(self) -> frozenset[str]:
-        """The settings that the recipe reads."""
-        return frozenset(settings_read(self.recipe)) if self.recipe is not None else frozenset()
-
-    @cached_property
-    def overrides(self) -> Mapping[str, Any]:
-        """The recipe's values of the settings that are set to other ones, by path."""
-        if self.recipe is None:
-            return {}
-        named = recipe(self.recipe.name)
-        pairs = {name: getattr(named, name) for name, info in SETTINGS.items() if not info.option}
-        return {
-            f"algorithm.{name}": value
-            for name, value in pairs.items()
-            if self.fields[f"algorithm.{name}"].text and getattr(self.recipe, name) != value
-        }
-
-    def with_recipe(self, name: str) -> "RunForm":
-        """Another recipe; where it refuses what is set, all of it is the recipe's own."""
-        form = self.type(RECIPE, name)
-        if any(path.startswith("algorithm.") for path in form.errors):
-            for path, info in INFO.items():
-                if path.startswith("algorithm.") and path != RECIPE:
-                    form = form.type(path, as_text(info.default))
-        return form
+        return available()[0].get(self._single.get(RECIPE) or self.base.algorithm.recipe or "")
 
     # -- YAML -------------------------------------------------------------------------------
 
@@ -287,23 +248,12 @@ def choices_of(field: FormField) -> tuple[str, ...]:
 
 
 def next_number(info: Setting, text: str, by: int) -> str | None:
-    """The number after this one, in steps of its leading digit; None where there is none.
-
-    Whole numbers go by 1 below 100, then by their second digit: 64, 65; 200, 210.
-    """
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
+    """The whole number after this one, or twice or half of another; None if it is not allowed."""
+    if info.number is None or not INFO[info.path].accepts(text):
         return None
-    if info.number is None or not value.is_finite():
-        return None
-    # towards 0 the digits below a power of ten count: 0.1, 0.09
-    size = abs(value) * (Decimal("0.999999") if value * by < 0 else 1)
-    power = size.adjusted() if value else -2
-    power = max(0, power - 1) if info.number is int else power
-    units = value.scaleb(-power).to_integral_value(ROUND_FLOOR if by > 0 else ROUND_CEILING)
-    result = info.number((units + by).scaleb(power))
-    return as_text(result) if info.accepts(result) else None
+    value = float(text)
+    result = value + by if info.number is int else value * 2.0**by or max(0, by) * FIRST_NUMBER
+    return as_text(info.number(result)) if info.accepts(result) and result != value else None
 
 
 # -- costs ----------------------------------------------------------------------------------
@@ -323,17 +273,18 @@ class Cost:
     seconds_per_step: float | None
     seconds: float | None
     gigabytes: float
-    source: str
+    run: str  # the one that it is estimated from, if any
 
 
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
-    """Estimate costs from the config and the latest local run of the same model."""
+    """Estimate costs from the config and the latest local run of the same model, by its tokens.
+
+    Without one, the longest answers are assumed.
+    """
     rollouts = config.training.rows
     latest = next((run for run in runs if run.model == config.model.path and run.tokens > 0), None)
     length, per_token = float(config.rollout.max_new_tokens), None
-    source = "no run of this model on this machine yet: the longest answers are assumed"
     if latest is not None:
-        source = f"as in {latest.name or latest.id}, by the number of tokens"
         per_token = latest.elapsed / latest.tokens
         former = latest.metrics.get("completions/mean_length")
         length = min(length, former.mean) if former and former.mean else length
@@ -346,7 +297,7 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         seconds_per_step=seconds,
         seconds=None if seconds is None else seconds * config.steps,
         gigabytes=recorded * config.steps / 1e9,
-        source=source,
+        run="" if latest is None else latest.name or latest.id,
     )
 
 
@@ -449,12 +400,6 @@ class View:
             return view
         return replace(view, cursor=(named or paths)[0]) if paths else view
 
-    def refuses(self, path: str, text: str) -> bool:
-        """Whether a value contradicts other settings of its section."""
-        section = path.partition(".")[0]
-        edits = {p: t for p, t in self.form.edits.items() if p.partition(".")[0] == section}
-        return bool(replace(self.form, edits=edits).type(path, text).errors)
-
 
 CHANGED = "changed"
 SECTION_NAMES = ("run", *(n for n in RunConfig.model_fields if n not in ("name", "seed", "steps")))
@@ -502,15 +447,16 @@ def suggest(view: View) -> str:
 
     form = view.form
     name = form.base.name or form.origin.name
-    changed = list(form.axes) or [p for p in form.changed if p not in ("name", SEEDS)]
+    changed = [*form.axes] or [p for p in form.changed if p not in ("name", SEEDS)]
     if len(changed) > MAX_IN_NAME:
         name += f"-{len(changed)}-changes"
-    else:
-        for path in changed:
-            leaf = path.rpartition(".")[2]
+        changed = []
+    for path in changed:
+        leaf = path.rpartition(".")[2]
+        name += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}"
+        if not form.axes:  # the runs of a sweep are told apart by their numbers
             text = PureWindowsPath(form.fields[path].text).name
-            value = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24]
-            name += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
+            name += re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24] or "off"
     taken = {run.name for run in view.runs}
     if form.axes or SEEDS in form.edits:  # the runs of a sweep are numbered
         taken |= {name.rpartition("-")[0] for name in taken}
@@ -549,14 +495,9 @@ def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
 def split_unknown(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Split off the settings that this version does not have; the others and their paths."""
     tree, removed = without_removed(tree)
+    values = flat(tree)
     result: dict[str, Any] = {}
-    unknown = [*removed]
-    for name, value in tree.items():
-        if name in RunConfig.model_fields and isinstance(value, Mapping):
-            result[name] = {k: entry for k, entry in value.items() if f"{name}.{k}" in INFO}
-            unknown += [f"{name}.{key}" for key in value if f"{name}.{key}" not in INFO]
-        elif name in RunConfig.model_fields:
-            result[name] = value
-        else:
-            unknown.append(name)
-    return result, tuple(unknown)
+    for path in values:
+        if path in settings():
+            assign(result, path, values[path])
+    return result, (*removed, *(path for path in values if path not in settings()))

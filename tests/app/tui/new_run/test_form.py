@@ -137,7 +137,7 @@ def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
     runs: Any = [ran("two", 12.0), ran("one", 20.0)]
     got = cost(BASE, runs)
     # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
-    assert (got.seconds_per_step, got.source) == (3.0, "as in two, by the number of tokens")
+    assert (got.seconds_per_step, got.run) == (3.0, "two")
 
 
 def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:

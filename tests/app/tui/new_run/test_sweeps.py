@@ -87,7 +87,7 @@ def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyP
     def price(config: object, _runs: object = ()) -> state.Cost:
         steps = config.steps  # type: ignore[attr-defined]
         return state.Cost(rollouts_per_step=1, tokens_per_step=1, seconds_per_step=1.0,
-                          seconds=float(steps), gigabytes=steps / 1000, source="")  # fmt: skip
+                          seconds=float(steps), gigabytes=steps / 1000, run="")  # fmt: skip
 
     monkeypatch.setattr(state, "cost", price)
     monkeypatch.setattr(render, "cost", price)
@@ -132,7 +132,7 @@ async def test_a_sweep_is_typed_launched_and_queued(
         assert "4 runs" in frames.text(app)
         frames.check(app)
         await pilot.press("s")
-        await until(app, lambda: "4 runs of starter-beta0.04-0.4" in frames.text(app))
+        await until(app, lambda: "4 runs of starter-beta" in frames.text(app))
         await until(app, lambda: "4 in the queue (Q)" in frames.text(app))  # on Runs
     assert started == [path]
     with closing(StoreReader(path)) as reader:

@@ -80,9 +80,9 @@ def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
 
 
 def test_a_second_sweep_is_named_apart_from_the_runs_of_the_first() -> None:
-    runs: Any = tuple(SimpleNamespace(name=f"starter-beta0-0.1-{number}") for number in (1, 2))
+    runs: Any = tuple(SimpleNamespace(name=f"starter-beta-{number}") for number in (1, 2))
     view = replace(preset_view("starter"), runs=runs)
-    assert typed(view, algorithm__beta="0,0.1").name == "starter-beta0-0.1-3"  # -2 is a run
+    assert typed(view, algorithm__beta="0,0.1").name == "starter-beta-3"  # -2 is a run
 
 
 def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
