@@ -1,30 +1,62 @@
-"""Whether a file has the tables, columns and indices of a store, and nothing that acts by itself.
+"""Whether a file has the tables, columns and unique indices of a store, and nothing that acts.
 
 A store may come from elsewhere. A view or a computed column in a table's place may never end, a
 trigger changes what is written, and without our unique indices rows are stored twice.
 """
 
-import re
 import sqlite3
-from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Table, UniqueConstraint
-
 from grpo_tui.experiments.db.migrations import version as schema_version
-from grpo_tui.experiments.db.tables import CURRENT, RUN
+from grpo_tui.experiments.db.tables import CURRENT, schema
 from grpo_tui.experiments.errors import StoreUnusableError
+
+# table, name and kind of all that a file has, but for indices that only save time
+PARTS = """
+WITH part AS (SELECT type, name, tbl_name AS of, coalesce(sql, '') AS sql FROM sqlite_master),
+  plain AS (SELECT name FROM part WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'),
+  indexed AS (
+    SELECT plain.name AS of, item.name, "unique", partial,
+      (SELECT group_concat(coalesce(name, '()'), ', ')
+       FROM (SELECT name FROM pragma_index_xinfo(item.name) WHERE key ORDER BY name)) AS columns
+    FROM plain, pragma_index_list(plain.name) AS item)
+SELECT name, name, 'table' FROM plain
+UNION SELECT name, name, 'virtual table' FROM part WHERE sql LIKE 'CREATE VIRTUAL%'
+UNION SELECT of, name, type FROM part WHERE type IN ('view', 'trigger')
+UNION SELECT name, name, 'check in' FROM part WHERE type = 'table' AND sql LIKE '%CHECK%(%'
+UNION SELECT plain.name, plain.name || '.' || item.name,
+  CASE WHEN hidden OR dflt_value LIKE '%(%' THEN 'computed column'
+       WHEN pk THEN 'key column' ELSE 'column' END
+  FROM plain, pragma_table_xinfo(plain.name) AS item
+UNION SELECT of, of || '.' || columns, 'unique index over' FROM indexed
+  WHERE "unique" AND NOT partial
+UNION SELECT of, name, 'index' FROM indexed WHERE partial OR columns LIKE '%()%'
+"""
+NEEDED = ("table", "column", "key column", "unique index over")  # others are harmful
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
     """Return a file's version; refuse one whose schema is not ours, by name of what differs."""
     try:
         version = schema_version(conn)
-        differences = list(_differences(conn, version)) if version else []
+        parts = set(conn.execute(PARTS)) if version else set()
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise StoreUnusableError(
             f"{path} is damaged ({error}); restore a backup, or try `sqlite3 {path} .recover`"
         ) from error
+    declared = _declared()
+    tables = {table for table, _, _ in declared}
+    differences = [
+        f"the {kind} {name} is not ours"
+        for table, name, kind in sorted(parts - declared)
+        if table in tables and kind not in NEEDED
+    ]
+    if version == CURRENT:  # an older or newer file may lack some
+        missing = sorted(declared - parts)
+        differences += [f"the {kind} {name} is missing" for _, name, kind in missing
+                        if kind in NEEDED]  # fmt: skip
     if differences:
         more = "; …" if len(differences) > 4 else ""
         raise StoreUnusableError(
@@ -34,70 +66,9 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
-    stored = {
-        name: (kind, table, sql or "")
-        for kind, name, table, sql in conn.execute(
-            "SELECT type, name, tbl_name, sql FROM sqlite_master"
-        )
-    }
-    tables = RUN.metadata.tables
-    for name, (kind, table, _) in stored.items():
-        if kind == "trigger" and table in tables:
-            yield f"there is a trigger {name} on {table}"
-    if version == CURRENT:  # an older or newer file may lack some
-        yield from (f"{name} is missing" for name in sorted(tables.keys() - stored.keys()))
-    for name, declared in tables.items():
-        kind, _, sql = stored.get(name, ("", "", ""))
-        if kind not in ("table", "") or sql.upper().startswith("CREATE VIRTUAL"):
-            yield f"{name} is a {'virtual table' if kind == 'table' else kind}"
-        elif kind:
-            if re.search(r"\bCHECK\s*\(", sql, re.IGNORECASE):
-                yield f"{name} has a check"
-            yield from _columns(conn, declared, version)
-            yield from _indices(conn, declared, version)
-
-
-def _columns(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
-    """What differs in the columns; an older file may lack some."""
-    table, ours = declared.name, declared.c
-    stored = {row[1]: row for row in conn.execute(f"PRAGMA table_xinfo({table})")}
-    for column in ours:
-        if version == CURRENT and column.name not in stored:
-            yield f"{table}.{column.name} is missing"
-    for _, name, _, required, default, key, hidden in stored.values():
-        full_name = f"{table}.{name}"
-        if hidden or (default is not None and "(" in default):
-            yield f"{full_name} is computed"
-        elif name not in ours:
-            if required and default is None and version <= CURRENT:
-                yield f"{full_name} is not ours, and required"
-        elif bool(key) != ours[name].primary_key:
-            yield f"{full_name} is {'' if key else 'not '}in the key"
-
-
-def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
-    """What differs in the unique indices, and those that compute; others only cost time."""
-    table = declared.name
-    constraints = (c for c in declared.constraints if isinstance(c, UniqueConstraint))
-    indices = (index for index in declared.indexes if index.unique)
-    ours = {frozenset(item.columns.keys()) for item in constraints}
-    ours |= {frozenset(item.columns.keys()) for item in indices}
-    conditions = {
-        index.name
-        for index in declared.indexes
-        if index.dialect_options["sqlite"]["where"] is not None
-    }
-    stored = set()
-    for _, name, unique, origin, partial in conn.execute(f"PRAGMA index_list({table})").fetchall():
-        columns = [row[2] for row in conn.execute(f'PRAGMA index_xinfo("{name}")') if row[5]]
-        if origin == "pk":
-            continue
-        if unique and not partial:
-            stored.add(frozenset(columns))
-        if None in columns or (partial and (unique or name not in conditions)) or (
-            unique and frozenset(columns) not in ours and version <= CURRENT
-        ):  # fmt: skip
-            yield f"the index {name} of {table} is not ours"
-    for missing in ours - stored if version <= CURRENT else ():
-        yield f"the unique index of {table} over {', '.join(sorted(missing))} is missing"
+@cache
+def _declared() -> set[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as conn:
+        for statement in schema():
+            conn.execute(statement)
+        return set(conn.execute(PARTS))

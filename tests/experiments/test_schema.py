@@ -13,35 +13,35 @@ from tests.experiments.made import record_run
 
 ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
 CHANGED = {
-    "run is a view": (
+    "the view run is not ours": (
         "ALTER TABLE run RENAME TO run_",
         f"CREATE VIEW run AS SELECT run_.* FROM run_, {ENDLESS}",
     ),
-    "alert is a virtual table": (
+    "the virtual table alert is not ours": (
         "DROP TABLE alert", "CREATE VIRTUAL TABLE alert USING fts5(run_id)",
     ),
-    "there is a trigger t on run": (
+    "the trigger t is not ours": (
         "CREATE TRIGGER t AFTER UPDATE ON run BEGIN DELETE FROM event; END",
     ),
-    "there is a trigger t on rollout": (
-        f"CREATE TRIGGER t BEFORE DELETE ON rollout BEGIN SELECT count(*) FROM {ENDLESS}; END",
+    "the trigger endless is not ours": (
+        f"CREATE TRIGGER endless BEFORE DELETE ON step BEGIN SELECT count(*) FROM {ENDLESS}; END",
     ),
-    "step.more is computed": (
+    "the computed column step.more is not ours": (
         "ALTER TABLE step ADD COLUMN more GENERATED ALWAYS AS (hex(zeroblob(500000000)))",
     ),
-    "event is missing": ("DROP TABLE event",),
-    "run.note is missing": ("DROP INDEX run_list", "ALTER TABLE run DROP COLUMN note"),
-    "run_tag.run_id is missing": (
+    "the table event is missing": ("DROP TABLE event",),
+    "the column run.note is missing": ("DROP INDEX run_list", "ALTER TABLE run DROP COLUMN note"),
+    "the key column run_tag.run_id is missing": (
         "DROP TABLE run_tag", "CREATE TABLE run_tag (name TEXT PRIMARY KEY, tag TEXT)",
     ),
-    "the unique index of step over attempt, run_id, step is missing": ("DROP INDEX step_run",),
-    "the index one of rollout is not ours": (
+    "the unique index over step.attempt, run_id, step is missing": ("DROP INDEX step_run",),
+    "the index one is not ours": (
         "CREATE UNIQUE INDEX one ON rollout (run_id, finish) WHERE id < 0",
     ),
-    "the index slow of step is not ours": (
+    "the index slow is not ours": (
         "CREATE INDEX slow ON step (hex(zeroblob(step)))",
     ),
-    "run_tag has a check": (
+    "the check in run_tag is not ours": (
         "DROP TABLE run_tag",
         "CREATE TABLE run_tag (run_id INTEGER, tag TEXT CHECK (tag = ''), "
         "PRIMARY KEY (run_id, tag)) WITHOUT ROWID",
