@@ -26,7 +26,7 @@ Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
 YEAR_10000 = 253_402_300_800  # in seconds
 compact = json.JSONEncoder(separators=(",", ":")).encode
-STATUSES = frozenset(get_args(Status))
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +59,26 @@ def stored_text(stored: Any) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
-class BadText(str):
-    """Text that is not UTF-8."""
-
-    data: bytes
-
-
-def any_text(data: bytes) -> str:
-    """Decode a text of the file; used in place of `str` where that fails."""
+def any_text(data: bytes) -> str | bytes:
+    """Decode a text of the file; bytes that are not UTF-8 stay."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        text = BadText(data.decode("utf-8", "backslashreplace"))
-        text.data = data
-        return text
+        return data
 
 
 class Readable:
-    """Reads a column; subclasses say what is readable, and what is read for other values."""
+    """Reads and writes a column; subclasses say what it holds."""
 
+    stored: ClassVar[tuple[type, ...]] = (str,)
+    null: ClassVar[Any] = None  # what NULL is
+    read: Convert = str  # raises one of UNREADABLE
     write: Convert | None = None
+    replacement: Convert = str  # what stands for a value that cannot be read, from its text
 
     def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
         super().__init__(**options)
         self.column = column  # table.column
-
-    def convert(self, stored: Any) -> Any:
-        raise NotImplementedError
-
-    def replacement(self, stored: Any) -> Any:
-        raise NotImplementedError
 
     def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
         return self.write
@@ -96,54 +86,48 @@ class Readable:
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
         return self.convert
 
-    def damaged(self, stored: Any) -> Any:
-        """Report a value that cannot be read, and return what stands for it."""
+    def convert(self, stored: Any) -> Any:
+        if stored is None:
+            return self.null
+        if type(stored) in self.stored:
+            try:
+                return self.read(stored)
+            except UNREADABLE:
+                pass
         if (collected := _COLLECTED.get()) is not None:
             collected.add(Damage(self.column, stored))
-        return self.replacement(stored)
+        return self.replacement(stored_text(stored))
 
 
 class WholeNumber(Readable, Integer):
-    def convert(self, stored: Any) -> Any:
-        return stored if stored is None or type(stored) is int else self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return UnreadableInt.of(stored_text(stored))
+    stored = (int,)
+    read: Convert = int
+    replacement: Convert = UnreadableInt.of
 
 
 class Flag(WholeNumber):
     """Yes or no."""
 
+    read = {0: False, 1: True}.__getitem__
     write = staticmethod(lambda value: None if value is None else int(value))
-
-    def convert(self, stored: Any) -> Any:
-        if stored in (0, 1):
-            return bool(stored)
-        return None if stored is None else self.damaged(stored)
 
 
 class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
-    null: ClassVar[float | None] = None
-
-    def convert(self, stored: Any) -> Any:
-        if type(stored) is float:
-            return stored
-        if stored is None:
-            return self.null
-        return float(stored) if type(stored) is int else self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return UnreadableFloat.of(stored_text(stored))
+    stored = (float, int)
+    read: Convert = float
+    replacement = UnreadableFloat.of
 
 
 class Timestamp(Number):
     """Seconds since 1970."""
 
-    def convert(self, stored: Any) -> Any:
-        at = super().convert(stored)
-        return at if at is None or 0 <= at < YEAR_10000 else self.damaged(stored)
+    @staticmethod
+    def read(number: float) -> float:
+        if not 0 <= number < YEAR_10000:
+            raise ValueError(number)
+        return float(number)
 
 
 class Real(Number):
@@ -157,18 +141,7 @@ class Text(Readable, TEXT):
     """Text, with escapes for what SQLite cannot hold."""
 
     write: Convert = staticmethod(escape)
-    read: Convert = staticmethod(unescape)
-
-    def convert(self, stored: Any) -> Any:
-        if type(stored) is not str:
-            return None if stored is None else self.damaged(stored)
-        try:
-            return self.read(stored)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return self.damaged(stored)
-
-    def replacement(self, stored: Any) -> Any:
-        return stored_text(stored)
+    read: Convert = unescape
 
 
 class Time(Text):
@@ -183,11 +156,7 @@ class Time(Text):
 class StatusText(Text):
     """The status of a run."""
 
-    @staticmethod
-    def read(text: str) -> str:
-        if text not in STATUSES:
-            raise ValueError(text)
-        return text
+    read = {status: status for status in get_args(Status)}.__getitem__
 
 
 class Json(Text):
@@ -209,18 +178,14 @@ class JsonObject(Json):
     """A JSON object."""
 
     cls = dict
-
-    def replacement(self, stored: Any) -> Any:
-        return {"unreadable": stored_text(stored)}
+    replacement = staticmethod(lambda text: {"unreadable": text})
 
 
 class JsonList(Json):
     """A JSON list."""
 
     cls = list
-
-    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
-        return []
+    replacement: Convert = staticmethod(lambda _: [])
 
 
 class EventJson(Text):
@@ -237,8 +202,9 @@ class EventJson(Text):
             raise TypeError(text)
         return event
 
-    def replacement(self, stored: Any) -> Any:
-        text = f"an event that cannot be read: {stored_text(stored)}"
+    @staticmethod
+    def replacement(text: str) -> ev.Event:
+        text = f"an event that cannot be read: {text}"
         return ev.NoteWritten(step=0, text=text, severity="warning")
 
 
@@ -260,8 +226,7 @@ class Numbers(Text):
     def read(text: str) -> dict[str, float]:
         return {name: float(value) for name, value in json.loads(text).items()}
 
-    def replacement(self, stored: Any) -> Any:
-        return {"unreadable": UnreadableFloat.of(stored_text(stored))}
+    replacement = staticmethod(lambda text: {"unreadable": UnreadableFloat.of(text)})
 
 
 class Spans(Text):
@@ -281,5 +246,4 @@ class Spans(Text):
     def read(text: str) -> tuple[ev.Span, ...]:
         return tuple(ev.Span(**span) for span in json.loads(text)) if text else ()
 
-    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
-        return ()
+    replacement = staticmethod(lambda _: ())

@@ -44,7 +44,7 @@ from grpo_tui.experiments.db.tables import (
     STEP,
 )
 from grpo_tui.experiments.db.texts import visible
-from grpo_tui.experiments.db.types import BadText, Damage, any_text, collecting
+from grpo_tui.experiments.db.types import Damage, any_text, collecting
 from grpo_tui.experiments.errors import (
     NoStoreError,
     NothingStoredError,
@@ -219,8 +219,8 @@ class Connection:
         table = RUN.metadata.tables[name]
         value = damage.stored
         stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
-        if isinstance(value, BadText):
-            stored, value = cast(stored, LargeBinary), value.data
+        if isinstance(value, bytes):  # as a text, too
+            stored = cast(stored, LargeBinary)
         if table is MIGRATION:
             return [("", "the store")]
         query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
