@@ -8,10 +8,9 @@ import json
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, fields, replace
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +25,6 @@ CODEC = 2
 MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
 MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
 
-Array = npt.NDArray[Any]
 Group = tuple[tuple[int, ...], tuple[TokenRow, ...]]  # the prompt's ids, a row per completion
 NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
 FIELDS = [field.name for field in fields(TokenRow) if field.name not in NO_ARRAYS]
@@ -99,57 +97,39 @@ def decode(blob: bytes, codec: int = CODEC) -> Group:
 def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> Group:
     """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
 
-    def read(dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
+    def read(dtype: str, lengths: Sequence[int]) -> list[npt.NDArray[Any]]:
         """Return the next arrays of these lengths."""
         nonlocal offset
-        lengths, size = list(lengths), np.dtype(dtype).itemsize
-        total = int(sum(lengths))
-        part = np.frombuffer(data, np.uint8, total * size, offset)
+        total, size = int(sum(lengths)), np.dtype(dtype).itemsize
+        planes = np.frombuffer(data, np.uint8, total * size, offset).reshape(size, total)
         offset += total * size
-        values = np.ascontiguousarray(part.reshape(size, total).T).view(dtype).reshape(total)
+        values = np.frombuffer(planes.T.tobytes(), dtype)
         return np.split(values, np.cumsum(lengths, dtype=int))[:-1]
 
     index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
-    (prompt,) = read(np.int32, [header.pop("prompt")])
-    ids = read(np.int32, lengths)
-    rises = read(np.int32, np.multiply(lengths, header.pop("ends")))
-    olds = read(np.float32, np.multiply(lengths, header.pop("old")))
-    columns: dict[str, list[Any]] = {}
-    for name, (kind, *present) in header.items():  # in the order of their planes
-        dtype = np.float32 if kind == 2 else np.float16
-        values = read(dtype, np.multiply(lengths, present or 0))
-        if kind == 1:
-            values = [
-                numbers.astype(np.float64) + old if numbers.size else numbers
-                for numbers, old in zip(values, olds, strict=True)
-            ]
-        elif name == "mask":
-            values = [numbers.astype(int) for numbers in values]
-        columns[name] = list(map(_tuple, values))
-
-    def by_pass(field: str, row: int) -> Any:
-        name = "pass" if field == "passes" else field
-        names = takewhile(columns.__contains__, (f"{name}{number}" for number in count()))
-        values = tuple(columns[column][row] for column in names)
-        return values[: passes[row]] if name == "pass" else tuple(filter(None, values))
-
-    return _tuple(prompt), tuple(
-        TokenRow(
-            index=number,
-            ids=_tuple(ids[row]),
-            ends=_tuple(np.cumsum(rises[row])),
-            old=_tuple(olds[row]),
-            updates=tuple(UpdateTotals(**totals) for totals in updates[row]),
-            **{name: by_pass(name, row) for name in BY_PASS},
-            **{name: columns[name][row] for name in FIELDS if name in columns},
-        )
-        for row, number in enumerate(index)
-    )
-
-
-def _tuple(values: Array) -> Any:
-    return tuple(values.tolist())
+    (prompt,) = read("i4", [header.pop("prompt")])
+    rows: list[dict[str, Any]] = [
+        {"index": number, "updates": tuple(UpdateTotals(**totals) for totals in row_updates),
+         "sampler": ()}
+        for number, row_updates in zip(index, updates, strict=True)
+    ]  # fmt: skip
+    columns = {"ids": (4, 1), "ends": (4, *header.pop("ends")), "old": (2, *header.pop("old"))}
+    for name, (kind, *present) in (columns | header).items():  # in the order of their planes
+        field = name.rstrip("0123456789").replace("pass", "passes")
+        dtype = {2: "f4", 4: "i4"}.get(kind, "f2")
+        arrays = read(dtype, np.multiply(lengths, present or 0).tolist())
+        for row, count, values in zip(rows, passes, arrays, strict=True):
+            if name == "ends":
+                values = np.cumsum(values)
+            elif kind == 1 and values.size:
+                values = values + np.float64(row["old"])
+            numbers = tuple(values.astype(int if name == "mask" else values.dtype).tolist())
+            if field not in BY_PASS:
+                row[field] = numbers
+            elif numbers or (field == "passes" and len(row.get(field, ())) < count):
+                row[field] = (*row.get(field, ()), numbers)
+    return tuple(prompt.tolist()), tuple(TokenRow(**row) for row in rows)
 
 
 def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:
