@@ -64,35 +64,35 @@ class Table(SQLModel):
 class Numbered(Table):
     """A row with a number of its own."""
 
+    # Key of the row.
     id: int | None = Field(default=None, primary_key=True)
-    """Key of the row."""
 
 
 class OfRun(Numbered):
     """One of many rows of a run."""
 
+    # The run.
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    """The run."""
 
 
 class InRun(Table):
     """A row whose key begins with the run."""
 
+    # The run.
     run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    """The run."""
 
 
 class Recorded(OfRun):
     """What an attempt recorded, in its order."""
 
+    # The attempt it belongs to.
     attempt: int
-    """The attempt it belongs to."""
+    # The training step.
     step: int
-    """The training step."""
+    # Position in the run's record, counted from 1.
     seq: int
-    """Position in the run's record, counted from 1."""
+    # 1 if a later attempt repeated the step.
     hidden: bool
-    """1 if a later attempt repeated the step."""
 
 
 class RunRow(Numbered, table=True):
@@ -107,67 +107,67 @@ class RunRow(Numbered, table=True):
         Index("run_list", *RUN_LIST),
     )
 
+    # UUID; the same in every store that the row is copied to.
     uid: str = Field(unique=True)
-    """UUID; the same in every store that the row is copied to."""
+    # Eight characters to type.
     short: str = Field(unique=True)
-    """Eight characters to type."""
+    # Generated or chosen; unique if possible.
     name: str
-    """Generated or chosen; unique if possible."""
+    # As last reported; stalled, lost and unknown are derived when it is read.
     status: str = Field(sa_type=StatusText)
-    """As last reported; stalled, lost and unknown are derived when it is read."""
+    # ISO, UTC.
     created_at: Utc
-    """ISO, UTC."""
+    # ISO, UTC.
     started_at: UtcOrNone
-    """ISO, UTC."""
+    # ISO, UTC.
     ended_at: UtcOrNone
-    """ISO, UTC."""
+    # `model.path`.
     model: str
-    """`model.path`."""
+    # `task.name`.
     task: str
-    """`task.name`."""
+    # The algorithm.
     recipe: str
-    """The algorithm."""
+    # `seed`.
     seed: int
-    """`seed`."""
+    # Fingerprint of the configuration without its name.
     config_hash: str
-    """Fingerprint of the configuration without its name."""
+    # grpo-tui's version.
     code_version: str = ""
-    """grpo-tui's version."""
+    # Versions of the packages, JSON.
     versions: dict[str, Any] = Field(default_factory=dict, sa_type=JsonObject)
-    """Versions of the packages, JSON."""
+    # The device used.
     device: str = ""
-    """The device used."""
+    # Fingerprint of the problems; paired tests need equal ones.
     dataset_fingerprint: str = ""
-    """Fingerprint of the problems; paired tests need equal ones."""
+    # Steps requested.
     total_steps: int = 0
-    """Steps requested."""
+    # Last finished step.
     step: int = 0
-    """Last finished step."""
+    # Tokens.
     tokens: int = 0
-    """Tokens."""
+    # Seconds without pauses.
     elapsed: float = 0.0
-    """Seconds without pauses."""
+    # Approximate size of the recorded data.
     bytes: int = 0
-    """Approximate size of the recorded data."""
+    # Last stored `seq`.
     last_seq: int = 0
-    """Last stored `seq`."""
+    # Why it failed.
     error: str = ""
-    """Why it failed."""
+    # Free text.
     note: str = ""
-    """Free text."""
+    # 1 hides it from lists.
     archived: bool = False
-    """1 hides it from lists."""
+    # ISO, UTC; a deleted run is hidden until its purge.
     deleted_at: UtcOrNone
-    """ISO, UTC; a deleted run is hidden until its purge."""
+    # 1 once its rows are being removed: it cannot be brought back.
     purging: bool = False
-    """1 once its rows are being removed: it cannot be brought back."""
+    # The sweep it belongs to.
     sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="SET NULL")
-    """The sweep it belongs to."""
+    # The run it was cloned from.
     parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
-    """The run it was cloned from."""
     # last, since what follows a text of several pages is slow to read
+    # The configuration as it was given, JSON.
     config: Tree
-    """The configuration as it was given, JSON."""
 
 
 class AttemptRow(OfRun, table=True):
@@ -175,36 +175,36 @@ class AttemptRow(OfRun, table=True):
 
     __table_args__ = (UniqueConstraint("run_id", "n"),)
 
+    # Its number in the run, counted from 1.
     n: int
-    """Its number in the run, counted from 1."""
+    # The last step it kept; 0 for a new run.
     from_step: int
-    """The last step it kept; 0 for a new run."""
+    # Later steps were repeated by a later attempt.
     until_step: int | None = None
-    """Later steps were repeated by a later attempt."""
+    # The machine.
     host: str
-    """The machine."""
+    # The machine's boot ID; a pid is meaningless after a reboot.
     boot: str
-    """The machine's boot ID; a pid is meaningless after a reboot."""
+    # The process.
     pid: int
-    """The process."""
+    # When the process began; pids are reused.
     pid_start: str
-    """When the process began; pids are reused."""
+    # ISO, UTC.
     started_at: Utc
-    """ISO, UTC."""
+    # Last sign of life of the process.
     heartbeat: Utc
-    """Last sign of life of the process."""
+    # Last progress of the run.
     progress_at: Utc
-    """Last progress of the run."""
+    # ISO, UTC.
     ended_at: UtcOrNone
-    """ISO, UTC."""
+    # How it ended.
     cause: str = ""
-    """How it ended."""
+    # Memory at the last heartbeat.
     rss_gb: float = 0.0
-    """Memory at the last heartbeat."""
+    # Memory that was free then.
     free_gb: float = 0.0
-    """Memory that was free then."""
+    # Seconds the machine was suspended.
     slept_s: float = 0.0
-    """Seconds the machine was suspended."""
 
 
 class RunParamRow(InRun, table=True):
@@ -212,10 +212,10 @@ class RunParamRow(InRun, table=True):
 
     __table_args__ = (Index("run_param_path", "path"), WITHOUT_ROWID)
 
+    # section.name
     path: str = Field(primary_key=True)
-    """section.name"""
+    # JSON.
     value: Any = Field(sa_type=Json, nullable=False)
-    """JSON."""
 
 
 class RunTagRow(InRun, table=True):
@@ -223,8 +223,8 @@ class RunTagRow(InRun, table=True):
 
     __table_args__ = (Index("run_tag_tag", "tag"), WITHOUT_ROWID)
 
+    # The tag.
     tag: str = Field(primary_key=True)
-    """The tag."""
 
 
 class EventRow(Recorded, table=True):
@@ -235,12 +235,12 @@ class EventRow(Recorded, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
+    # Seconds since 1970.
     at: Seconds
-    """Seconds since 1970."""
+    # Its class.
     kind: str
-    """Its class."""
+    # The event, JSON.
     payload: Event = Field(sa_type=EventJson)
-    """The event, JSON."""
 
 
 class AlertRow(OfRun, table=True):
@@ -248,35 +248,35 @@ class AlertRow(OfRun, table=True):
 
     __table_args__ = (UniqueConstraint("run_id", "rule"),)
 
+    # The rule.
     rule: str
-    """The rule."""
+    # info, warning or error.
     severity: str
-    """info, warning or error."""
+    # First step where it held.
     first_step: int
-    """First step where it held."""
+    # Last step where it held.
     last_step: int
-    """Last step where it held."""
+    # How many.
     count: int
-    """How many."""
+    # The value.
     value: float | None = None
-    """The value."""
+    # The limit that the value crossed.
     limit: float | None = None
-    """The limit that the value crossed."""
+    # The group, if it is one.
     group_index: int | None = None
-    """The group, if it is one."""
+    # What it means.
     explanation: str
-    """What it means."""
+    # What to do.
     remedy: str
-    """What to do."""
+    # 1 if the user muted it.
     muted: bool = False
-    """1 if the user muted it."""
 
 
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
+    # Metric keys, JSON.
     keys: list[int] = Field(sa_type=JsonList, unique=True)
-    """Metric keys, JSON."""
 
 
 class StepRow(Recorded, table=True):
@@ -287,16 +287,16 @@ class StepRow(Recorded, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
+    # Seconds since 1970.
     at: Seconds
-    """Seconds since 1970."""
+    # Seconds without pauses.
     elapsed: RealOrNan
-    """Seconds without pauses."""
+    # Tokens.
     tokens: int
-    """Tokens."""
+    # Which metrics it reported.
     key_set: int = Field(foreign_key="key_set.id")
-    """Which metrics it reported."""
+    # Why no update was made.
     skipped: str
-    """Why no update was made."""
 
 
 class UpdatePassRow(Recorded, table=True):
@@ -307,31 +307,31 @@ class UpdatePassRow(Recorded, table=True):
         Index("update_pass_seq", "run_id", "seq"),
     )
 
+    # Counted from 1.
     pass_: int = Field(sa_column_kwargs={"name": "pass"})
-    """Counted from 1."""
+    # Counted from 0.
     minibatch: int
-    """Counted from 0."""
+    # The objective.
     loss: RealOrNan
-    """The objective."""
+    # Share clipped low.
     clip_low: RealOrNan
-    """Share clipped low."""
+    # Share clipped high.
     clip_high: RealOrNan
-    """Share clipped high."""
+    # Distance to the sampling policy.
     kl_to_old: RealOrNan
-    """Distance to the sampling policy."""
+    # Before clipping.
     grad_norm: RealOrNan
-    """Before clipping."""
+    # In this update.
     learning_rate: RealOrNan
-    """In this update."""
+    # Why passes ended here.
     stop_reason: str
-    """Why passes ended here."""
 
 
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
+    # As the trainer reports it.
     name: str = Field(unique=True)
-    """As the trainer reports it."""
 
 
 class MetricRow(InRun, table=True):
@@ -339,12 +339,12 @@ class MetricRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
+    # The metric.
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    """The metric."""
+    # The training step.
     step: int = Field(primary_key=True)
-    """The training step."""
+    # The value.
     value: RealOrNan
-    """The value."""
 
 
 class MetricSummaryRow(InRun, table=True):
@@ -352,30 +352,30 @@ class MetricSummaryRow(InRun, table=True):
 
     __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
+    # The metric.
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    """The metric."""
+    # First finite value.
     first: float | None
-    """First finite value."""
+    # Its step.
     first_step: int | None
-    """Its step."""
+    # Last finite value.
     last: float | None
-    """Last finite value."""
+    # Its step.
     last_step: int | None
-    """Its step."""
+    # Smallest.
     min: float | None
-    """Smallest."""
+    # Its step.
     min_step: int | None
-    """Its step."""
+    # Largest.
     max: float | None
-    """Largest."""
+    # Its step.
     max_step: int | None
-    """Its step."""
+    # Mean of the finite values.
     mean: float | None
-    """Mean of the finite values."""
+    # How many.
     count: int
-    """How many."""
+    # How many are NaN or infinite.
     nonfinite: int
-    """How many are NaN or infinite."""
 
 
 class RolloutGroupRow(Recorded, table=True):
@@ -388,34 +388,34 @@ class RolloutGroupRow(Recorded, table=True):
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
+    # `seq` of the token numbers.
     tokens_seq: int | None
-    """`seq` of the token numbers."""
+    # Place in the step.
     idx: int
-    """Place in the step."""
+    # train, eval or pinned.
     origin: str
-    """train, eval or pinned."""
+    # The problem, the same over steps and runs.
     example_key: str
-    """The problem, the same over steps and runs."""
+    # The prompt, the same over steps.
     prompt_hash: str
-    """The prompt, the same over steps."""
+    # The prompt as the model saw it.
     prompt_text: str
-    """The prompt as the model saw it."""
+    # The expected answer.
     target: str
-    """The expected answer."""
+    # JSON.
     sampling: ByName
-    """JSON."""
+    # Over its rollouts.
     reward_mean: float | None
-    """Over its rollouts."""
+    # The same.
     reward_std: float | None
-    """The same."""
+    # Why it gave no learning signal.
     no_signal: str
-    """Why it gave no learning signal."""
+    # Refill round.
     refill: int
-    """Refill round."""
+    # 1 if tokens.db has its numbers.
     has_tokens: bool
-    """1 if tokens.db has its numbers."""
+    # Columns where NULL means NaN, not a missing value.
     nonfinite: str
-    """Columns where NULL means NaN, not a missing value."""
 
 
 class RolloutRow(OfRun, table=True):
@@ -428,28 +428,28 @@ class RolloutRow(OfRun, table=True):
         ),
     )
 
+    # The group.
     group_id: int = Field(foreign_key="rollout_group.id", ondelete="CASCADE")
-    """The group."""
+    # Place in the group.
     idx: int
-    """Place in the group."""
+    # The completion.
     text: str
-    """The completion."""
+    # Weighted sum of the reward functions.
     reward: float | None
-    """Weighted sum of the reward functions."""
+    # The advantage used in the update.
     advantage: float | None
-    """The advantage used in the update."""
+    # Tokens.
     tokens: int
-    """Tokens."""
+    # stop, length, stop_string, turns, context or environment_error.
     finish: str
-    """stop, length, stop_string, turns, context or environment_error."""
+    # Share of its tokens that were clipped.
     clip_fraction: float | None
-    """Share of its tokens that were clipped."""
+    # Mean distance to the reference.
     kl: float | None
-    """Mean distance to the reference."""
+    # Columns where NULL means NaN, not a missing value.
     nonfinite: str
-    """Columns where NULL means NaN, not a missing value."""
+    # Turns and their environment's replies, JSON; empty for one turn.
     spans: tuple[Span, ...] = Field(sa_type=Spans)
-    """Turns and their environment's replies, JSON; empty for one turn."""
 
 
 class RolloutRewardRow(Table, table=True):
@@ -457,20 +457,20 @@ class RolloutRewardRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
+    # The rollout.
     rollout_id: int = Field(primary_key=True, foreign_key="rollout.id", ondelete="CASCADE")
-    """The rollout."""
+    # Place in its list.
     position: int = Field(primary_key=True)
-    """Place in its list."""
+    # The reward function.
     function: str
-    """The reward function."""
+    # Raw score; NULL where it does not apply.
     value: float | None
-    """Raw score; NULL where it does not apply."""
+    # Its weight.
     weight: RealOrNan
-    """Its weight."""
+    # Why, in the function's words.
     reason: str
-    """Why, in the function's words."""
+    # Columns where NULL means NaN, not a missing value.
     nonfinite: str
-    """Columns where NULL means NaN, not a missing value."""
 
 
 class EvaluationRow(Recorded, table=True):
@@ -478,20 +478,20 @@ class EvaluationRow(Recorded, table=True):
 
     __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
+    # Seconds since 1970.
     at: Seconds
-    """Seconds since 1970."""
+    # before, during or after.
     moment: str
-    """before, during or after."""
+    # sampled or greedy.
     mode: str
-    """sampled or greedy."""
+    # Problems asked.
     problems: int
-    """Problems asked."""
+    # Samples per problem.
     samples: int
-    """Samples per problem."""
+    # JSON.
     metrics: ByName
-    """JSON."""
+    # How long it took.
     seconds: RealOrNan
-    """How long it took."""
 
 
 class EvaluationSampleRow(Table, table=True):
@@ -499,31 +499,31 @@ class EvaluationSampleRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
+    # The evaluation.
     evaluation_id: int = Field(primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE")
-    """The evaluation."""
+    # Place in its list.
     position: int = Field(primary_key=True)
-    """Place in its list."""
+    # The problem, the same over steps and runs.
     example_key: str
-    """The problem, the same over steps and runs."""
+    # Samples that were right; NULL if nothing says so.
     correct: int | None
-    """Samples that were right; NULL if nothing says so."""
+    # Samples of it.
     samples: int
-    """Samples of it."""
+    # Means by function, JSON.
     rewards: ByName
-    """Means by function, JSON."""
 
 
 class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
+    # Seconds since 1970; no viewer is watching after that.
     lease_until: float
-    """Seconds since 1970; no viewer is watching after that."""
+    # Grows with each change.
     version: int
-    """Grows with each change."""
+    # Seconds since 1970.
     updated_at: float
-    """Seconds since 1970."""
+    # JSON.
     board: Tree
-    """JSON."""
 
 
 class ControlRow(OfRun, table=True):
@@ -533,20 +533,20 @@ class ControlRow(OfRun, table=True):
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
+    # The attempt it belongs to.
     attempt: int
-    """The attempt it belongs to."""
+    # What is asked.
     verb: str
-    """What is asked."""
+    # What the verb applies to.
     argument: str = ""
-    """What the verb applies to."""
+    # ISO, UTC.
     asked_at: Utc
-    """ISO, UTC."""
+    # Who.
     asked_by: str
-    """Who."""
+    # When the run accepted it.
     taken_at: UtcOrNone
-    """When the run accepted it."""
+    # Empty while it is open.
     outcome: str = ""
-    """Empty while it is open."""
 
 
 class SweepRow(Numbered, table=True):
@@ -554,16 +554,16 @@ class SweepRow(Numbered, table=True):
 
     __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
+    # UUID; the same in every store that the row is copied to.
     uid: str = Field(unique=True)
-    """UUID; the same in every store that the row is copied to."""
+    # For people.
     name: str
-    """For people."""
+    # ISO, UTC.
     created_at: Utc
-    """ISO, UTC."""
+    # Fingerprint of the grid.
     spec_hash: str
-    """Fingerprint of the grid."""
+    # Paths and values, JSON.
     axes: dict[str, list[Any]] = Field(sa_type=JsonObject)
-    """Paths and values, JSON."""
 
 
 class QueueItemRow(Numbered, table=True):
@@ -574,39 +574,39 @@ class QueueItemRow(Numbered, table=True):
         Index("queue_item_sweep", "sweep_id"),
     )
 
+    # The sweep it belongs to, if any.
     sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="CASCADE")
-    """The sweep it belongs to, if any."""
+    # For people.
     name: str
-    """For people."""
+    # queued, leased, done, failed, skipped or cancelled.
     state: str
-    """queued, leased, done, failed, skipped or cancelled."""
+    # ISO, UTC.
     created_at: Utc
-    """ISO, UTC."""
+    # Its settings in the sweep, JSON.
     settings: Tree
-    """Its settings in the sweep, JSON."""
+    # The configuration as it was given, JSON.
     config: Tree
-    """The configuration as it was given, JSON."""
+    # Fingerprint of the configuration without its name.
     config_hash: str
-    """Fingerprint of the configuration without its name."""
+    # Host, pid and its start, JSON.
     lease_owner: str = ""
-    """Host, pid and its start, JSON."""
+    # Seconds since 1970.
     lease_until: float = 0.0
-    """Seconds since 1970."""
+    # The run it became.
     run_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
-    """The run it became."""
+    # Free text.
     note: str = ""
-    """Free text."""
 
 
 class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
+    # Its number.
     n: int | None = Field(primary_key=True)
-    """Its number."""
+    # Its name.
     name: str
-    """Its name."""
+    # ISO, UTC.
     at: Utc
-    """ISO, UTC."""
 
 
 # The migrations in order, as names and SQL; never edit one after its release. A new file counts as
