@@ -3,14 +3,9 @@
 A process that is killed in the middle leaves the run hidden, and the next purge goes on.
 """
 
-import contextlib
-import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from grpo_tui.experiments.db.connection import open_writer
@@ -24,74 +19,55 @@ from grpo_tui.experiments.db.tables import (
     STEP,
     UPDATE_PASS,
 )
+from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.starts import PATHS, drop_unused
 from grpo_tui.experiments.store import ExperimentStore, refuse_waiting
 
-GROUPS = 50
-ROWS = 2000
-# the key of the rows that are removed a few at a time
+ROWS, PAGES = 200, 2000  # of a transaction
+# by their key, or the part of it after which a run's rows are found
 LARGE = {
-    ROLLOUT_GROUP: "id", METRIC: "step", UPDATE_PASS: "id", STEP: "id", EVENT: "id",
+    ROLLOUT_GROUP: "id", METRIC: "key_id", UPDATE_PASS: "id", STEP: "id", EVENT: "id",
 }  # fmt: skip
 
 
 def purge_deleted(store: ExperimentStore) -> tuple[int, list[str]]:
-    """Remove the runs that were deleted; return the bytes freed, and what could not be removed."""
-    freed, complaints = 0, []
-    for run in store.deleted():
+    """Remove the runs that were deleted; return how many, and what could not be removed."""
+    runs = store.execute(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None)))
+    complaints = []
+    for row in runs:
         try:
-            freed += purge(store, run)
+            purge(store, row.id)
         except (StoreError, DBAPIError, OSError) as error:
             complaints.append(str(error))
-    return freed, complaints
+    return len(runs) - len(complaints), complaints
 
 
-def purge(store: ExperimentStore, run: int) -> int:
-    """Remove the run's rows and folder, and return the bytes freed.
+def purge(store: ExperimentStore, run: int) -> None:
+    """Remove the run's rows and folder.
 
     Raises StoreError while events of the run wait to be taken into the store.
     """
-    row = store.run_row(run)
-    folder = run_folder(store.path, row.short)
-    starts_folder(store.path)  # raises now, not when half is deleted
-    refuse_waiting(store.path, row.short)
-    store.begin_purge(run)
-    freed: int = folder_size(folder) + row.bytes
+    short = store.run_row(run).short
+    run_folder(store.path, short), starts_folder(store.path)  # raise now, not half-way
+    refuse_waiting(store.path, short)
+    hidden = {"deleted_at": func.coalesce(RUN.c.deleted_at, now_iso()), "purging": True}
+    store.execute(RUN.update().filter_by(id=run).values(hidden))
     _delete_rows(store, run)
-    remove_run_folder(store.path, row.short)
+    remove_run_folder(store.path, short)
     store.execute(RUN.delete().filter_by(id=run))
     named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
     drop_unused(store.path, (row.value for row in named))
     with closing(open_writer(store.path)) as conn:
-        # return free pages to the file system a few at a time
-        before = 0
-        while (free := _free_pages(conn)) not in (0, before):
-            conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
-            before = free
-    return freed
-
-
-def _free_pages(conn: sqlite3.Connection) -> int:
-    return int(conn.execute("PRAGMA freelist_count").fetchone()[0])
+        (free,) = conn.execute("PRAGMA freelist_count").fetchone()
+        for _ in range(0, free, PAGES):
+            conn.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
 
 
 def _delete_rows(store: ExperimentStore, run: int) -> None:
     """Delete the run's rows in the large tables, some in each transaction."""
-    for large, key in LARGE.items():
-        of_run, number = large.c.run_id == run, large.c[key]
-        batch = select(number).where(of_run).limit(GROUPS if large is ROLLOUT_GROUP else ROWS)
-        keys: Sequence[Any] = (0,)
-        while keys:
-            with store.transaction() as conn:
-                keys = conn.scalars(batch).all()
-                conn.execute(large.delete().where(of_run, number.in_(keys)))
-
-
-def folder_size(folder: Path) -> int:
-    """Return the total size of the files under a folder, in bytes."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
-    return total
+    for table, name in LARGE.items():
+        of_run, key = table.c.run_id == run, table.c[name]
+        some = select(key).where(of_run).limit(ROWS)
+        while store.execute(table.delete().where(of_run, key.in_(some)).returning(key)):
+            pass

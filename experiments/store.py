@@ -57,13 +57,9 @@ from grpo_tui.experiments.errors import (
     StoreError,
     StoreReadOnlyError,
     StoreUnusableError,
-    check_choice,
 )
-from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import ACTIVE
 
-VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
 CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 
@@ -228,33 +224,24 @@ class ExperimentStore:
 
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""
-        with self.transaction() as conn:
-            now = now_iso()
-            for run in runs:
-                row = _run(conn, run)
-                status = _status(conn, row)
-                if status in ACTIVE:
+        keys, now = list(runs), now_iso()
+        with closing(StoreReader(self.path)) as reader:
+            for run in reader.runs(archived=True, keys=keys):
+                if run.active:
                     raise RunActiveError(
-                        f"{row.name} is {status}: `grpo-tui stop {row.short}` first"
+                        f"{run.name} is {run.status}: `grpo-tui stop {run.id}` first"
                     )
-                refuse_waiting(self.path, row.short)
-                _set(conn, run, deleted_at=now)
+                refuse_waiting(self.path, run.id)
+        with self.transaction() as conn:
+            for key in keys:
+                _set(conn, key, deleted_at=now)
 
     def restore(self) -> tuple[str, ...]:
         """Bring back the runs that were deleted last, and return their names."""
         last = select(func.max(RUN.c.deleted_at)).where(*CAN_RETURN).scalar_subquery()
         deleted = RUN.update().where(*CAN_RETURN, RUN.c.deleted_at == last)
-        return _first(self.execute(deleted.values(deleted_at=None).returning(RUN.c.name)))
-
-    def deleted(self) -> tuple[int, ...]:
-        """Return the runs that are to be purged."""
-        return _first(self.execute(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
-
-    def begin_purge(self, run: int) -> None:
-        """Hide a run for good: what was removed of it cannot be brought back."""
-        deleted_at = func.coalesce(RUN.c.deleted_at, now_iso())
-        row = RUN.update().filter_by(id=run)
-        self.execute(row.values(deleted_at=deleted_at, purging=True))
+        rows = self.execute(deleted.values(deleted_at=None).returning(RUN.c.name))
+        return tuple(row.name for row in rows)
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         removed = set(remove)
@@ -277,7 +264,6 @@ class ExperimentStore:
 
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
-        check_choice("request", verb, VERBS, QueryError)
         with self.transaction() as conn:
             attempt = _last_attempt(conn, run)
             if not attempt:
@@ -297,11 +283,6 @@ class ExperimentStore:
         )
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
         self.execute(row.on_conflict_do_update(set_={"lease_until": until}))
-
-
-def _first(rows: Sequence[Any]) -> tuple[Any, ...]:
-    """The first column of rows."""
-    return tuple(row[0] for row in rows)
 
 
 def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,12 +318,6 @@ def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
     if row is None or (row.deleted_at is not None and not deleted):
         raise RunNotFoundError(f"run {run} is no longer in the store")
     return row
-
-
-def _status(conn: Connection, run: Row[Any]) -> str:
-    """Return the true status of a run."""
-    last = select(ATTEMPT).filter_by(run_id=run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
-    return derive(run, conn.execute(last).one_or_none())[0]
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

@@ -68,9 +68,9 @@ def writing(db: Path | None, *, must: bool = True) -> Iterator["ExperimentStore"
             count, complaints = read_in_all(store)
             if count:
                 print_stderr(f"imported {count} events that could not be written earlier")
-            freed, kept = purge_deleted(store)
-            if freed:
-                print_stderr(f"removed deleted runs: {freed / 1e6:.1f} MB")
+            removed, kept = purge_deleted(store)
+            if removed:
+                print_stderr(f"removed deleted runs: {removed}")
             for text in (*complaints, *kept):
                 print_stderr(text)
         yield store

@@ -260,8 +260,8 @@ def delete(
     with writing(db) as store:
         store.delete(run.key for run in selected)
         for run in selected:
-            freed = purge(store, run.key)
-            print_stderr(f"deleted {run.name}: {freed / 1e6:.1f} MB")
+            purge(store, run.key)
+            print_stderr(f"deleted {run.name}")
 
 
 @app.command("import")

@@ -178,7 +178,7 @@ def test_the_next_command_that_writes_removes_runs_that_were_deleted_before_a_cr
         opened.delete([opened.key_of(two[0])])
     assert [row["id"] for row in cli("runs", "--all", "--json").data] == [two[1]]
     assert run_folder(store, two[0]).exists()
-    assert "removed deleted runs" in cli("runs", "note", two[1], "text").err
+    assert "removed deleted runs: 1" in cli("runs", "note", two[1], "text").err
     assert not run_folder(store, two[0]).exists()
 
 

@@ -25,6 +25,7 @@ from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
 from grpo_tui.app.tui.screens.runs.state import View, load_sparks
 from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -269,7 +270,7 @@ async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_clean
         await until(app, lambda: screen.view.runs == ())
     app.finish_run()
     with closing(ExperimentStore(path)) as opened:
-        assert opened.deleted() == ()
+        assert purge_deleted(opened) == (0, [])
         assert opened.restore() == ()
 
 
