@@ -98,16 +98,15 @@ def new_job(
     config = with_teacher(with_pass_rates(config, store_path(db)), store_path(db))
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
-    from grpo_engine.versions import versions
     from grpo_tui.experiments.record.recorder import start_run
     from grpo_tui.experiments.starts import keep
 
     start, origin = keep(store_path(db), config.model_dump())
     config = build(merge(config.model_dump(mode="json"), start)) if start else config
-    control, version = control or Control(), versions().get("grpo-tui", "")
+    control = control or Control()
     recorder = start_run(
-        store_path(db), config, name=config.name, control=control, code_version=version, tags=tags,
-        parent=parent or origin or None,
+        store_path(db), config, name=config.name, control=control, tags=tags,
+        parent=parent or origin,
     )  # fmt: skip
     return Job(
         config=config, folder=recorder.folder, resume=False, recorder=recorder, control=control

@@ -57,6 +57,11 @@ def process_start(pid: int) -> str:
         return ""
 
 
+def may_live(host: str, pid: int, start: str) -> bool:
+    """Return whether a process may be running: one on another host cannot be looked at."""
+    return host != host_name() or is_alive(pid, start)
+
+
 def is_alive(pid: int, start: str) -> bool:
     """Return whether the process with this pid and start time is still running."""
     return process_start(pid) == start != ""

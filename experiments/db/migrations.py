@@ -3,14 +3,13 @@
 import shutil
 import sqlite3
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from grpo_tui.experiments.db.connection import APPLICATION_ID, begin
-from grpo_tui.experiments.db.machine import host_name, is_alive
+from grpo_tui.experiments.db.machine import may_live
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, schema
-from grpo_tui.experiments.db.texts import iso, now_iso, seconds
+from grpo_tui.experiments.db.texts import now_iso, seconds
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 
 FRESH_S = 30.0
@@ -37,7 +36,7 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
     copy = None
     if 0 < current < CURRENT:
         _refuse_while_running(conn, path)
-        copy = backup(conn, path, f"before-schema-{CURRENT}")
+        copy = _backup(conn, path)
     try:
         while (done := version(conn)) < CURRENT:
             _apply(conn, done)
@@ -53,29 +52,21 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
 
 def _apply(conn: sqlite3.Connection, done: int) -> None:
     """Apply the migration after `done`, or all of them to an empty file, in one transaction."""
-    names = list(MIGRATIONS)[done:]
-    if done:
-        names = names[:1]
-        statements: Sequence[str] = MIGRATIONS[names[0]].split(";")
-    else:
-        statements = schema()
+    names = list(MIGRATIONS)[done : done + 1 if done else None]
+    # executescript would commit; the statements themselves contain no semicolons
+    statements = MIGRATIONS[names[0]].split(";") if done else schema()
     begin(conn)
-    try:
-        # another process may have migrated while this one waited for the lock
-        if version(conn) == done:
-            # executescript would commit; the statements themselves contain no semicolons
-            for statement in statements:
-                conn.execute(statement)
-            conn.executemany(
-                "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)",
-                [(number, name, now_iso()) for number, name in enumerate(names, start=done + 1)],
-            )
-            conn.execute(f"PRAGMA user_version = {done + len(names)}")
-            conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        conn.execute("COMMIT")
-    except BaseException:
-        conn.execute("ROLLBACK")
-        raise
+    with conn:
+        if version(conn) != done:  # another process migrated while this one waited for the lock
+            return
+        for statement in statements:
+            conn.execute(statement)
+        conn.executemany(
+            "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)",
+            [(number, name, now_iso()) for number, name in enumerate(names, start=done + 1)],
+        )
+        conn.execute(f"PRAGMA user_version = {done + len(names)}")
+        conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
 def _refuse_while_running(conn: sqlite3.Connection, path: Path) -> None:
@@ -84,27 +75,24 @@ def _refuse_while_running(conn: sqlite3.Connection, path: Path) -> None:
         "JOIN run ON run.id = run_id WHERE attempt.ended_at IS NULL"
     ).fetchall()
     for name, host, pid, start, beat in rows:
-        fresh = time.time() - seconds(beat) < FRESH_S
-        if fresh and (host != host_name() or is_alive(pid, start)):
+        if time.time() - seconds(beat) < FRESH_S and may_live(host, pid, start):
             raise StoreReadOnlyError(
                 f"{path} needs an upgrade of its schema, but {name} is being recorded into it; "
                 "it is read only until that run ends"
             )
 
 
-def backup(conn: sqlite3.Connection, path: Path, mark: str) -> Path:
+def _backup(conn: sqlite3.Connection, path: Path) -> Path:
     """Copy the database with SQLite's backup API, which sees commits that a file copy misses."""
-    pages, size = (
-        conn.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
-    )
+    needed = 2 * path.stat().st_size
     free = shutil.disk_usage(path.parent).free
-    if free < 2 * pages * size:
+    if free < needed:
         raise StoreReadOnlyError(
-            f"{path} needs an upgrade and {2 * pages * size / 1e9:.2f} GB for a backup first, "
+            f"{path} needs an upgrade and {needed / 1e9:.2f} GB for a backup first, "
             f"but {free / 1e9:.2f} GB are free; free some space and try again"
         )
-    stamp = iso(time.time()).replace(":", "").replace("-", "")[:15]
-    copy = path.with_name(f"{path.stem}.{mark}.{stamp}.db")
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    copy = path.with_name(f"{path.stem}.before-schema-{CURRENT}.{stamp}.db")
     with closing(sqlite3.connect(copy)) as target:
         conn.backup(target)
     return copy

@@ -1,7 +1,6 @@
 """Files with events that the store could not take: where they are, and what readers say of them."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +47,3 @@ def spilled(store: Path, run: str) -> Spilled:
             if kind in ENDS:
                 status = str(event.get("reason") or "failed")
     return Spilled(events, step, status, file)
-
-
-def free_space(path: Path) -> str:
-    """Say how much is free where a file is, or would be."""
-    for folder in path.parents:
-        if folder.exists():
-            return f"{shutil.disk_usage(folder).free / 1e6:.1f} MB are free in {folder}"
-    return "its folder is gone"

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping
 from contextlib import closing
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ class PythonStore:
         self.path = store_path(path)
 
     def begin(self, config: RunConfig, control: Control, tags: tuple[str, ...]) -> "PythonRecord":
-        return PythonRecord(start_run(
-            self.path, config, name=config.name, control=control, tags=tags,
-            code_version=_version(),
-        ))  # fmt: skip
+        run = start_run(self.path, config, name=config.name, control=control, tags=tags)
+        return PythonRecord(run)
 
     def config(self, run: str) -> Mapping[str, Any]:
         """The settings of a run that can be resumed."""
@@ -33,9 +30,7 @@ class PythonStore:
             return reader.resumable(run).config
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
-        with closing(StoreReader(self.path)) as reader:
-            key = reader.resumable(run).summary.key
-        return PythonRecord(resume_run(self.path, key, from_step=from_step, control=control))
+        return PythonRecord(resume_run(self.path, run, from_step=from_step, control=control))
 
     def folder(self, run: str) -> Path:
         with closing(StoreReader(self.path)) as reader:
@@ -72,10 +67,3 @@ class PythonRecord:
     def _reader(self) -> StoreReader:
         self._recorder.flush()
         return StoreReader(self.store)
-
-
-def _version() -> str:
-    try:
-        return version("grpo-tui")
-    except PackageNotFoundError:
-        return ""

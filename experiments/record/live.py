@@ -11,7 +11,6 @@ from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
 from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
-from grpo_tui.experiments.store import VERBS
 
 PERIOD_S = 2.0
 BOARD_PERIOD_S = 0.25
@@ -38,14 +37,10 @@ class Exchange:
             self._beat(now)
 
     def _take_requests(self, now: float) -> None:
-        """Take new requests; those for other attempts or older than a minute expire."""
-        query = select(CONTROL).filter_by(run_id=self.run, outcome="", taken_at=None)
+        """Take new requests; those older than a minute expire."""
+        query = select(CONTROL).filter_by(run_id=self.run, attempt=self.attempt, outcome="")
         for row in self.file.sql.execute(query.order_by(CONTROL.c.id)).all():
-            late = now - seconds(row.asked_at) > EXPIRE_S
-            if late or row.attempt != self.attempt:
-                outcome = "expired"
-            else:
-                outcome = "done" if row.verb in VERBS else "refused"
+            outcome = "expired" if now - seconds(row.asked_at) > EXPIRE_S else "done"
             request = CONTROL.update().filter_by(id=row.id)
             self.file.execute(request.values(taken_at=now_iso(), outcome=outcome))
             if outcome == "done" and row.verb == "pin":

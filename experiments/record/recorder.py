@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,11 +15,12 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_engine.versions import versions
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.paths import run_folder, spill_file
-from grpo_tui.experiments.db.spilled import free_space, spilled
-from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
+from grpo_tui.experiments.db.spilled import spilled
+from grpo_tui.experiments.errors import RunNotFoundError, StoreReadOnlyError
 from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.live import Exchange
@@ -41,15 +41,19 @@ PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
 
 def start_run(
     path: Path, config: Any, *, name: str = "", control: Control | None = None,
-    parent: str | None = None, code_version: str = "", tags: tuple[str, ...] = (),
+    parent: str = "", tags: tuple[str, ...] = (),
 ) -> "Recorder":  # fmt: skip
     """Record a new run; `config` is a RunConfig or its tree; requests go to `control`.
 
     Raises StoreError if the store at `path` cannot be written.
     """
     store, warning = writable(path)
+    key = None
+    if parent := parent or os.environ.pop(PARENT, ""):
+        with suppress(RunNotFoundError):  # it was deleted while its clone waited
+            key = store.key_of(parent)
     row = store.create_run(
-        config, name=name, parent=_parent(store, parent), code_version=code_version, tags=tags,
+        config, name=name, parent=key, code_version=versions().get("grpo-tui", ""), tags=tags,
         status="lost",  # if this process ends before the first attempt begins
     )  # fmt: skip
     # the queue's worker sets this for its child, whose own children must not inherit it
@@ -85,15 +89,6 @@ def writable(path: Path) -> tuple[ExperimentStore, str]:
     return store, "\n".join(complaints)
 
 
-def _parent(store: ExperimentStore, parent: str | None) -> int | None:
-    if parent:
-        return store.key_of(parent)
-    try:
-        return store.key_of(left) if (left := os.environ.pop(PARENT, "")) else None
-    except StoreError:
-        return None  # the parent was deleted while its clone waited
-
-
 class Recorder:
     """Records one attempt at a run: the engine puts events, a thread writes them."""
 
@@ -108,14 +103,12 @@ class Recorder:
         self.folder = run_folder(store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.board = Board()
-        self.lock_waits: deque[float] = deque(maxlen=100_000)
-        self.trouble = ""  # the store's current problem in words; empty if there is none
         self.left = ""  # at the end: what is not in the store
         self.ended = False
         self.closed = False  # ended, with everything in the store
         self._queue: Queue[Any] = Queue(maxsize=4096)
         self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
-        self._cause = ""
+        self._from_step, self._cause = from_step, ""
         self._pending: list[RecordedEvent] = []
         self._spilling = False
         self._control = control or Control()
@@ -126,21 +119,25 @@ class Recorder:
         self._exchange = Exchange(self.writer, self.board, self._control)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
-
-        def warn(text: str) -> None:
-            if not self.ended:
-                step = self.board.snapshot().step or from_step
-                self.put(ev.NoteWritten(step=step, text=text, severity="warning"))
-
         if warning:
-            warn(warning)
+            self._warn(warning)
         for tracker in (row.config.get("record") or {}).get("trackers") or ():
-            start_tracker(str(tracker), store.path, self.id, from_step or -1, warn)
+            start_tracker(str(tracker), store.path, self.id, from_step or -1, self._warn)
+
+    @property
+    def trouble(self) -> str:
+        """The store's current problem in words; empty if there is none."""
+        return self.board.snapshot().store_warning
 
     @property
     def path(self) -> Path:
         """The store's current path; it differs from the original if the file was replaced."""
         return self.store.path
+
+    def _warn(self, text: str) -> None:
+        if not self.ended:
+            step = self.board.snapshot().step or self._from_step
+            self.put(ev.NoteWritten(step=step, text=text, severity="warning"))
 
     # -- on the engine's thread -----------------------------------------------------------------
 
@@ -198,7 +195,7 @@ class Recorder:
         try:
             act()
         except Exception as error:
-            self._set_trouble(f"the recorder failed: {type(error).__name__}: {error}")
+            self.board.warn(f"the recorder failed: {type(error).__name__}: {error}")
 
     def _process(self, at: Any, event: Any) -> None:
         """Process an entry of the queue: an event with its time, or the end of a flush."""
@@ -226,58 +223,40 @@ class Recorder:
 
     def _commit(self) -> None:
         """Write pending events to the store, or to the run's file while the store fails."""
-        if not self._pending:
-            return
-        if self._spilling:
+        if self._pending and not self._spilling:
+            try:
+                self.writer.write(self._pending, limit=LOCK_LIMIT_S)
+                self.file.checkpoint_if_long()
+            except Exception as error:  # events are kept, whatever the store's error
+                self._spilling = True
+                text = (
+                    f"the store {self.path} cannot be written ({error}); training continues, "
+                    f"events are kept in {self._spill_file} and imported later"
+                )
+                self._note(text)
+                self.board.warn(text)
+            else:
+                self._deliver()
+                self.board.warn("")
+        if self._pending:
             self._spill()
-            return
-        try:
-            self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
-            self.file.checkpoint_if_long()
-        except Exception as error:  # events are kept, whatever the store's error
-            self._set_aside(error)
-            return
-        self._deliver()
-        self._set_trouble("")
 
     def _deliver(self) -> None:
-        items, self._pending = self._pending, []
-        for item in items:
-            if self._events is not None:
+        if self._events is not None:
+            for item in self._pending:
                 self._events.put(item.event)
-
-    def _set_trouble(self, text: str) -> None:
-        self.trouble = text
-        self.board.warn(text)
+        self._pending = []
 
     # -- when the store fails -------------------------------------------------------------------
-
-    def _set_aside(self, error: Exception) -> None:
-        """Spill what the store refuses, or all events until it can be written again."""
-        self._spilling = spill.may_pass(error)
-        if self._spilling:
-            text = (
-                f"the store {self.path} cannot be written ({error}); training continues, "
-                f"events are kept in {self._spill_file} and imported later"
-            )
-            self._note(text)
-        else:
-            text = (
-                f"{len(self._pending)} events were rejected by the store ({error}) and stay in "
-                f"{self._spill_file}"
-            )
-        self._set_trouble(text)
-        self._spill()
 
     def _spill(self) -> None:
         try:
             spill.append(self.path, self.id, self._pending)
         except OSError as error:
-            self._set_trouble(
+            self.board.warn(
                 f"neither {self.path} nor {self._spill_file} can be written "
-                f"({error.strerror or error}; {free_space(self._spill_file)}); "
-                f"{len(self._pending)} events wait in memory, and the run waits before its next "
-                "step: free some disk space"
+                f"({error.strerror or error}); {len(self._pending)} events wait in memory, and "
+                "the run waits before its next step: free some disk space"
             )
             self._control.block(self.trouble)
             return
@@ -294,7 +273,7 @@ class Recorder:
             count, complaint = spill.read_in(self.writer)
             self._spilling = False
             self._control.block("")
-            self._set_trouble("")
+            self.board.warn("")
             self._note(f"the store can be written again; {count} spilled events were imported")
             if complaint:
                 self._note(complaint)
@@ -306,13 +285,12 @@ class Recorder:
         """Write what waits for the end of its step or for the store; exchange with viewers."""
         if note := self.file.rescue():
             self._note(note)
-        if not self.ended or self._spilling:
-            self._commit()
+        self._commit()
         if self._spilling:
             self._read_in()
-        elif self.ended:
+        if not self._spilling and self.ended:
             self._finish()
-        if not self._spilling and not self.ended:
+        elif not self._spilling:
             with suppress(*spill.STORE_ERRORS):
                 self._exchange.poll()
 
@@ -321,15 +299,11 @@ class Recorder:
         if self.ended:
             return
         self.ended, self._cause = True, cause
-        self._commit()
-        if self._spilling:
-            self._read_in()
+        self._poll()
         waiting = spilled(self.path, self.id)
         if waiting.file or self._pending:
             memory = f", {len(self._pending)} only in memory" if self._pending else ""
             self.left = f"run {self.name}: {waiting}{memory}"
-        if not self._spilling:
-            self._finish()
         if self._events is not None:
             self._events.put(None)
 
@@ -360,9 +334,8 @@ def start_tracker(
         output = process.communicate()[1].decode(errors="replace").split("\n")
         if status := process.returncode:
             reason = next((line for line in reversed(output) if line.strip()), "")
-            end = f"signal {-status}" if status < 0 else f"status {status}"
             warn(
-                f"{tracker} ended with {end}{': ' if reason else ''}{reason.strip()}; "
+                f"{tracker} ended with status {status}{': ' if reason else ''}{reason.strip()}; "
                 f"the run continues, and `grpo-tui export {run} --format {tracker} --out FOLDER` "
                 "writes all of it"
             )

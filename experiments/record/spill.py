@@ -4,26 +4,27 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.machine import host_name, is_alive
+from grpo_tui.experiments.db.machine import may_live
 from grpo_tui.experiments.db.paths import spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
+from grpo_tui.experiments.db.types import UNREADABLE
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 
-CHUNK = 200
+BATCH = 100  # lines
 LOCK_LIMIT_S = 2.0
 STORE_ERRORS = (StoreError, SQLAlchemyError, sqlite3.Error, OSError)
 
@@ -46,26 +47,38 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
     """
-    store, count = writer.file.store.path, 0
+    store, count, complaint = writer.file.store.path, 0, ""
     file = spill_file(store, writer.short)
     left: list[bytes] = []
     with _lock(store):
         for items in _batches(file, left) if file.is_file() else ():
             stored = writer.stored([item.seq for item in items])
             new = [item for item in items if item.seq not in stored]
-            try:
-                if new:
-                    writer.write(new, limit=LOCK_LIMIT_S)
-            except Exception as error:  # whatever the store refuses
-                if may_pass(error):
-                    raise
-                left += map(_line, new)
-            else:
-                count += len(new)
+            refused = _refused(writer, new)
+            left += map(_line, refused)
+            count += len(new) - len(refused)
         if left:
-            writer.reserve(max(_number(_fields(line)) for line in left))
+            writer.reserve(max(map(_number, left)))
+            complaint = (
+                f"{len(left)} spilled events cannot be imported by this version and stay in "
+                f"{file}: upgrade grpo-tui, or delete the file to give them up"
+            )
         _replace(file, left)
-    return count, _complaint(left, file)
+    return count, complaint
+
+
+def _refused(writer: RunWriter, items: Sequence[RecordedEvent]) -> Sequence[RecordedEvent]:
+    """Write events, and return those that the store refuses whatever its state is."""
+    try:
+        if items:
+            writer.write(items, limit=LOCK_LIMIT_S)
+    except Exception as error:
+        if may_pass(error):
+            raise
+        if len(items) == 1:
+            return items
+        return [item for each in items for item in _refused(writer, [each])]
+    return ()
 
 
 def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -80,7 +93,9 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
             try:
                 if _is_recorded(store, run):
                     continue
-                added, text = _read_in(store, run)
+                row, attempt = store.run_row(run), store.last_attempt(run)
+                with closing(StoreFile(store)) as file:
+                    added, text = read_in(RunWriter(file, row, attempt))
             except STORE_ERRORS as error:
                 text = f"{spilled(store.path, short)} ({error})"
             else:
@@ -90,20 +105,12 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
     return count, complaints
 
 
-def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
-    row, attempt = store.run_row(run), store.last_attempt(run)
-    with closing(StoreFile(store)) as file:
-        return read_in(RunWriter(file, row, attempt))
-
-
 def _is_recorded(store: ExperimentStore, run: int) -> bool:
     """Return whether a process still records the run; one on another host may."""
     columns = ATTEMPT.c
     query = select(columns.host, columns.pid, columns.pid_start)
     query = query.filter_by(run_id=run, ended_at=None)
-    return any(
-        host != host_name() or is_alive(pid, start) for host, pid, start in store.execute(query)
-    )
+    return any(may_live(*row) for row in store.execute(query))
 
 
 @contextmanager
@@ -120,22 +127,15 @@ def _lock(store: Path) -> Iterator[None]:
 
 
 def _batches(file: Path, left: list[bytes]) -> Iterator[list[RecordedEvent]]:
-    """Yield the events in batches that end with a step; add lines that are none to `left`.
+    """Yield the events of a file some at a time; add lines that are none to `left`.
 
     An incomplete last line is ignored: the process was killed while writing it.
     """
-    batch: list[RecordedEvent] = []
     with file.open("rb") as lines:
-        for line in lines:
-            if item := _item(line):
-                batch.append(item)
-                if isinstance(item.event, ev.StepFinished) or len(batch) >= CHUNK:
-                    yield batch
-                    batch = []
-            elif line.endswith(b"\n"):
-                left.append(line)
-    if batch:
-        yield batch
+        while batch := list(islice(lines, BATCH)):
+            items = [(line, _item(line)) for line in batch]
+            left += [line for line, item in items if item is None and line.endswith(b"\n")]
+            yield [item for _, item in items if item]
 
 
 def _line(item: RecordedEvent) -> bytes:
@@ -144,39 +144,21 @@ def _line(item: RecordedEvent) -> bytes:
 
 
 def _item(line: bytes) -> RecordedEvent | None:
-    data = _fields(line)
     try:
-        seq, event = _number(data), ev.from_json(data["event"])
-        return RecordedEvent(seq, float(data["at"]), event) if seq else None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        data = json.loads(line)
+        event = ev.from_json(data["event"])
+        return RecordedEvent(seq, float(data["at"]), event) if (seq := _number(line)) else None
+    except UNREADABLE:
         return None
 
 
-def _fields(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line; none if it is no JSON object."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _number(fields: Mapping[str, Any]) -> int:
+def _number(line: bytes) -> int:
     """Return the sequence number of a line; 0 if it has none that SQLite accepts."""
-    seq = fields.get("seq")
-    return seq if isinstance(seq, int) and 0 < seq < 2**62 else 0
-
-
-def _complaint(left: Sequence[bytes], file: Path) -> str:
-    if not left:
-        return ""
-    events = (_fields(line).get("event") for line in left)
-    names = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
-    return (
-        f"{len(left)} spilled events cannot be imported by this version "
-        f"({', '.join(sorted(names))}) and stay in {file}: "
-        "upgrade grpo-tui, or delete the file to give them up"
-    )
+    try:
+        seq = json.loads(line)["seq"]
+        return seq if type(seq) is int and 0 < seq < 2**62 else 0
+    except UNREADABLE:
+        return 0
 
 
 def _replace(file: Path, left: Sequence[bytes]) -> None:

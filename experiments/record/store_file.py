@@ -37,11 +37,11 @@ class StoreFile:
             connection.close()
 
     @contextmanager
-    def transaction(self, limit: float) -> Iterator[float]:
-        """Hold the write lock; yield the seconds until it was free."""
-        waited = begin(self.connection, limit)
+    def transaction(self, limit: float) -> Iterator[None]:
+        """Hold the write lock."""
+        begin(self.connection, limit)
         with self.connection:
-            yield waited
+            yield
 
     def execute(self, statement: Executable) -> None:
         """Execute a statement in a transaction of its own."""

@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Column, Table, bindparam, func, select
@@ -38,6 +39,7 @@ Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
 REPLACED = (STEP, METRIC)
+COLUMNS = {"index": "idx", "name": "function"}  # of these fields
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
@@ -52,12 +54,12 @@ class RunWriter:
         self._skipped: dict[int, str] = {}
         self._ids: dict[tuple[Column[Any], Any], int] = {}
 
-    def write(self, items: Items, limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock."""
+    def write(self, items: Items, limit: float) -> None:
+        """Commit the events, or raise if the store is locked for longer than the limit."""
         blobs = [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
         write_blobs(self.tokens, blobs)
         try:
-            with self.file.transaction(limit) as waited:
+            with self.file.transaction(limit):
                 rows = self._rows(items)
                 for table, values in rows.items():
                     insertion = table.insert()
@@ -72,7 +74,6 @@ class RunWriter:
         except BaseException:
             self._ids.clear()
             raise
-        return waited
 
     def _blob(self, event: ev.Event) -> bytes:
         """The token numbers of an event that are recorded; empty for none."""
@@ -113,21 +114,19 @@ class RunWriter:
     def _rows(self, items: Items) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
-        group, rollout = (
-            self.file.sql.scalar(select(func.max(table.c.id))) or 0
+        group_ids, rollout_ids = (
+            count((self.file.sql.scalar(select(func.max(table.c.id))) or 0) + 1)
             for table in (ROLLOUT_GROUP, ROLLOUT)
         )
         for item in items:
             match item.event:
-                case ev.GroupScored() as event:
-                    group += 1
-                    row = {"id": group, **self._common(item)}
-                    rollout = self._group(rows, row, event.group, rollout)
+                case ev.GroupScored(group=group):
+                    row = self._row(ROLLOUT_GROUP, item, group)
+                    self._group(rows, row | {"id": next(group_ids)}, group, rollout_ids)
                 case ev.TokensScored():
                     pass  # once its group is there
-                case ev.PassFinished() as event:
-                    row = {**of_event(UPDATE_PASS, event), "pass": event.index}
-                    rows[UPDATE_PASS].append(row | self._common(item))
+                case ev.PassFinished(index=number):
+                    rows[UPDATE_PASS].append(self._row(UPDATE_PASS, item) | {"pass": number})
                 case ev.StepFinished() as event:
                     self._step(rows, item, event)
                 case ev.EvaluationFinished() as event:
@@ -136,9 +135,10 @@ class RunWriter:
                     self._event(rows, item)
         return rows
 
-    def _common(self, item: RecordedEvent) -> Row:
-        """Return the columns of everything that is recorded in its order."""
-        return {
+    def _row(self, table: Table, item: RecordedEvent, value: Any = None) -> Row:
+        """Return the columns of a recorded event, and those that are fields of a value of it."""
+        at = {"at": item.at} if "at" in table.c else {}
+        return of_event(table, value or item.event) | at | {
             "run_id": self.run, "attempt": self.attempt, "step": item.event.step, "seq": item.seq,
             "hidden": False,
         }  # fmt: skip
@@ -158,13 +158,10 @@ class RunWriter:
             groups.append({
                 "at": event.step, "of": event.origin, "group": event.group, "tokens_seq": item.seq
             })  # fmt: skip
-            rollouts += [
-                {
-                    "seq": item.seq, "index": row.index, "clip_fraction": row.clip_fraction,
-                    "kl": row.kl, "nan": nan_names(clip_fraction=row.clip_fraction, kl=row.kl),
-                }
-                for row in event.numbers
-            ]  # fmt: skip
+            for row in event.numbers:
+                numbers = {"clip_fraction": row.clip_fraction, "kl": row.kl}
+                nan = nan_names(numbers)
+                rollouts.append({"seq": item.seq, "index": row.index, "nan": nan} | numbers)
         if groups:
             update = ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery())
             self.file.sql.execute(update.values(tokens_seq=bindparam("tokens_seq")), groups)
@@ -177,45 +174,35 @@ class RunWriter:
             )  # fmt: skip
             self.file.sql.execute(changed, rollouts)
 
-    def _group(self, rows: Rows, row: Row, group: ev.Group, rollout: int) -> int:
-        """Add a group and its rollouts after the last one, and return the id of the new last."""
-        rows[ROLLOUT_GROUP].append({
-            **row, **of_event(ROLLOUT_GROUP, group), "idx": group.index,
-            "tokens_seq": None, "has_tokens": self._has_tokens(row["step"], group.origin),
-            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
-        })  # fmt: skip
+    def _group(self, rows: Rows, row: Row, group: ev.Group, ids: Iterator[int]) -> None:
+        """Add a group and its rollouts, which get the next ids."""
+        has_tokens = self._has_tokens(row["step"], group.origin)
+        rows[ROLLOUT_GROUP].append(row | {"tokens_seq": None, "has_tokens": has_tokens})
         for item in group.rollouts:
-            rollout += 1
-            rows[ROLLOUT].append({
+            rollout = next(ids)
+            rows[ROLLOUT].append(of_event(ROLLOUT, item) | {
                 "id": rollout, "group_id": row["id"], "run_id": self.run,
-                **of_event(ROLLOUT, item), "idx": item.index,
                 "text": item.text if self.recorded != "nothing" else "",
                 "tokens": ev.model_tokens(item.ids, item.spans), "clip_fraction": None, "kl": None,
-                "nonfinite": nan_names(reward=item.reward, advantage=item.advantage),
             })  # fmt: skip
             rows[ROLLOUT_REWARD] += [
-                {
-                    "rollout_id": rollout, "position": position, "function": reward.name,
-                    **of_event(ROLLOUT_REWARD, reward), "nonfinite": nan_names(value=reward.value),
-                }
+                of_event(ROLLOUT_REWARD, reward) | {"rollout_id": rollout, "position": position}
                 for position, reward in enumerate(item.rewards)
-            ]  # fmt: skip
-        return rollout
+            ]
 
     def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
         keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
-        rows[STEP].append({
-            **of_event(STEP, event), **self._common(item), "at": item.at,
+        rows[STEP].append(self._row(STEP, item) | {
             "key_set": self._id(KEY_SET.c["keys"], keys),
             "skipped": self._skipped.get(event.step, ""),
         })  # fmt: skip
 
     def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
-        row = {**of_event(EVALUATION, event), **self._common(item), "at": item.at}
-        (key,) = self.file.sql.execute(EVALUATION.insert(), row).inserted_primary_key or (None,)
+        insertion = EVALUATION.insert().returning(EVALUATION.c.id)
+        key = self.file.sql.execute(insertion, self._row(EVALUATION, item)).scalar_one()
         rows[EVALUATION_SAMPLE] += [
-            {"evaluation_id": key, "position": position, **of_event(EVALUATION_SAMPLE, sample)}
+            of_event(EVALUATION_SAMPLE, sample) | {"evaluation_id": key, "position": position}
             for position, sample in enumerate(event.rows)
         ]
         self._metrics(rows, event.step, ev.evaluation_series(event))
@@ -242,10 +229,8 @@ class RunWriter:
             case ev.RunFailed() as event:
                 error = f"{event.error}: {event.message}"
                 self._update_run(status="failed", error=error, ended_at=iso(item.at))
-        rows[EVENT].append({
-            **self._common(item), "at": item.at, "kind": ev.kind_of(item.event),
-            "payload": item.event,
-        })  # fmt: skip
+        kind = ev.kind_of(item.event)
+        rows[EVENT].append(self._row(EVENT, item) | {"kind": kind, "payload": item.event})
 
     def _alert(self, event: ev.AlertRaised) -> None:
         row = {
@@ -306,11 +291,16 @@ def _size(rows: Rows) -> int:
     )  # fmt: skip
 
 
-def nan_names(**values: float | None) -> str:
+def nan_names(row: Row) -> str:
     """Return the names of the numbers that are NaN, as opposed to missing."""
-    return ",".join([name for name, value in values.items() if value != value])
+    return ",".join([name for name, value in row.items() if value != value])
 
 
 def of_event(target: Table, event: Any) -> Row:
     """Return the columns of a table that are fields of the event, too."""
-    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name in target.c}
+    row = {
+        column: getattr(event, name)
+        for name in event.__dataclass_fields__
+        if (column := COLUMNS.get(name, name)) in target.c
+    }
+    return row | {"nonfinite": nan_names(row)} if "nonfinite" in target.c else row

@@ -214,7 +214,7 @@ def test_what_a_killed_import_left_is_imported_again(
     if not child:  # dies when it has written the first page
         write = RunWriter.write
 
-        def dying(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> float:
+        def dying(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> None:
             write(self, items, limit)
             os._exit(9)
 

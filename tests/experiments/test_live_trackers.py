@@ -109,7 +109,7 @@ def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
     handle.close()
     (said,) = notes(handle)
     assert said == (
-        f"{tracker} ended with signal 9; the run continues, and `grpo-tui export {handle.id} "
+        f"{tracker} ended with status -9; the run continues, and `grpo-tui export {handle.id} "
         f"--format {tracker} --out FOLDER` writes all of it"
     )
     with closing(StoreReader(path)) as reader:

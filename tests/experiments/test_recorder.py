@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,6 +22,7 @@ from grpo_tui.experiments.record.live import Exchange
 from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import RecordedEvent
 from tests.experiments.made import (
     CONFIG,
     NAN,
@@ -76,10 +78,17 @@ def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyP
     handle = start_run(path, CONFIG)
     handle.put(started())
     assert handle.flush(PATIENCE)
-    before = len(handle.lock_waits)
+    written: list[int] = []
+    write = handle.writer.write
+
+    def counted(items: Sequence[RecordedEvent], limit: float) -> None:
+        written.append(len(items))
+        write(items, limit)
+
+    monkeypatch.setattr(handle.writer, "write", counted)
     put_all(handle, *step_events(1, groups=5))
     assert handle.flush(PATIENCE)
-    assert len(handle.lock_waits) - before == 1
+    assert written == [len([*step_events(1, groups=5)])]
     handle.close()
 
 
@@ -386,11 +395,11 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
     assert first.flush(PATIENCE)
     between = [*step_events(1)]
 
-    def late(conn: sqlite3.Connection, limit: float) -> float:
+    def late(conn: sqlite3.Connection, limit: float) -> None:
         events, between[:] = list(between), []
         put_all(second, *events)
         assert not events or second.flush(PATIENCE)
-        return begin(conn, limit)
+        begin(conn, limit)
 
     monkeypatch.setattr("grpo_tui.experiments.record.store_file.begin", late)
     put_all(first, *step_events(2))

@@ -46,7 +46,7 @@ def stored(engine: Engine, table: Table, *columns: Any, **row: Any) -> Any:
 def test_rows_are_read_as_the_values_that_were_stored(
     engine: Engine, text: str, reward: float | None, kl: float | None
 ) -> None:
-    nonfinite = nan_names(reward=reward, kl=kl)
+    nonfinite = nan_names({"reward": reward, "kl": kl})
     row = stored(
         engine, t.ROLLOUT, **ROLLOUT, id=7, text=text, reward=reward, kl=kl, nonfinite=nonfinite
     )

@@ -56,9 +56,9 @@ def test_a_checkpoint_is_never_ahead_of_the_store(
     world.mkdir()
     save, write, seen = checkpoint.save, RunWriter.write, list[tuple[int, int]]()
 
-    def slow(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> float:
+    def slow(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> None:
         time.sleep(0.05)
-        return write(self, items, limit)
+        write(self, items, limit)
 
     def noted(folder: Path, step: int, **options: Any) -> checkpoint.Checkpoint:
         with closing(StoreReader(path)) as reader:
