@@ -1,6 +1,5 @@
 """The queue of waiting runs: workers take them by an atomic lease, and it survives restarts."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -9,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Executable, Row, select
+from sqlalchemy import Row, select
 
-from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text
-from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
+from grpo_tui.experiments.db.configs import config_hash, config_tree, digest
+from grpo_tui.experiments.db.machine import host_name, may_live, process_start
 from grpo_tui.experiments.db.tables import QUEUE_ITEM, RUN, SWEEP
 from grpo_tui.experiments.db.texts import now_iso
-from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.store import ExperimentStore
 
 LEASE_S = 60.0
-STATES = ("done", "failed", "skipped", "cancelled", "queued")
 ANYWAY = "trained though the same run exists"
 ITEM = QUEUE_ITEM.c
 
@@ -47,7 +44,7 @@ class RunQueue:
         whether it is new.
         """
         hashes = [config_hash(config_tree(config)) for _, config in configs]
-        spec = hashlib.sha256(json_text([dict(axes), hashes]).encode()).hexdigest()[:16]
+        spec = digest([dict(axes), hashes])
         with self.store.transaction() as conn:
             old = conn.scalar(select(SWEEP.c.id).filter_by(spec_hash=spec))
             if old is not None:
@@ -80,7 +77,6 @@ class RunQueue:
 
     def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
-        check_choice("state of a queued run", state, STATES, QueryError)
         changes = {} if run is None else {"run_id": run}
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
@@ -102,31 +98,22 @@ class RunQueue:
         """Return the completed run that a new item of a sweep would repeat, or None."""
         if item.sweep_id is None or item.run_id is not None or item.note == ANYWAY:
             return None
-        query = select(RUN).filter_by(
-            config_hash=item.config_hash, status="completed", deleted_at=None
-        )
-        return next(iter(self.store.execute(query.order_by(RUN.c.id.desc()))), None)
+        same = {"config_hash": item.config_hash, "status": "completed", "deleted_at": None}
+        rows = self.store.execute(select(RUN).filter_by(**same).order_by(RUN.c.id))
+        return rows[-1] if rows else None
 
     def attach(self, item: int, run: int) -> None:
         """Record which run an item became, and add the run to the item's sweep."""
-        with self.store.transaction() as conn:
-            conn.execute(QUEUE_ITEM.update().filter_by(id=item).values(run_id=run))
-            sweep = select(ITEM.sweep_id).filter_by(id=item).scalar_subquery()
-            conn.execute(RUN.update().filter_by(id=run).values(sweep_id=sweep))
+        self._change(item, run_id=run)
+        self.store.change(run, sweep_id=self.item(item).sweep_id)
 
     def item(self, item: int) -> Row[Any]:
         """Return an item's row."""
-        return self._row(item, select(QUEUE_ITEM).filter_by(id=item))
+        row: Row[Any] = self.store.execute(select(QUEUE_ITEM).filter_by(id=item))[0]
+        return row
 
     def _change(self, item: int, **values: Any) -> None:
-        change = QUEUE_ITEM.update().filter_by(id=item).values(values)
-        self._row(item, change.returning(ITEM.id))
-
-    def _row(self, item: int, statement: Executable) -> Row[Any]:
-        rows: Sequence[Row[Any]] = self.store.execute(statement)
-        if not rows:
-            raise QueryError(f"there is no queued run {item}")
-        return rows[0]
+        self.store.execute(QUEUE_ITEM.update().filter_by(id=item).values(values))
 
 
 def _item(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> dict[str, Any]:
@@ -150,7 +137,7 @@ def _is_void(holder: str, expired: bool) -> bool:
         host, pid, start = json.loads(holder)
     except ValueError:
         return True
-    return expired if host != host_name() else not is_alive(int(pid), str(start))
+    return not may_live(host, int(pid), str(start)) or (expired and host != host_name())
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -54,10 +54,13 @@ def json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def digest(value: Any) -> str:
+    return hashlib.sha256(json_text(value).encode()).hexdigest()[:16]
+
+
 def config_hash(tree: Mapping[str, Any]) -> str:
     """Hash everything but the name."""
-    unnamed = {key: value for key, value in tree.items() if key != "name"}
-    return hashlib.sha256(json_text(unnamed).encode()).hexdigest()[:16]
+    return digest({key: value for key, value in tree.items() if key != "name"})
 
 
 def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
