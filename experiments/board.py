@@ -98,7 +98,12 @@ class Board:
         for delta in event.rows:
             group = groups.get(delta.group) or _group(delta.group, _UNKNOWN, ())
             rollouts = {rollout.index: rollout for rollout in group.rollouts}
-            rollouts[delta.index] = _grown(rollouts.get(delta.index) or _empty(delta.index), delta)
+            rollout = rollouts.get(delta.index) or _empty(delta.index)
+            rollouts[delta.index] = replace(
+                rollout, text=rollout.text + delta.text, tokens=rollout.tokens + delta.tokens,
+                finish=delta.finish or rollout.finish, spans=rollout.spans + delta.spans,
+                waits_since=time.time() if delta.waits else None,
+            )  # fmt: skip
             groups[delta.group] = replace(group, rollouts=tuple(rollouts.values()))
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
@@ -118,17 +123,6 @@ def _group(
 
 def _empty(index: int) -> BoardRollout:
     return BoardRollout(index=index, text="", tokens=0)
-
-
-def _grown(rollout: BoardRollout, delta: ev.RowDelta) -> BoardRollout:
-    return BoardRollout(
-        index=rollout.index,
-        text=rollout.text + delta.text,
-        tokens=rollout.tokens + delta.tokens,
-        finish=delta.finish or rollout.finish,
-        spans=(*rollout.spans, *delta.spans),
-        waits_since=time.time() if delta.waits else None,
-    )
 
 
 def _complete(item: ev.Completion) -> BoardRollout:

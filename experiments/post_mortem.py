@@ -1,8 +1,7 @@
 """What is known about a run that ended without reporting it."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
@@ -17,17 +16,11 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 LINES = 20
-LOGGED = ("NoteWritten", "AlertRaised", "RunFailed", "CheckpointSaved")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt(v.AttemptView):
-    """An attempt with what tells why its process ended."""
-
-    boot: str
-    rss_gb: float
-    free_gb: float
-    slept_s: float
+# the events that a log has, by the field that says what happened
+LOGGED = {
+    "NoteWritten": "text", "AlertRaised": "explanation", "RunFailed": "message",
+    "CheckpointSaved": "path",
+}  # fmt: skip
 
 
 def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
@@ -40,13 +33,11 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
         for event in reader.column(query.where(EVENT.c.step <= last))
         if isinstance(event, ev.CheckpointSaved) and Path(event.path).exists()
     ]
-    step = max(saved, default=None)
-    query = reader.select(Attempt, ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n)
-    *_, attempt = (None, *reader.views(Attempt, query))
+    attempt = reader.row(select(ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n.desc()))
     return v.PostMortem(
         last_step=last,
-        checkpoint_step=step,
-        steps_to_redo=last - (step or 0),
+        checkpoint_step=max(saved, default=None),
+        steps_to_redo=last - max(saved, default=0),
         last_seen=attempt.heartbeat if attempt else "",
         cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
         log_lines=tail(log_file(folder), LINES) or log_lines(reader, run),
@@ -66,19 +57,10 @@ def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str,
 
 
 def _text(event: ev.Event) -> str:
-    match event:
-        case (
-            ev.NoteWritten(text=text)
-            | ev.RunFailed(message=text)
-            | ev.AlertRaised(explanation=text)
-        ):
-            return text
-        case ev.CheckpointSaved(path=path):
-            return f"checkpoint {path}"
-    return ev.kind_of(event)
+    return str(getattr(event, LOGGED.get(ev.kind_of(event), "step")))
 
 
-def _cause(error: str, folder: Path, attempt: Attempt) -> str:
+def _cause(error: str, folder: Path, attempt: Any) -> str:
     used, free = attempt.rss_gb, attempt.free_gb
     if error or attempt.cause or attempt.ended_at:
         return error or attempt.cause or "its process exited without reporting an end"

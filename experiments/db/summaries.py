@@ -38,14 +38,12 @@ def add(conn: Connection, values: Iterable[Mapping[str, Any]]) -> None:
     """Add rows of metrics; a value that is not finite is only counted."""
     rows = []
     for row in values:
-        value, finite = row["value"], math.isfinite(row["value"])
-        summary = {
-            **dict.fromkeys((*REPLACES, "mean"), value if finite else None),
-            **dict.fromkeys((f"{name}_step" for name in REPLACES), row["step"] if finite else None),
-        }
+        finite = math.isfinite(row["value"])
+        value, step = (row["value"], row["step"]) if finite else (None, None)
         rows.append({
-            **summary, "run_id": row["run_id"], "key_id": row["key_id"], "count": 1,
-            "nonfinite": int(not finite),
+            "run_id": row["run_id"], "key_id": row["key_id"], "mean": value, "count": 1,
+            "nonfinite": int(not finite), **dict.fromkeys(REPLACES, value),
+            **dict.fromkeys((f"{name}_step" for name in REPLACES), step),
         })  # fmt: skip
     conn.execute(ADDITION, rows)
 

@@ -11,7 +11,6 @@ from grpo_tui.experiments.db.migrations import version
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
-from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
@@ -39,7 +38,6 @@ def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("old").key
         assert [attempt.cause for attempt in reader.attempts(run)] == [""]
-        assert post_mortem(reader, run).last_seen
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
