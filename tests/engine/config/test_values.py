@@ -95,9 +95,9 @@ def test_a_message_proposes_only_what_is_taken_and_cuts_what_it_repeats(text: st
                 assert not [one for one in again if one.at == path], proposal[1]
 
 
-@pytest.mark.parametrize("text", ["010", "08", "-007", "1:30", "1:30:20.5", "1e-400", "1.0e400"])
+@pytest.mark.parametrize("text", ["1e-400", "1.0e400"])
 @pytest.mark.parametrize("path", ["steps", "optimizer.learning_rate", "task.options.size"])
-def test_a_number_with_two_meanings_is_refused(path: str, text: str, tmp_path: Path) -> None:
+def test_a_number_that_no_float_holds_is_refused(path: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(text)):
         build(parse_sets([f"{path}={text}"]))
     with pytest.raises(yaml.YAMLError, match=f"{re.escape(text)}.*line 1, column 4"):
@@ -108,9 +108,15 @@ def test_a_number_with_two_meanings_is_refused(path: str, text: str, tmp_path: P
         read_yaml(file)
 
 
-@pytest.mark.parametrize("text", ['"010"', '"1e-400"', '"1:30"'])
-def test_quotes_do_not_hide_it(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"learning_rate: .*(octal|too small|base 60)"):
+def test_quotes_do_not_hide_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rate: .*too small"):
+        build(_file(tmp_path, "optimizer.learning_rate", '"1e-400"'))
+
+
+@pytest.mark.parametrize("text", ["1:30", "0x1f", ".inf", "2026-11-25"])
+def test_what_only_other_programs_read_as_a_number_is_text(text: str, tmp_path: Path) -> None:
+    assert parse_yaml(f"a: {text}") == {"a": text}
+    with pytest.raises(ConfigError, match="learning_rate: must be a number"):
         build(_file(tmp_path, "optimizer.learning_rate", text))
 
 
@@ -118,7 +124,8 @@ def test_quotes_do_not_hide_it(text: str, tmp_path: Path) -> None:
     ("text", "value"),
     [
         ("1e-5", 1e-5), ("5e-324", 5e-324), ("0", 0), ("-0.5", -0.5), ("1_000", 1000), ("+7", 7),
-        ("'010'", "010"), ("2026-11-25", "2026-11-25"), ("0e-400", 0.0), ("e5", "e5"),
+        ("'010'", "010"), ("010", 10), ("08", 8), ("5.", 5.0),
+        (".5", 0.5), ("1_0.5e1", 105.0), ("2026-11-25", "2026-11-25"), ("0e-400", 0.0), ("e5", "e5"),
     ],
 )  # fmt: skip
 def test_other_numbers_and_texts_are_what_they_look_like(text: str, value: object) -> None:
