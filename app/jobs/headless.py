@@ -223,7 +223,6 @@ class Watcher:
         self._log.close()
         if self._job.recorder is not None and self._job.recorder.left:
             self._write(f"not in the store yet: {self._job.recorder.left}")
-        ring()
         if self._on_end:
             self._run_command(self._on_end)
 
@@ -253,13 +252,6 @@ class Watcher:
         done = subprocess.run(command, shell=True, env=environment, check=False)
         if done.returncode:
             self._write(f"--on-end command exited with status {done.returncode}: {command}")
-
-
-def ring() -> None:
-    """Ring the bell and request a notification, if there is a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.flush()
-        os.write(sys.stderr.fileno(), b"\a\x1b]9;grpo-tui: the run has ended\x1b\\")
 
 
 def write_ready(path: Path, job: Job, failed: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,8 @@ from grpo_tui.experiments.processes import environment
 if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
 
-RENEW_S = 15.0
+RENEW_S, POLL_S = 15.0, 5.0
+STDERR = 2  # where what a run prints goes
 CONFIG = "config.yaml"
 
 
@@ -60,7 +60,7 @@ def run_item(queue: "RunQueue", item: Any) -> tuple[str, str]:
         arguments = _command(queue, item, folder)
         print_stderr(f"{item.name}: {' '.join(arguments[4:5])} {json.dumps(item.settings)}")
         process = subprocess.Popen(
-            arguments, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
+            arguments, stdout=STDERR,
             env={
                 **environment(), QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
                 PARENT: str(item.settings.get(CLONE_OF, "")),
@@ -93,22 +93,13 @@ def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
     from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(queue.store.path)) as reader:
-        renewed = 0.0
+        is_said = False
         while (now := reader.runs(archived=True, keys=[run])[0]).active:
-            if not renewed:
+            if not is_said:
                 print_stderr(f"{now.name} is still running without its worker: waiting for it")
-            if time.monotonic() - renewed > RENEW_S:
-                queue.renew(item)
-                renewed = time.monotonic()
-            time.sleep(1.0)
-
-
-def _has_stderr() -> bool:
-    try:
-        sys.stderr.fileno()
-    except (OSError, ValueError):
-        return False
-    return True
+            is_said = True
+            queue.renew(item)
+            time.sleep(POLL_S)
 
 
 def _command(queue: "RunQueue", item: Any, folder: Path) -> list[str]:
@@ -123,11 +114,8 @@ def _command(queue: "RunQueue", item: Any, folder: Path) -> list[str]:
 
 
 def _wait(queue: "RunQueue", item: int, process: "subprocess.Popen[bytes]") -> int:
-    renewed = time.monotonic()
     while True:
         try:
-            return process.wait(timeout=1.0)
+            return process.wait(timeout=RENEW_S)
         except subprocess.TimeoutExpired:
-            if time.monotonic() - renewed > RENEW_S:
-                queue.renew(item)
-                renewed = time.monotonic()
+            queue.renew(item)

@@ -14,12 +14,11 @@ from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows
 from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
-from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_engine.evaluation.target import Target
-    from grpo_tui.experiments.values import EvaluationView
+    from grpo_engine.events import EvaluationFinished
 
 app = typer.Typer(help="List models; show, import or export one. Example: grpo-tui models")
 
@@ -105,7 +104,7 @@ def export_(
     with reading(db) as reader:
         record = reader.resolve(run)
         target = of_run(Path(reader.run(record.key).folder), {}, step)
-        card = card_of(record.name, target, held_out_table(reader.evaluations(record.key)))
+        card = card_of(record.name, target, reader.evaluations(record.key))
     name = re.sub(r"[^\w.-]+", "-", record.name).lstrip(".")
     result = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
     if as_json:
@@ -117,12 +116,14 @@ def export_(
     )
 
 
-def card_of(name: str, target: "Target", held_out: Sequence[str]) -> str:
+def card_of(name: str, target: "Target", evaluations: "Sequence[EvaluationFinished]") -> str:
     """The README.md of an exported model, with the front matter that model hubs read."""
     from grpo_engine.config.parse import changed, flatten
+    from grpo_tui.app.jobs.report_table import before_and_after
     from grpo_tui.experiments.export.markdown import table
 
     config = target.config
+    held_out = before_and_after([item for item in evaluations if item.step <= target.step])
     changes = changed(flatten(config)).items()
     rows = [{"setting": path, "value": value} for path, value in changes if path not in BESIDE]
     lines = [
@@ -130,24 +131,10 @@ def card_of(name: str, target: "Target", held_out: Sequence[str]) -> str:
         "", f"# {name}", "",
         f"{target.base}, trained for {target.step} steps with the recipe "
         f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
-        *held_out,
+        *(["## Held-out problems", "", "```", held_out, "```", ""] if held_out else []),
         "## Settings that differ from the defaults", "", *table(("setting", "value"), rows),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
-
-
-def held_out_table(evaluations: "Sequence[EvaluationView]") -> list[str]:
-    """A run's evaluations in Markdown; nothing where none says what is right."""
-    from grpo_tui.experiments.export.markdown import table
-
-    rows = []
-    for item in evaluations:
-        right = [item.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
-        if right[0] is not None:
-            accuracy, low, high = map(share, right)
-            rows.append({"step": item.step, "answers": item.mode, "problems": item.problems,
-                         "right (95 %)": f"{accuracy} ({low} to {high})"})  # fmt: skip
-    return ["## Held-out problems", "", *table(list(rows[0]), rows), ""] if rows else []
 
 
 def imported_folder() -> Path:

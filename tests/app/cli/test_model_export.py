@@ -37,6 +37,7 @@ def test_a_run_is_exported_with_its_facts(
     card = Path("calm-otter-mlx/README.md").read_text()
     assert f"base_model: {world}/model" in card
     assert "trained for 2 steps with the recipe `grpo`" in card
-    assert "| 2 | sampled | 4 |" in card
+    assert "sampled, 4 problems x 2 samples" in card
+    assert "after (step 2)" in card
     assert "| optimizer.learning_rate | 0.01 |" in card
     assert "model.lora_keys" not in card

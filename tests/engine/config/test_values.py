@@ -125,7 +125,7 @@ def test_what_only_other_programs_read_as_a_number_is_text(text: str, tmp_path: 
     [
         ("1e-5", 1e-5), ("5e-324", 5e-324), ("0", 0), ("-0.5", -0.5), ("1_000", 1000), ("+7", 7),
         ("'010'", "010"), ("010", 10), ("08", 8), ("5.", 5.0),
-        (".5", 0.5), ("1_0.5e1", 105.0), ("2026-11-25", "2026-11-25"), ("0e-400", 0.0), ("e5", "e5"),
+        (".5", 0.5), ("1_0.5e1", 105.0), ("0e-400", 0.0), ("e5", "e5"),
     ],
 )  # fmt: skip
 def test_other_numbers_and_texts_are_what_they_look_like(text: str, value: object) -> None:
