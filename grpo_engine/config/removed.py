@@ -1,24 +1,20 @@
 """Settings of earlier versions, and how files, stores and checkpoints with them are read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 
 class Removed(NamedTuple):
     """A setting that is no more: the values that every run has now, the first was the default.
 
-    Another value becomes settings with the same effect, or has none, for this reason.
-    `unless_set` keeps a value of the other setting that is neither this nor the default.
+    Another value has no effect, for this reason, or becomes another setting, with its value there
+    if that is not the same.
     """
 
     usual: tuple[Any, ...]
     reason: str = ""
-    becomes: Callable[[Any], dict[str, Any]] | None = None
-    unless_set: bool = False
-
-
-def _moved(path: str, default: Any) -> Removed:
-    return Removed((default,), becomes=lambda value: {path: value})
+    becomes: str = ""
+    value: Any = None
 
 
 # settings that are entries of another one, with their defaults
@@ -45,25 +41,22 @@ THRESHOLDS = {
 REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
     "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
-    "checkpoint.best": Removed((True,), becomes=lambda _: {"checkpoint.best_by": "none"}),
-    "model.shared_prefix": Removed((True,), becomes=lambda _: {"model.compute": "rows"}),
-    "task.prompt_column": _moved("task.columns.prompt", "prompt"),
-    "task.target_column": _moved("task.columns.answer", "answer"),
-    "task.split": _moved("task.splits.train", "train"),
-    "task.held_out_split": _moved("task.splits.held_out", ""),
-    "task.lowest_pass_rate": _moved("task.pass_rate_range.lowest", 0.0),
-    "task.highest_pass_rate": _moved("task.pass_rate_range.highest", 1.0),
-    "task.environment_time_limit": Removed(
-        (30.0,), "rewards.time_limit is set and bounds all calls",
-        becomes=lambda value: {"rewards.time_limit": value}, unless_set=True,
-    ),
-    "record.rollouts": Removed((True,), becomes=lambda _: {"record.tokens": "nothing"}),
+    "checkpoint.best": Removed((True,), becomes="checkpoint.best_by", value="none"),
+    "model.shared_prefix": Removed((True,), becomes="model.compute", value="rows"),
+    "task.prompt_column": Removed(("prompt",), becomes="task.columns.prompt"),
+    "task.target_column": Removed(("answer",), becomes="task.columns.answer"),
+    "task.split": Removed(("train",), becomes="task.splits.train"),
+    "task.held_out_split": Removed(("",), becomes="task.splits.held_out"),
+    "task.lowest_pass_rate": Removed((0.0,), becomes="task.pass_rate_range.lowest"),
+    "task.highest_pass_rate": Removed((1.0,), becomes="task.pass_rate_range.highest"),
+    "task.environment_time_limit": Removed((30.0,), "rewards.time_limit bounds all calls"),
+    "record.rollouts": Removed((True,), becomes="record.tokens", value="nothing"),
     "record.tokens_every": Removed((10,), "`every` records the tokens of every 10th step"),
     "record.after_groups": Removed(
         (1,), "one group is scored again after the update, and none if record.tokens is none"
     ),
     **{
-        f"{path.partition('.')[0]}.{name}": _moved(f"{path}.{name}", default)
+        f"{path.partition('.')[0]}.{name}": Removed((default,), becomes=f"{path}.{name}")
         for path, entries in MOVED.items() for name, default in entries.items()
     },
     **{
@@ -89,21 +82,13 @@ def without_removed(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def _take(current: dict[str, Any], path: str, value: Any, notes: dict[str, str]) -> None:
     """Add what a removed setting becomes, or a note."""
-    usual, reason, becomes, unless_set = REMOVED[path]
-    if value in usual or value is None:
+    removed = REMOVED[path]
+    if value in removed.usual or value is None:
         return
-    targets = becomes(value) if becomes else {}
-    if unless_set and any(_at(current, target) not in (None, *usual, value) for target in targets):
-        targets = {}
-    if not targets:
-        notes[path] = f"{path} {value} has no effect: {reason}; leave it out"
-    for target, item in targets.items():
-        section, name, *entry = target.split(".")
-        inner = current.get(section) or {}
-        value = {**inner.get(name, {}), entry[0]: item} if entry else item
-        current[section] = {**inner, name: value}
-
-
-def _at(tree: Mapping[str, Any], path: str) -> Any:
-    section, _, name = path.partition(".")
-    return (tree.get(section) or {}).get(name)
+    if not removed.becomes:
+        notes[path] = f"{path} {value} has no effect: {removed.reason}; leave it out"
+        return
+    section, name, *entry = removed.becomes.split(".")
+    inner = current.get(section) or {}
+    item = value if removed.value is None else removed.value
+    current[section] = {**inner, name: {**inner.get(name, {}), entry[0]: item} if entry else item}

@@ -27,7 +27,6 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "task.held_out_split": ("test", {"task.splits": {"held_out": "test"}}),
     "task.lowest_pass_rate": (0.1, {"task.pass_rate_range": {"lowest": 0.1}}),
     "task.highest_pass_rate": (0.9, {"task.pass_rate_range": {"highest": 0.9}}),
-    "task.environment_time_limit": (60.0, {"rewards.time_limit": 60.0}),
     "record.rollouts": (False, {"record.tokens": "nothing"}),
     **{
         f"{path.partition('.')[0]}.{name}": (value, {path: {name: value}})
@@ -105,16 +104,6 @@ def test_other_settings_in_the_section_of_a_removed_one_are_still_refused() -> N
         build({"run": {"workers": 0, "threads": 2}})
     with pytest.raises(ConfigError, match=r"there is no setting 'run\.threads'"):
         parse_sets(["run.threads=2"])
-
-
-def test_a_time_limit_of_environments_does_not_change_one_that_was_set_for_rewards() -> None:
-    tree = {"task": {"environment_time_limit": 60}, "rewards": {"time_limit": 5}}
-    with pytest.warns(UserWarning, match=r"^task\.environment_time_limit 60 has no effect"):
-        assert build(tree).rewards.time_limit == 5
-    same = {"task": {"environment_time_limit": 5}, "rewards": {"time_limit": 5}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert build(same).rewards.time_limit == 5
 
 
 def test_other_tasks_of_an_old_run_are_read() -> None:
