@@ -45,6 +45,7 @@ class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    title: ClassVar[str] = ""  # among the settings of a run, if it had others once
     # the entries of settings that are mappings
     entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}
 
@@ -58,6 +59,13 @@ class Section(BaseModel):
             for name, field in fields.items()
             if field.json_schema_extra
         }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_removed(cls, section: Any) -> Any:
+        if cls.title and isinstance(section, Mapping):
+            return without_removed({cls.title: section})[0].get(cls.title, {})
+        return section
 
     @field_validator("*", mode="before")
     @classmethod
@@ -159,6 +167,7 @@ SPLITS: Mapping[str, Setting] = {
 class TaskConfig(Section):
     """The problems, and how they are put to the model."""
 
+    title = "task"
     entries = {"columns": COLUMNS, "splits": SPLITS}
 
     name: str = setting(
@@ -206,13 +215,6 @@ class TaskConfig(Section):
         """The environments by the name that a row chooses; `""` if there is no choice."""
         named = self.environment
         return {"": named} if isinstance(named, str) else named
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_removed(cls, section: Any) -> Any:
-        if not isinstance(section, Mapping):
-            return section
-        return without_removed({"task": section})[0].get("task", {})
 
 
 class OtherTask(TaskConfig):
@@ -375,6 +377,8 @@ class AlgorithmConfig(
 ):
     """The recipe, and the settings that differ from it."""
 
+    title = "algorithm"
+
     @property
     def choices(self) -> tuple[str, ...]:
         """The choices that are set here and that a function can make, by name."""
@@ -390,13 +394,6 @@ class AlgorithmConfig(
             name: (value, usual) for name, value in self._set().items()
             if value != (usual := getattr(defined, name))
         }  # fmt: skip
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_removed(cls, section: Any) -> Any:
-        if not isinstance(section, Mapping):
-            return section
-        return without_removed({"algorithm": section})[0].get("algorithm", {})
 
     def _set(self) -> dict[str, Any]:
         set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
@@ -535,8 +532,8 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_removed(cls, tree: Any) -> Any:
-        return without_removed(tree)[0] if isinstance(tree, Mapping) else tree
+    def _leave_out_removed(cls, section: Any) -> Any:
+        return without_removed(section)[0] if isinstance(section, Mapping) else section
 
     @property
     def training(self) -> RolloutConfig:
