@@ -10,7 +10,7 @@ from grpo_engine.api.evaluation import evaluate_target
 from grpo_engine.api.progress import Bar
 from grpo_engine.api.records import open_store
 from grpo_engine.api.run import Callbacks, Run
-from grpo_engine.api.settings import Settings, name_object, settings_of, tree_of
+from grpo_engine.api.settings import Settings, merged, name_object, named_tree, settings_of
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
@@ -168,7 +168,8 @@ def evaluate(
     """
     if isinstance(target, Run):
         return target.evaluate(step=step, **settings)
-    base, objects = settings_of(config, preset, settings)
+    changes, objects = named_tree(settings)
+    base = merged(config, preset, changes)
 
     def folder(name: str) -> Path:
         store = open_store(record)
@@ -177,21 +178,10 @@ def evaluate(
         return store.folder(name)
 
     resolved = find_target(
-        str(target), base, _plain(settings, base), step=step, folder=folder,
+        str(target), base, changes, step=step, folder=folder,
         adapter_model=preset is None and config is None,
     )  # fmt: skip
     return evaluate_target(resolved, objects)
-
-
-def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
-    """The keywords as a tree, with names for objects as `config` has them."""
-    tree = tree_of(settings)
-    for section, name in (
-        ("rewards", "functions"), ("task", "name"), ("task", "tools"), ("task", "environment"),
-    ):  # fmt: skip
-        if isinstance(tree.get(section), dict) and name in tree[section]:
-            tree[section][name] = getattr(getattr(config, section), name)
-    return tree
 
 
 def _finish(run: Run, progress: bool | None) -> None:

@@ -34,14 +34,19 @@ def settings_of(
     Objects among the keywords become names in the settings; those without a name that another
     process could import are returned as given.
     """
-    tree, source = tree_of(keywords), "the keywords"
-    objects = _name_objects(tree)
+    tree, objects = named_tree(keywords)
+    return merged(config, preset, tree), objects
+
+
+def merged(config: Settings | None, preset: str | None, tree: dict[str, Any]) -> RunConfig:
+    """The preset, then the configuration or YAML file, then the tree."""
+    source = "the keywords"
     if config is not None:
         base, source = _tree(config)
         tree = merge(base, tree)
     if preset is not None:
         tree, source = merge(read_preset(preset).tree, tree), f"preset {preset} and {source}"
-    return build(tree, source), objects
+    return build(tree, source)
 
 
 def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,22 +111,24 @@ def _tree(config: Settings) -> tuple[dict[str, Any], str]:
 # -- objects ----------------------------------------------------------------------------------
 
 
-def _name_objects(tree: dict[str, Any]) -> UserObjects:
-    """Replace objects in the tree by names; return those that only this process has."""
+def named_tree(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], UserObjects]:
+    """The keywords as a tree with names for objects; and those that only this process has."""
+    tree = tree_of(keywords)
     rewards, functions, environments = (dict[str, Any]() for _ in range(3))
-    for name, settings, objects in (
+    for name, settings, named in (
         ("rewards", ("functions",), rewards), ("algorithm", MEANINGS["function"], functions),
         ("task", ("tools", "environment"), environments),
     ):  # fmt: skip
         section = tree.get(name)
         if isinstance(section, dict):  # anything else is refused
             section |= {
-                setting: _named(section[setting], objects)
+                setting: _named(section[setting], named)
                 for setting in settings if setting in section
             }  # fmt: skip
-    return UserObjects(
+    objects = UserObjects(
         task=_name_task(tree), rewards=rewards, functions=functions, environments=environments
     )
+    return tree, objects
 
 
 def _named(value: Any, objects: dict[str, Any]) -> Any:
