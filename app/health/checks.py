@@ -28,11 +28,3 @@ class Check:
     @property
     def level(self) -> Level:
         return Level.STOPS if self.stops else Level.WARNING if self.remedy else Level.FINE
-
-
-def gib(size: float) -> str:
-    """Format bytes: 1.5 GiB, 20 MiB."""
-    for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << step:
-            return f"{size / (1 << step):.1f} {unit}"
-    return f"{size:.0f} B"

@@ -5,9 +5,11 @@ import platform
 import sys
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from grpo_engine.cpu import processor
 from grpo_engine.platform import memory, threads
-from grpo_tui.app.health.checks import Check, gib
+from grpo_tui.app.health.checks import Check
 
 SMALLEST = 512 << 20
 COMFORTABLE = 2 << 30
@@ -68,7 +70,7 @@ def python() -> Check:
 def memory_check() -> Check:
     """How much memory is available for training."""
     result = memory.memory()
-    text = f"{gib(result.available)} free of {gib(result.total)}"
+    text = f"{decimal(result.available)} free of {decimal(result.total)}"
     if result.limit is not None:
         text += ", a control group's limit"
     remedy = "Close other programs, or choose a smaller model, group or completion length."

@@ -6,7 +6,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from grpo_tui.app.health.checks import Check, gib
+from rich.filesize import decimal
+
+from grpo_tui.app.health.checks import Check
 from grpo_tui.experiments.db.connection import open_reader
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.migrations import too_new, version
@@ -45,7 +47,7 @@ def folder(path: Path) -> Check:
     if not is_writable:
         remedy = f"{parent} cannot be written: choose another file with --db or GRPO_TUI_DB."
     return Check(
-        "folder", f"{path.parent}, {gib(free)} free", remedy, not is_writable or free < HARDLY,
+        "folder", f"{path.parent}, {decimal(free)} free", remedy, not is_writable or free < HARDLY,
         {"path": str(path.parent), "free": free},
     )  # fmt: skip
 
@@ -64,7 +66,9 @@ def database(path: Path) -> Check:
     if verdict != "ok":
         remedy = f"Move {path} away or restore a backup; choose another with --db."
         return Check("database", verdict, remedy, True, {"path": str(path), "sound": False})
-    text = f"{path.name}, {gib(path.stat().st_size)}, version {number}, journal {journal}, sound"
+    text = (
+        f"{path.name}, {decimal(path.stat().st_size)}, version {number}, journal {journal}, sound"
+    )
     if number < CURRENT:
         text += f"; the next run upgrades it to version {CURRENT}, after a backup"
     is_newer = number > CURRENT
@@ -89,5 +93,5 @@ def used(path: Path) -> Check:
             except OSError:
                 continue  # deleted in the meantime
             files += 1
-    text = f"{gib(total)} in {files} files" if files else "none yet"
+    text = f"{decimal(total)} in {files} files" if files else "none yet"
     return Check("runs", text, numbers={"bytes": total, "files": files})
