@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from grpo_tui.app.text.stderr import print_stderr
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import RunSummary
-
-SCARCE = 1e6  # bytes; a step's events need about as many
 
 
 @contextmanager
@@ -32,10 +29,6 @@ def reading(db: Path | None) -> Iterator["StoreReader"]:
         reader = StoreReader(path)
     if reader.note:
         print_stderr(reader.note)
-    if (free := disk_usage(path.parent).free) < SCARCE:
-        print_stderr(
-            f"only {free / 1e6:.1f} MB are free in {path.parent}: runs recorded there wait for room"
-        )
     for waiting in reader.waiting().values():
         print_stderr(
             f"{waiting}; the next command that writes takes them in, as `grpo-tui runs tag` does"
