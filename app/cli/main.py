@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
-from grpo_tui.app.cli.verb_table import VERBS, Verb
+from grpo_tui.app.cli.verb_table import NEEDS_ENGINE, VERBS, Verb
 
 # Plain help: loading rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
@@ -63,7 +63,7 @@ def load(verb: Verb) -> Any:
     target.rich_markup_mode = None
     target._add_completion = False
     command: Any = typer.main.get_command(target)
-    if verb.needs_engine:
+    if verb.name in NEEDS_ENGINE:
         command.callback = after_asking_for_mlx(command.callback)
     command.name = verb.name
     return command

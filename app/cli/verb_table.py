@@ -11,12 +11,8 @@ class Verb(NamedTuple):
     help: str
     section: str
 
-    @property
-    def needs_engine(self) -> bool:
-        """Whether nothing in the verb works without MLX's back end."""
-        return self.name in NEEDS_ENGINE
 
-
+# verbs of which nothing works without MLX's back end
 NEEDS_ENGINE: Final = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
 MOST_USED, BEFORE = "Most used", "Before a run"
 DURING, AFTER, LEARN = "While it trains", "Afterwards", "To learn"
