@@ -14,7 +14,6 @@ from grpo_tui.app.cli.params import (
     Json,
     Preset,
     Steps,
-    complete_metrics,
     complete_settings,
 )
 from grpo_tui.app.cli.store_access import writing
@@ -22,6 +21,8 @@ from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
+
+RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 
 
 def sweep(
@@ -36,9 +37,6 @@ def sweep(
     seeds: Annotated[int, typer.Option(help="Seeds per point of the grid.", min=1)] = 1,
     steps: Steps = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
-    metric: Annotated[
-        str, typer.Option(help="Metric of the table at the end.", autocompletion=complete_metrics)
-    ] = "",
     add_only: Annotated[
         bool, typer.Option("--add-only", help="Queue the runs without starting them.")
     ] = False,
@@ -75,7 +73,7 @@ def sweep(
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
-        rows = _report(store.path, key, metric, as_json=as_json)
+        rows = _report(store.path, key, as_json=as_json)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -118,15 +116,14 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     return path.strip(), values_in(text)
 
 
-def _report(path: Path, key: int, metric: str, *, as_json: bool) -> list[dict[str, Any]]:
+def _report(path: Path, key: int, *, as_json: bool) -> list[dict[str, Any]]:
     from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(path)) as reader:
         view = reader.sweep(key)
         runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
-    choices = [metric] if metric else ["eval/accuracy", "eval/greedy/accuracy", "reward"]
-    measured = {key for run in runs.values() for key in run.metrics}
-    shown = next((key for key in choices if key in measured), choices[-1])
+    measured = {name for run in runs.values() for name in run.metrics}
+    shown = next((name for name in RESULTS if name in measured), "reward")
     rows = []
     for item in view.items:
         run = runs[item.run] if item.run else None
