@@ -417,12 +417,6 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         "effect: choose ratio=sequence_sum",
     ),
     (
-        ("anchor", "beta"),
-        lambda r: r.anchor == "none" and r.beta > 0,
-        "beta={beta:g} weights the distance to the reference, but anchor=none has none: choose "
-        "anchor=k1, k2 or k3, or beta=0",
-    ),
-    (
         ("anchor_place", "signal", "anchor", "beta"),
         lambda r: r.pays_in_reward and r.signal == "process",
         "anchor_place=reward subtracts the distance from the score of an answer, but "
@@ -440,13 +434,6 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         lambda r: r.pays_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
         "answer: choose anchor_level=token",
-    ),
-    (
-        ("combine", "signal"),
-        lambda r: r.combine == "normalize_then_sum" and not NORMALISING.applies(r),
-        "combine=normalize_then_sum normalises each reward function by the signal, but "
-        "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
-        "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
     ),
     (
         ("signal", "teacher_weight"),
@@ -519,7 +506,11 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
             raise RecipeError(f"recipe {start.name}: {reason.format(**asdict(changed))}", *settings)
     for name, value in changes.items():
         condition = SETTINGS[name].condition
-        if name != "beta" and value != getattr(start, name) and not condition.applies(changed):
+        if (
+            (name, value) != ("beta", 0)
+            and value != getattr(start, name)
+            and not condition.applies(changed)
+        ):
             raise RecipeError(
                 f"recipe {start.name}: {name}={value} has no effect: it is read only with "
                 f"{condition.text}",
