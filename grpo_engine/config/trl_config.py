@@ -20,7 +20,6 @@ from grpo_engine.config.trl_names import (
     NO_CAP,
     PLAIN,
     REWARDS,
-    SAMPLING,
     SCHEDULES,
     TRANSLATED,
     UNLIKE,
@@ -49,7 +48,7 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
         values[name] = value if is_text else _number(value)
     parts = [{path: values.get(name) for name, path in PLAIN.items()}]
     for part in (_batch, _algorithm, _entropy, _mismatch, _optimizer, _schedule, _model,
-                 _reference, _rewards, _sampling, _task):  # fmt: skip
+                 _reference, _rewards, _task):  # fmt: skip
         parts.append(part(values, notes))
     tree: Tree = {}
     for path, value in (pair for part in parts for pair in part.items()):
@@ -404,20 +403,6 @@ def _rewards(values: Tree, notes: list[str]) -> Tree:
         )
         weights = []
     return {"rewards.functions": names or None, "rewards.weights": weights or None}
-
-
-def _sampling(values: Tree, notes: list[str]) -> Tree:
-    """`generation_kwargs`, which replace the settings of the same name, as in TRL."""
-    options, tree = _mapping(values, "generation_kwargs"), Tree()
-    options.pop("do_sample", None)
-    for name, path in SAMPLING.items():
-        if (value := options.pop(name, None)) is not None:
-            tree[path] = [value] if path == "rollout.stop" and isinstance(value, str) else value
-    if options:
-        notes.append(
-            f"generation_kwargs {', '.join(options)}: no equivalent; rollout.* has what can be set"
-        )
-    return tree
 
 
 def _task(values: Tree, notes: list[str]) -> Tree:

@@ -217,16 +217,16 @@ def test_what_generation_and_the_model_are_given_beside_their_settings_carries_o
     tree, notes = translate(
         {
             "top_p": 0.5,
-            "generation_kwargs": {"top_p": 0.9, "temperature": 0.7, "stop": "###", "num_beams": 2},
+            "generation_kwargs": {"top_p": 0.9},
             "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa", "x": 1},
             "num_generations_eval": 4,
         }
     )
     made = build(tree)
-    assert (made.rollout.top_p, made.rollout.temperature, made.rollout.stop) == (0.9, 0.7, ("###",))
+    assert made.rollout.top_p == 0.5
     assert (made.model.dtype, made.evaluation.samples) == ("bfloat16", 4)
     text = "\n".join(notes)
-    assert "generation_kwargs num_beams: no equivalent" in text
+    assert "generation_kwargs: no equivalent; set what they hold in rollout" in text
     assert "model_init_kwargs x: no equivalent" in text
     with pytest.raises(ConfigError, match="lr_scheduler_kwargs is not JSON"):
         translate({"lr_scheduler_kwargs": "{"})
