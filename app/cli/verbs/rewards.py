@@ -15,6 +15,8 @@ from grpo_tui.app.text.stderr import print_stderr
 if TYPE_CHECKING:
     from grpo_engine.rewards.outcome import Outcome
 
+TIME_LIMIT = 30.0  # seconds of a call, as in a run
+
 app = typer.Typer(
     help="List the reward functions; show or try one. "
     "Example: grpo-tui rewards test numeric_answer --completion 'so 7' --column answer=7"
@@ -103,7 +105,6 @@ def try_(
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
     as_json: Json = False,
 ) -> None:
     """Try a reward function on completions, in a process of its own as in a run.
@@ -116,7 +117,7 @@ def try_(
     prompts, columns = _problem(task) if task else (prompt, {})
     columns |= _pairs(column, "--column")
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
-    title, outcome, printed = _score(spec, prompts, columns, completion, time_limit)
+    title, outcome, printed = _score(spec, prompts, columns, completion)
     report(title, outcome, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
         form = "text" if isinstance(prompts, str) else "messages"
@@ -126,7 +127,7 @@ def try_(
 
 
 def _score(
-    spec: Any, prompts: Any, columns: dict[str, Any], completions: list[str], time_limit: float
+    spec: Any, prompts: Any, columns: dict[str, Any], completions: list[str]
 ) -> tuple[str, Any, str]:
     """Call the function; return its title, its outcome, and what it printed."""
     from grpo_engine.errors import RewardError
@@ -136,7 +137,7 @@ def _score(
     with scratch("rewards") as folder:
         log = folder / "rewards.log"
         try:
-            with RewardClient([spec], folder, time_limit) as client:
+            with RewardClient([spec], folder, TIME_LIMIT) as client:
                 client.check(list(columns), "the data given")
                 title = client.names[0]
                 ids = [list(text.encode("utf-8", "surrogatepass")) for text in completions]
