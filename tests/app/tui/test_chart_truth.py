@@ -4,7 +4,7 @@ Read from the picture back to the numbers: labels give the range, dots the value
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -28,7 +28,7 @@ from grpo_tui.app.tui.screens.watch.state import charts_of
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
 from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import MetricSeries, RunSummary
+from grpo_tui.experiments.values import MetricSeries, RunSummary, StepView
 from tests.app.pictures import Picture, on_lines, read
 from tests.app.stored import record, run_events
 
@@ -91,11 +91,9 @@ def pieces(points: Points) -> list[Points]:
 
 def line_is_true(picture: Picture, colour: str, line: Points, last: float) -> None:
     """Each point has its dot, and each dot is on the line."""
-    inset = picture.inset[0]
 
     def dot(step: float, value: float) -> tuple[float, float]:
-        width = picture.wide - 1 - 2 * inset
-        return inset + step * width / (last or 1), picture.place(value)
+        return step * (picture.wide - 1) / (last or 1), picture.place(value)
 
     for step, value in finite(line):
         assert picture.near(colour, *dot(step, value)), (step, value, dot(step, value))
@@ -168,10 +166,12 @@ class Stored:
         steps, values = zip(*kept, strict=True) if kept else ((), ())
         return MetricSeries(run=run, key=key, steps=steps, values=values)
 
-    def work(self, run: int, after: int = -1) -> Any:
-        steps = range(max(1, after + 1), self.runs[run][-1][0] + 1)
-        return (tuple(steps), tuple(self.tokens * (run + 1) * step for step in steps),
-                tuple(0.7 * step + 0.1 * run for step in steps))  # fmt: skip
+    def steps(self, run: int) -> tuple[StepView, ...]:
+        return tuple(
+            StepView(step=step, attempt=1, at=0.0, elapsed=0.7 * step + 0.1 * run,
+                     tokens=self.tokens * (run + 1) * step, skipped="")
+            for step in range(1, self.runs[run][-1][0] + 1)
+        )  # fmt: skip
 
 
 class Made:
@@ -271,9 +271,8 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
         sparse = is_sparse(key, points)
         smoothing = 0.0 if sparse else SMOOTHINGS[smooth]
         found = points if not smoothing else averages(points, smoothing)
-        _, tokens, elapsed = Stored(lines).work(place)
-        steps = range(len(tokens) + 1)
-        where = {"step": steps, "tokens": (0, *tokens), "wall": (0.0, *elapsed)}[axis]
+        name = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
+        where = [0.0, *(getattr(view, name) for view in Stored(lines).steps(place))]
         columns: dict[int, list[tuple[float, float]]] = {}
         for step, value in found:
             x = where[step] * (picture.wide - 1) / (end or 1)
@@ -376,17 +375,6 @@ def test_each_bar_of_a_sparkline_is_within_half_a_level_of_its_mean(
 # -- the command line ---------------------------------------------------------------------------
 
 
-def printed(lines: Iterable[str]) -> Picture:
-    """The picture in printed lines."""
-    rows = [line for line in lines if "┤" in line or "│" in line]
-    edge = min(line.index("┤") if "┤" in line else line.index("│") for line in rows)
-    inside = [line[:edge].ljust(edge) + " " + line[edge + 1 :].rstrip("│") for line in rows]
-    wide = max(map(len, inside))
-    picture = read([[(line.ljust(wide), "")] for line in inside], edge + 1)
-    picture.inset = 0.5, 1.5  # plotext's axes end at the middles of cells, where its ticks are
-    return picture
-
-
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(40, 90), st.sampled_from([0.0, 0.9]))
 @example(("reward", [[(1, 0.1), (2, 0.1), (3, 0.1)]]), 60, 0.9)
@@ -402,12 +390,13 @@ def test_in_the_shell_each_dot_is_where_its_value_belongs(
     known = finite(points)
     if not known:
         return
-    picture = printed(found)
+    rows = [line.ljust(width) for line in found[2:-1]]
+    picture = read([[(row, "")] for row in rows], LABELS)
     sparse = is_sparse(key, points)
     line = points if sparse or not smooth else averages(points, smooth)
-    first, last = known[0][0], known[-1][0]
+    first, last = points[0][0], points[-1][0]
     shifted = [(step - first, value) for step, value in line]
     if last > first:
         line_is_true(picture, "", shifted, last - first)
-    steps = [int(text) for text in found[-1].split()]
-    assert (steps[0], steps[-1]) == (first, last)
+    _, *steps = found[-1].split()
+    assert steps == [str(first), str(last)]

@@ -7,11 +7,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
 from grpo_tui.app.charts.series import Trace, column
-from grpo_tui.app.tui.widgets.panel import Line
+
+if TYPE_CHECKING:
+    from grpo_tui.app.tui.widgets.panel import Line
 
 LABELS = LABEL_CELLS + 1
 MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
@@ -163,7 +166,7 @@ def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
             return
 
 
-def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
+def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> "list[Line]":
     """The rows of a plot behind their axis labels, with a crosshair in one column."""
     lines = []
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
@@ -187,7 +190,7 @@ def cross_position(at: int, span: float, width: int) -> float:
     return (2 * at + 0.5) / (2 * width - 1) * span
 
 
-def step_axis(last: float, width: int) -> Line:
+def step_axis(last: float, width: int, first: int = 0) -> "Line":
     """The first and last step of the charts above."""
-    start, end = " " * LABELS + "step 0", f"{last:.0f}"
+    start, end = " " * LABELS + f"step {first}", f"{last:.0f}"
     return [(start + end.rjust(max(len(end) + 1, width - len(start))), "label")]
