@@ -127,9 +127,9 @@ class StoreFeed(Feed):
                 leased = now
                 writer.hold_lease()
             last = self._read_facts(reader, last, groups_from)
-            for run in reader.damaged().keys() - warned:
-                warned.add(run)
-                self._note(reader.damaged()[run])
+            for column in reader.damaged().keys() - warned:
+                warned.add(column)
+                self._note(reader.damaged()[column])
             if not self.caught_up.is_set():
                 self.caught_up.set()
                 continue
