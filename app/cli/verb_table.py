@@ -48,6 +48,6 @@ VERBS: Final = tuple(
         (AFTER, "replay", "screens:replay", "Play back a recorded run."),
         (LEARN, "tour", "screens:tour", "The workbench in nine sentences; needs no MLX."),
         (LEARN, "demo", "screens:demo", "Play the bundled recording; needs no MLX."),
-        (LEARN, "explain", "explain:explain", "Any metric, alert, setting, key or table."),
+        (LEARN, "explain", "explain:explain", "Any metric, alert, setting or key."),
     )
 )

@@ -1,7 +1,7 @@
 """The store's tables as SQLModel rows, used only inside `experiments`.
 
-They are the declaration: a new file and `grpo-tui explain schema` are made from them. The
-migrations after them bring older files up to date, and a test compares the results.
+They are the declaration: a new file is made from them. The migrations after them bring older files
+up to date, and a test compares the results.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`grpo-tui explain`: what a metric, an alert, a setting, a key or a table of the store means."""
+"""`grpo-tui explain`: what a metric, an alert, a setting or a key means."""
 
 import shutil
 import textwrap
@@ -24,19 +24,11 @@ def key_parts() -> list[Part]:
     return [Part(f"keys: {name}", rows) for name, rows in described_keys()]
 
 
-def table_parts() -> list[Part]:
-    """The tables of the store."""
-    from grpo_tui.experiments.db.described import described_tables
-
-    return [Part(f"table {name}", tuple(lines)) for name, lines in described_tables()]
-
-
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
     "metrics": lambda: metric_parts(Snapshot()),
     "alerts": alert_parts,
     "settings": setting_parts,
     "keys": key_parts,
-    "schema": table_parts,
 }
 
 
@@ -47,7 +39,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a metric, alert, setting, key or table of the store.
+    """Explain a metric, alert, setting or key.
 
     `grpo-tui recipes show` and `grpo-tui rewards show` explain those.
 

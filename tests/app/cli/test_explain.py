@@ -11,8 +11,6 @@ from grpo_engine.config.parse import settings
 from grpo_engine.metrics import METRICS
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.verbs.explain import SECTIONS, explain
-from grpo_tui.experiments.db import tables
-from grpo_tui.experiments.db.described import described_tables
 
 APP = typer.Typer()
 APP.command()(explain)
@@ -35,7 +33,6 @@ def headings(*words: str) -> list[str]:
         ("kl", "KL to reference"),
         ("KL to reference", "KL to reference"),
         ("no_signal", "alert: no signal"),
-        ("rollout", "table rollout"),
     ],
 )
 def test_a_name_is_explained_alone(name: str, heading: str) -> None:
@@ -56,13 +53,3 @@ def test_words_find_what_has_all_of_them() -> None:
         "nothing is called 'no such words', and no explanation has these words; grpo-tui explain "
         "lists all\n"
     )
-
-
-def test_every_table_and_column_is_described() -> None:
-    described = dict(described_tables())
-    assert list(described) == [str(row.__tablename__) for row in tables.declared()]
-    for row in tables.declared():
-        words = [word for word, _ in described[str(row.__tablename__)]]
-        assert words == ["", *row.__table__.columns.keys()]  # type: ignore[attr-defined]
-    assert ("run_id", "integer, → run. The run.") in described["attempt"]
-    assert ("id", "integer, key. Key of the row.") in described["attempt"]
