@@ -13,7 +13,6 @@ from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
 from grpo_tui.app.text.numbers import share
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.app.text.table import format_value
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -30,7 +29,7 @@ def report(
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Summarize a run on one page: has it learned, curves, times, results, settings, answers.
+    """Summarize a run on one page: has it learned, curves, times, results, settings.
 
     It is Markdown.
 
@@ -64,13 +63,8 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     from grpo_engine.metrics import PHASES, spec, time_of
     from grpo_tui.experiments.compare.runs import progress
     from grpo_tui.experiments.export.rows import run_row
-    from grpo_tui.experiments.reader import grouped
 
     detail = reader.run(run.key)
-    pinned = grouped(
-        (group.prompt_hash, group)
-        for group in reader.groups(run.key, origin="pinned", rollouts=False)
-    )
     times = phase_times([detail.summary])
     keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]
     return {
@@ -95,12 +89,6 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         ],
         "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS}
                    for item in reader.alerts(run.key)],
-        "pinned": [
-            {"prompt": groups[0].prompt_text, "target": groups[0].target,
-             "steps": [group.step for group in groups],
-             "reward_means": [group.reward_mean for group in groups]}
-            for groups in pinned.values()
-        ],
     }  # fmt: skip
 
 
@@ -149,15 +137,7 @@ def page(content: dict[str, Any], curves: list[str]) -> str:
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
     lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
-    pinned = [
-        {"prompt": item["prompt"], "target": item["target"],
-         "mean reward": ", ".join(
-             f"{step}: {format_value(mean)}"
-             for step, mean in zip(item["steps"], item["reward_means"], strict=True)
-         )}
-        for item in content["pinned"]
-    ]  # fmt: skip
-    for title, rows in {**tables(content), "Pinned prompts, mean reward by step": pinned}.items():
+    for title, rows in tables(content).items():
         if rows:
             lines += [f"## {md_cell(title)}", "", *table(header_of(rows), rows, digits=4), ""]
     return "\n".join(lines) + "\n"
