@@ -45,7 +45,6 @@ from grpo_tui.experiments.errors import (
     RunNotFoundError,
 )
 from grpo_tui.experiments.read.columns import (
-    FIELDS,
     Column,
     Names,
     compile_filter,
@@ -118,7 +117,7 @@ class StoreReader(Connection):
         metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
         """List runs; `metrics` are the keys to summarise, `columns` are in the column language."""
-        names = self.names() if filter or columns or sort.lstrip("-") not in FIELDS else Names()
+        names = Names(self.column)
         extra = parse_columns(columns, names)
         query = (
             self.select(
@@ -144,11 +143,6 @@ class StoreReader(Connection):
         files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
         query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files), self.not_deleted())
         return {run: files[short] for run, short in self.rows(query) if files[short].events}
-
-    def names(self) -> Names:
-        """Return the names of settings and metrics in the store."""
-        paths = self.column(select(RUN_PARAM.c.path).distinct())
-        return Names(frozenset(paths), frozenset(self.column(select(METRIC_KEY.c.name))))
 
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""

@@ -9,12 +9,14 @@ terms must all hold.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from sqlalchemy import (
     ColumnElement,
+    Executable,
     String,
     and_,
     case,
@@ -67,12 +69,19 @@ FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST} | {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Names:
-    """The names of settings and metrics in the store."""
+    """The names of settings and metrics in the store, read where they matter."""
 
-    settings: frozenset[str] = frozenset()
-    metrics: frozenset[str] = frozenset()
+    def __init__(self, column: Callable[[Executable], Iterable[str]]) -> None:
+        self._column = column
+
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        return frozenset(self._column(select(RUN_PARAM.c.path).distinct()))
+
+    @cached_property
+    def metrics(self) -> frozenset[str]:
+        return frozenset(self._column(select(METRIC_KEY.c.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +142,13 @@ def parse_column(text: str, names: Names) -> Column:
     body, label = text.partition(" as ")[0].strip(), column_label(text)
     if body in FIELDS:
         return Column(label, "field", body)
-    path = setting_path(body)
-    if path and path not in names.settings:
-        raise QueryError(f"there is no setting {quoted(path)}{nearest(path, names.settings)}")
-    if path or body in names.settings:
-        return Column(label, "setting", path or body)
     stat = re.fullmatch(rf"({'|'.join(STATS)})(?:\s+|\.)(\S+)", body)
     name = stat[2] if stat else body
-    if name in names.metrics or name in METRICS:
+    if name in METRICS or name in names.metrics:
         return Column(label, "metric", name, stat[1] if stat else "best")
+    name = setting_path(body) or name
+    if name in names.settings:
+        return Column(label, "setting", name)
     everything = [*FIELDS, *names.metrics, *METRICS, *names.settings]
     raise QueryError(
         f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "

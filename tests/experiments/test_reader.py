@@ -78,7 +78,7 @@ def test_filters(reader: StoreReader, text: str, names: list[str]) -> None:
     ("text", "words"),
     [
         ("rewrd>1", "did you mean reward"),
-        ("cfg.optimizer.lr=1", "no setting 'optimizer.lr'"),
+        ("cfg.optimizer.lr=1", "setting or metric 'optimizer.lr'"),
         ("reward>many", "'many' is not a number"),
         ("(low", "not closed"),
         ("low)", "an extra"),

@@ -231,8 +231,9 @@ class DescribeDialog(Dialog[dict[str, str] | None]):
 def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
     """The columns to choose from: those that are shown, the settings and the metrics."""
     from grpo_engine.config.parse import settings
+    from grpo_tui.experiments.read.columns import Names
 
-    names, declared = reader.names(), settings()
+    names, declared = Names(reader.column), settings()
     order = {path: index for index, path in enumerate(declared)}
     metrics = sorted(names.metrics, key=lambda key: (key not in METRICS, key))
     items = [
