@@ -243,28 +243,20 @@ def loss_mask(row: TokenRow) -> tuple[int, ...]:
     return row.mask or (1,) * len(row.ids)
 
 
-def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
+def not_recorded(tokens: TokenView, recipe: Recipe) -> str:
     """What the loss read and the run did not record, as a sentence; empty if nothing."""
-    rows = tokens.rows
-    older = not all(row.updates for row in rows)
-    if older and recipe.stop != "never" and recipe.minibatches > 1:
-        return "no push: the stop rule ended the step before the minibatch of these answers"
-    entropies = recipe.entropy_bonus or recipe.entropy_target is not None
-    reads_more = (
-        recipe.minibatches > 1 or recipe.weight == "per_batch_token" or recipe.signal == "gae"
-        or entropies or recipe.entropy_top_quantile < 1 or think_budget > 0
-    )  # fmt: skip
-    reads_reference = recipe.beta > 0 and recipe.anchor_place == "loss"
-    unknown = {
-        "its updates, as later versions do": older and reads_more,
-        "the teacher's log-probabilities": recipe.teacher_weight > 0
-        and not all(row.teacher for row in rows),
-        "the reference's log-probabilities": reads_reference
-        and not all(row.reference for row in rows),
-        "the sampler's log-probabilities": recipe.reads_sampler
-        and not all(row.sampler for row in rows),
+    unknown = "its share of the loss is not known: this run"
+    if not all(row.updates for row in tokens.rows):
+        if recipe.stop != "never" and recipe.minibatches > 1:
+            return "no push: the stop rule ended the step before the minibatch of these answers"
+        return f"{unknown} was recorded before its updates were"
+    reads = {
+        "teacher": recipe.teacher_weight > 0,
+        "reference": recipe.beta > 0 and recipe.anchor_place == "loss",
+        "sampler": recipe.reads_sampler,
     }
-    missing = " or ".join(text for text, holds in unknown.items() if holds)
-    return (
-        f"its share of the loss is not known: this run did not record {missing}" if missing else ""
-    )
+    missing = [
+        f"the {name}'s log-probabilities" for name, is_read in reads.items()
+        if is_read and not all(getattr(row, name) for row in tokens.rows)
+    ]  # fmt: skip
+    return f"{unknown} did not record {' or '.join(missing)}" if missing else ""

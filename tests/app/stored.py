@@ -35,6 +35,8 @@ def with_ends(group: ev.Group) -> ev.Group:
 def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenNumbers, ...]:
     """Token numbers of a group: near the old ones, a few beyond the clip range."""
     found = []
+    tokens = 4 * sum(len(one.ids) for one in group.rollouts)  # of four groups alike
+    totals = ev.UpdateTotals(rows=4 * len(group.rollouts), tokens=tokens)
     for one in group.rollouts:
         count = len(one.ids)
         old = tuple(math.log(rng.uniform(0.05, 0.99)) for _ in range(count))
@@ -45,6 +47,7 @@ def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenN
                 passes=(old, new)[:passes], after=new,
                 entropy=tuple(rng.random() for _ in range(count)),
                 advantages=tuple([one.advantage or 0.0] * count), clip_fraction=0.1, kl=0.02,
+                updates=(totals,) * passes,
             )
         )  # fmt: skip
     return tuple(found)

@@ -17,7 +17,7 @@ from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
-from grpo_engine.events import CUT, REPLACED, Origin, UpdateTotals
+from grpo_engine.events import REPLACED, Origin
 from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
 from grpo_tui.app.inspector.layout import token_texts
@@ -58,7 +58,6 @@ class RunInfo:
     name: str
     recipe: Recipe
     max_length: int
-    think_budget: int
     unreadable: str = ""  # why the recipe is not the run's
 
 
@@ -76,14 +75,6 @@ class StepGroups:
     def steps(self) -> tuple[int, ...]:
         """The steps that have groups of this origin."""
         return self.steps_of[self.origin]
-
-    @property
-    def totals(self) -> UpdateTotals:
-        """The denominators of the step, if it was one update with every token in the loss."""
-        rollouts = [r for group in self.groups if not was_replaced(group) for r in group.rollouts]
-        left_out = "length" if self.run.recipe.mask_truncated else ""
-        tokens = sum(r.tokens for r in rollouts if r.finish != left_out)
-        return UpdateTotals(rows=len(rollouts), tokens=tokens)
 
 
 def beside(steps: Sequence[int], step: float, by: int = 0) -> int:
@@ -164,7 +155,6 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
         name=detail.summary.name or detail.summary.id,
         recipe=evaluable(resolved, {}),
         max_length=int(rollout.get("max_new_tokens", 1)),
-        think_budget=int(rollout.get("think_budget", 0)),
         unreadable=unreadable,
     )
 
@@ -192,22 +182,14 @@ def load_step(
     return StepGroups(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
 
 
-def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
-    """The group's tokens; an advantage stored per answer is repeated for each of its tokens.
-
-    Runs recorded before updates were have one for the step.
-    """
+def completed(group: GroupView, tokens: TokenView) -> TokenView:
+    """The group's tokens; an advantage stored per answer is repeated for each of its tokens."""
     by_index = {rollout.index: rollout for rollout in group.rollouts}
 
     def complete(row: TokenRow) -> TokenRow:
-        rollout, count = by_index[row.index], len(row.ids)
-        advantages = row.advantages or (rollout.advantage or 0.0,) * count
-        row = replace(row, spans=rollout.spans, advantages=advantages)
-        if row.updates:
-            return row
-        cut = step.run.recipe.mask_truncated and rollout.finish in CUT
-        updates = (step.totals,) * max(1, len(row.passes))
-        return replace(row, updates=updates, mask=(0,) * count * cut)
+        rollout = by_index[row.index]
+        advantages = row.advantages or (rollout.advantage or 0.0,) * len(row.ids)
+        return replace(row, spans=rollout.spans, advantages=advantages)
 
     return replace(tokens, rows=tuple(map(complete, tokens.rows)))
 
@@ -227,7 +209,7 @@ def without_losses(step: StepGroups, group: GroupView, tokens: TokenView | None)
         return "no push: not trained on"
     if all(row.old for row in tokens.rows):
         run = step.run
-        return run.unreadable or not_recorded(tokens, run.recipe, run.think_budget)
+        return run.unreadable or not_recorded(tokens, run.recipe)
     if group.no_signal:
         return f"no push: {group.no_signal}, so its tokens were left out of the update"
     if all(rollout.advantage == 0 for rollout in group.rollouts):
@@ -247,7 +229,7 @@ def load_losses(
     if missing and group.origin == "train":
         summary = reader.run(run.key).summary
         missing = UNFINISHED if summary.active and summary.step < step.step else missing
-    tokens = completed(step, group, recorded)
+    tokens = completed(group, recorded)
     if missing:
         return tokens, (), missing
     passes = max(1, *(len(row.passes) for row in tokens.rows), 1)

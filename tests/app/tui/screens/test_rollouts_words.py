@@ -19,6 +19,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     load_group,
     load_step,
     run_info,
+    without_losses,
 )
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
@@ -43,31 +44,16 @@ def said(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
-def test_a_run_recorded_before_masks_leaves_out_cut_answers_by_their_finish(tmp_path: Path) -> None:
-    record(tmp_path / "runs.db", algorithm={"recipe": "cispo", "mask_truncated": True})
-    with closing(StoreReader(tmp_path / "runs.db")) as reader:
-        step = load_step(reader, run_info(reader, 1), 3)
-        whole = [one for g in step.groups for one in g.rollouts if one.finish != "length"]
-        assert 0 < len(whole) < step.totals.rows == 16
-        assert step.totals.tokens == sum(one.tokens for one in whole)
-        for chosen in step.groups:
-            detail = load_group(reader, step, chosen)
-            for answered in detail.answers:
-                cut = answered.rollout.finish == "length"
-                assert {term.in_loss for term in answered.losses[0]} == {not cut}
-
-
-def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
-    tmp_path: Path,
+def test_a_run_recorded_before_its_updates_were_says_that_its_losses_are_not_known(
+    store: Path,
 ) -> None:
-    record(tmp_path / "runs.db", algorithm={"recipe": "gspo", "minibatches": 2})
-    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+    with closing(StoreReader(store)) as reader:
         step = load_step(reader, run_info(reader, 1), 3)
-        detail = load_group(reader, step, step.groups[0])
-    assert all(one.losses == () for one in detail.answers)
-    assert detail.missing == (
-        "its share of the loss is not known: this run did not record its updates, as later "
-        "versions do"
+        tokens = reader.tokens(1, step.groups[0].key)
+    assert tokens is not None
+    rows = tuple(replace(row, updates=()) for row in tokens.rows)
+    assert without_losses(step, step.groups[0], replace(tokens, rows=rows)) == (
+        "its share of the loss is not known: this run was recorded before its updates were"
     )
 
 

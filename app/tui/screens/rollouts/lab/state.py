@@ -48,17 +48,11 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     run = base.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
     groups_of_step = replace(base, step=step, groups=groups)
-    recorded = {group.key: view for group in groups if (view := reader.tokens(run.key, group.key))}
-    # a group without a signal may have numbers, but no update with denominators for it
-    with_updates = any(row.updates for tokens in recorded.values() for row in tokens.rows)
     rows: dict[tuple[int, int], TokenRow] = {}
     for group in groups:
-        tokens = recorded.get(group.key)
-        if tokens is None or (with_updates and not all(row.updates for row in tokens.rows)):
-            continue
-        if not without_losses(groups_of_step, group, tokens):
-            tokens = completed(groups_of_step, group, tokens)
-            rows |= {(group.index, row.index): row for row in tokens.rows}
+        tokens = reader.tokens(run.key, group.key)
+        if tokens is not None and not without_losses(groups_of_step, group, tokens):
+            rows |= {(group.index, row.index): row for row in completed(group, tokens).rows}
     return step_numbers(step, groups, rows, run.max_length), rows
 
 
