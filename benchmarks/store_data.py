@@ -158,6 +158,7 @@ def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2)
                 after=near(item.sampler_logprobs, 0.02),
                 entropy=tuple(chance.random() for _ in item.ids),
                 advantages=(item.advantage or 0.0,) * len(item.ids),
+                updates=(ev.UpdateTotals(rows=256, tokens=256 * len(item.ids)),) * passes,
             )
             for item in scored.rollouts
         ),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from operator import add, or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from grpo_engine.errors import RecipeError
 from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.losses import LAST_PASS, Packed, gradients, loss_of, packed
 from grpo_tui.experiments.values import GroupView, TokenRow
-
-if TYPE_CHECKING:
-    from grpo_engine.maths.weight import Totals
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice, with the
 # values that the arrows go through.
@@ -47,7 +44,6 @@ MISSING = {
     "ref": "Log-probabilities of the reference were not recorded (record.kl=true records them), so "
     "the KL penalty is not known.",
     "sampler": "The sampler's log-probabilities were not recorded, so its correction is left out.",
-    "entropy": "Entropies were not recorded, so every token counts as one that is trained.",
     "advantages": "The advantages are those recorded: others need more than the stored rewards.",
 }
 
@@ -223,14 +219,11 @@ def outcome_of(
         missing.add("tokens")
     if packed is None:
         return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing))
-    reads = {"ref": reads_reference, "sampler": recipe.reads_sampler,
-             "entropy": recipe.entropy_top_quantile < 1}  # fmt: skip
+    reads = {"ref": reads_reference, "sampler": recipe.reads_sampler}
     missing |= {name for name, read in reads.items() if read and name not in packed.arrays}
     if values is not None:
         advantages = _mlx(values[list(numbers.recorded)])
         packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
-    if recipe.entropy_top_quantile != base.entropy_top_quantile:
-        packed = replace(packed, totals=_with_floor(packed, recipe))
     return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing),
                    arrays=_arrays(packed, recipe, numbers.max_length, by_token))  # fmt: skip
 
@@ -285,24 +278,6 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
         return None
     result = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens)
     return np.array(result.values)
-
-
-def _with_floor(packed: Packed, recipe: Recipe) -> "Totals":
-    """The denominators of each answer [B,1] for another share of tokens by entropy."""
-    from grpo_engine.maths.weight import totals_of
-
-    if packed.floor_entropy is None:
-        return packed.totals
-    floors = np.zeros((2, len(packed.minibatches), 1), np.float32)
-    for minibatch in set(packed.minibatches):
-        rows = [i for i, other in enumerate(packed.minibatches) if other == minibatch]
-        chosen = _mlx(np.array(rows))
-        totals = totals_of(
-            packed.arrays["mask"][chosen], recipe=recipe, entropy=packed.floor_entropy[chosen]
-        )
-        floors[:, rows, 0] = np.array([totals.entropy_floor, totals.updated_tokens])[:, None]
-    floor, updated = map(_mlx, floors)
-    return replace(packed.totals, entropy_floor=floor, updated_tokens=updated)
 
 
 def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> dict[str, Array]:

@@ -69,7 +69,6 @@ class Packed:
     """The recorded numbers of answers in one pass, as the loss takes them."""
 
     arrays: Mapping[str, "mx.array"]  # [B,T], by the loss's arguments; [B] for group_ids
-    floor_entropy: "mx.array | None"  # what the lowest entropy of an updated token is taken from
     totals: "Totals"
     entropy_bonus: float
     minibatches: tuple[int, ...]  # of each answer
@@ -110,11 +109,9 @@ def packed(
     width = max(len(row.ids) for row in rows)
     arrays = {name: _padded(values, width) for name, values in columns.items()}
     arrays["group_ids"] = mx.array(list(groups) or [0] * len(rows), dtype=mx.int32)
-    first = [row.entropy for row in rows]
     updates = [of_pass(row.updates, at) or UpdateTotals(rows=1, tokens=1) for row in rows]
     return Packed(
         arrays=arrays,
-        floor_entropy=_padded(first, width) if all(first) else arrays.get("entropy"),
         totals=_totals(updates),
         entropy_bonus=updates[0].entropy_bonus,
         minibatches=tuple(update.minibatch for update in updates),

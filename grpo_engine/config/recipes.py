@@ -239,7 +239,7 @@ class Recipe:
     )
     entropy_top_quantile: float = setting(
         1.0, "Only this share of tokens, by entropy, is trained.", gt=0, le=1, off=1,
-        label="entropy top", steps=(0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
+        label="entropy top",
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
     )  # fmt: skip
     importance_cap: float = setting(

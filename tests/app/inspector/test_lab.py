@@ -129,7 +129,6 @@ def test_what_was_not_recorded_is_named() -> None:
     assert asked(recipe(MEAN, beta=0.1), bare).missing == {"ref"}
     assert asked(recipe(MEAN, beta=0.1), bare).effect().measures[3] is None
     assert asked(recipe(MEAN, importance_cap=2.0), bare).missing == {"sampler"}
-    assert asked(recipe(MEAN, entropy_top_quantile=0.5)).missing == {"entropy"}
     assert asked(recipe("ppo")).missing == {"advantages"}
     assert asked(recipe("grpo-process", beta=0.0)).missing == {"advantages"}
     assert asked(recipe("rloo"), bare).missing == {"advantages"}

@@ -164,8 +164,9 @@ CASES = {
 def test_a_range_under_any_recipe_and_switch_equals_a_recomputation(
     name: str, wanted: dict[str, Any], was: str, seed: int, minibatches: list[int]
 ) -> None:
-    # the weight of an entropy bonus is what the run had, here none
-    how = recipe(name, **{**legal(name, wanted), "entropy_bonus": 0.0})
+    # the weight of an entropy bonus and the share of tokens are what the run had, here none and all
+    as_recorded = {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
+    how = recipe(name, **{**legal(name, wanted), **as_recorded})
     # a run's signal with its own settings, so that equal names mean equal advantages
     before = how if RECIPES[was].signal == how.signal else RECIPES[was]
     rng = np.random.default_rng(seed)
