@@ -168,8 +168,6 @@ STATES = {
     "sorting": Shot("rollouts", "one", ("WAIT:each pass", "s"), ("sort groups",)),
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),
                      answer=CLIPPED),
-    "lab-group": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t", "t"),
-                      ("group 11 of step 26",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
     "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
     "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),

@@ -5,10 +5,8 @@ MLX is imported in the thread that calls first; callers must use one thread.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
-from operator import add, or_
 from typing import Any
 
 import numpy as np
@@ -93,7 +91,7 @@ def step_numbers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What the loss did with some answers, summed; `+` takes steps together."""
+    """What the loss did with some answers, summed."""
 
     tokens: int = 0  # in the loss
     clipped: int = 0  # of them, where a bound stops the push
@@ -107,16 +105,6 @@ class Effect:
     lowest: float = math.inf  # ratio
     highest: float = -math.inf
     missing: frozenset[str] = frozenset()  # of MISSING
-
-    def __add__(self, other: "Effect") -> "Effect":
-        combine: dict[str, Any] = {"lowest": min, "highest": max, "missing": or_}
-        names = [item.name for item in fields(Effect)]
-        return Effect(
-            **{
-                name: combine.get(name, add)(getattr(self, name), getattr(other, name))
-                for name in names
-            }
-        )
 
     @property
     def advantage(self) -> float:
@@ -139,9 +127,18 @@ MEASURES = (
 )  # fmt: skip
 
 
-def together(effects: Iterable[Effect]) -> Effect:
-    """Several steps, at least one, as one."""
-    return reduce(add, effects)
+def together(effects: Collection[Effect]) -> Effect:
+    """Several steps as one."""
+    combined: dict[str, Callable[..., Any]] = {
+        "lowest": min,
+        "highest": max,
+        "missing": lambda names: frozenset().union(*names),
+    }
+    sums: dict[str, Any] = {
+        item.name: combined.get(item.name, sum)([getattr(effect, item.name) for effect in effects])
+        for item in fields(Effect)
+    }
+    return Effect(**sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,29 +150,19 @@ class Outcome:
     missing: frozenset[str] = frozenset()
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
-    def _rows(self, group: int | None) -> list[int]:
-        recorded = enumerate(self.numbers.recorded)
-        return [row for row, i in recorded if group is None or self.numbers.groups[i] == group]
-
-    def effect(self, group: int | None = None) -> Effect:
-        """The step, or one of its groups."""
-        signal = self.signal if group is None else {group: self.signal.get(group, False)}
-        effect = self._sum(self._rows(group))
-        return replace(effect, groups=len(signal), with_signal=sum(signal.values()))
-
-    def answers(self, group: int) -> tuple[Effect, ...]:
-        """The answers of a group that have token numbers."""
-        return tuple(self._sum([row]) for row in self._rows(group))
-
-    def _sum(self, rows: list[int]) -> Effect:
-        packed = self.numbers.packed
-        if packed is None or not rows:
-            return Effect(missing=self.missing)
+    def effect(self, row: int | None = None) -> Effect:
+        """The step, or one of the answers that have token numbers."""
+        effect = Effect(groups=len(self.signal), with_signal=sum(self.signal.values()),
+                        missing=self.missing)  # fmt: skip
+        if self.numbers.packed is None:
+            return effect
+        rows = slice(None) if row is None else [row]
         arrays = {name: values[rows] for name, values in self.arrays.items()}
         in_loss = arrays["mask"].astype(bool)
         ratios, push = arrays["ratio"][in_loss], -arrays["contribution"].astype(np.float64)
-        updates = len(set(packed.minibatches))
-        return Effect(
+        updates = len(set(self.numbers.packed.minibatches))
+        return replace(
+            effect,
             steps=1,
             tokens=int(in_loss.sum()),
             clipped=int((arrays["side"] != 0)[in_loss].sum()),
@@ -186,13 +173,7 @@ class Outcome:
             else float(arrays["penalty"].sum(dtype=np.float64)) / updates,
             lowest=float(ratios.min(initial=math.inf)),
             highest=float(ratios.max(initial=-math.inf)),
-            missing=self.missing,
         )  # fmt: skip
-
-    def gradients(self, group: int) -> tuple[Array, Array]:
-        """The objective's gradient in each token of a group, and where a bound stops it. [A,T]"""
-        rows = self._rows(group)
-        return self.arrays["gradient"][rows], self.arrays["side"][rows] != 0
 
 
 def outcome_of(
@@ -201,7 +182,7 @@ def outcome_of(
     """Compute a step's last pass under another recipe than the run's, `base`.
 
     Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
-    adds what `Outcome.gradients` reads.
+    adds the objective's gradient in each token.
     """
     recipe = evaluable(recipe)
     packed, missing = numbers.packed, set[str]()

@@ -67,7 +67,8 @@ def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> Outcom
 
 
 def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[Effect]:
-    return list(asked(how, tokens, *groups).answers(GROUP.index))
+    outcome = asked(how, tokens, *groups)
+    return [outcome.effect(row) for row in range(len(outcome.numbers.recorded))]
 
 
 def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> None:
@@ -115,7 +116,7 @@ def test_a_group_whose_answers_score_alike_has_no_signal() -> None:
     alike = replace(GROUP, index=1, rollouts=(rollout(0, 1.0, 0.0), rollout(1, 1.0, 0.0)))
     found = asked(MEAN, TOKENS, GROUP, alike)
     assert found.effect().measures[1] == 0.5
-    assert (found.effect(0).with_signal, found.effect(1).with_signal) == (1, 0)
+    assert found.signal == {0: True, 1: False}
     # it was left out of the update: nothing is missing until a signal pushes it, or an anchor
     assert found.missing == frozenset()
     assert asked(recipe(MEAN, signal="return"), TOKENS, GROUP, alike).missing == {"tokens"}
@@ -143,7 +144,8 @@ def test_a_penalty_in_the_reward_is_taken_from_the_answers_totals() -> None:
     found = answers(recipe("rloo"), tokens)
     assert [one.advantage for one in found] == pytest.approx([0.93069, -0.93069], rel=1e-4)
     # another beta of the same signal is another penalty: 1 - .1 x 2 x .6931 = .8614
-    again = outcome_of(packed(tokens), recipe("rloo", beta=0.1), recipe("rloo")).answers(0)
+    outcome = outcome_of(packed(tokens), recipe("rloo", beta=0.1), recipe("rloo"))
+    again = [outcome.effect(row) for row in range(2)]
     assert again[0].advantage == pytest.approx(0.86137, rel=1e-4)
 
 
@@ -151,7 +153,6 @@ def test_a_step_without_token_numbers_still_has_its_signal() -> None:
     found = asked(MEAN, replace(TOKENS, rows=()))
     assert found.effect().measures == (None, 1.0, None, None)
     assert found.missing == {"tokens"}
-    assert found.answers(0) == ()
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -175,9 +176,9 @@ def test_an_effect_is_the_mean_over_an_answers_tokens_and_the_sum_of_its_terms()
     assert (first.advantage, second.advantage) == (0.5, -0.5)
     assert (first.measures[0], second.measures[0]) == (0.5, 0.0)
     assert (first.push, second.push) == pytest.approx((0.275, -0.25), rel=1e-5)
-    pushes, stopped = asked(MEAN).gradients(0)
-    assert pushes[0] == pytest.approx([0.0, 0.125], rel=1e-5)  # a bound stops the first
-    assert stopped.tolist() == [[True, False], [False, False]]
+    arrays = asked(MEAN).arrays
+    assert arrays["gradient"][0] == pytest.approx([0.0, 0.125], rel=1e-5)  # a bound stops the first
+    assert (arrays["side"] != 0).tolist() == [[True, False], [False, False]]
 
 
 def test_the_lab_takes_each_answers_last_pass() -> None:

@@ -257,7 +257,7 @@ class RolloutsScreen(WorkbenchScreen):
         hidden("F", "highlight(-1)", "previous clipped", "rollouts.moment_before",
                "Go to the previous clipped token of the run"),
         bind("v", "lab", "what if", "rollouts.lab",
-             "The lab: what other settings would have done to the steps or a group"),
+             "The lab: what other settings would have done to the steps and the answers"),
         bind("s", "sort", "sort", "rollouts.sort",
              "Sort groups by surprise, reward, length, KL or clip, and go to the "
                         "furthest answer and token"),
@@ -543,21 +543,22 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
-        """Open the lab on this step and this group; without training prompts, on the step's."""
+        """Open the lab on this step and this answer, or on the training prompts of the step."""
         if self.view.step is not None:
-            self.opening = self._open_lab(self.view.step, self.view.group, self.view.answer_at)
+            _, group, answer, _ = self.view.cursor
+            self.opening = self._open_lab(self.view.step, (group, answer))
 
     @work(exclusive=True, group="lab")
-    async def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
+    async def _open_lab(self, step: StepGroups, selected: tuple[int, int]) -> None:
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
         with reporting(self):
             if step.origin != "train":
                 read = partial(load_step, run=step.run, step=step.step)
                 step = await self.ask(read, "lab")
-                group, answer = next(iter(step.groups), None), 0
+                selected = (0, 0)
             if step.steps:
-                self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
+                self.app.push_screen(LabScreen(step, selected, self.snapshot))
             else:
                 self.notify("The lab needs training prompts, and this run has recorded none.")
 

@@ -112,10 +112,9 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         assert "KL penalty: unknown" in frames.text(app)
         assert "with signal: unknown" not in frames.text(app)
         frames.check(app)
-        await pilot.press("t", "t")
+        await pilot.press("t")
         await computed(app, pilot)
-        rows = [line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:-2]]
-        assert "has no token numbers: t changes to the step." in " ".join(rows)
+        assert "No answer of this step has token numbers." in frames.text(app)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -126,7 +125,7 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
     async with app.run_test(size=size) as pilot:
         await opened(app, pilot)
         await pilot.press("right", "down", "right")
-        for words in ("steps 1 to 6", "step 6", "group 1 of step 6"):
+        for words in ("steps 1 to 6", "step 6"):
             await computed(app, pilot)
             frames.check(app)
             assert words in frames.text(app)
@@ -134,22 +133,20 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             await pilot.press("t")
 
 
-async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
+async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
         await pilot.press(*["down"] * (list(VARIED).index("clip_low") - 1), "right", "right")
-        await pilot.press("t", "t")
+        await pilot.press("t")
         await computed(app, pilot)
-        text = frames.text(app)
+        text, view = frames.text(app), lab.view
         assert "was 0.2" in text
-        view, group = lab.view, lab.view.group
-        assert group is not None
-        push = view.outcomes[view.recipe].answers(group.index)[0].push
-        assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
+        push = view.outcomes[view.recipe].effect(0).push
+        assert short(abs(push), 3) in next(line for line in text.splitlines() if "│  1a " in line)
         assert "would " in text
         assert "push in the loss" in text
-        # every answer has its tokens below as far as there are lines, the chosen one first
+        # the group's answers have their tokens below as far as there are lines, the chosen one first
         rows = token_lines(lab.view, 80, 60)
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
@@ -212,7 +209,7 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
 def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
-    view = LabView(step=shown, group=None, answer=0, recipe=BETA, steps=(1, 2))
+    view = LabView(step=shown, selected=(0, 0), recipe=BETA, steps=(1, 2))
     one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
     assert view.pending == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
     view = replace(view, effects={(view.base, 1): one, (view.base, 2): other, (BETA, 1): one})
@@ -243,7 +240,7 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("right", "t", "t")
+        await pilot.press("right", "t")
         await computed(app, pilot)
         lines = [line.split("││")[-1] for line in frames.frame(app)]
         reply, *_ = [place for place, line in enumerate(lines) if "higher" in line]

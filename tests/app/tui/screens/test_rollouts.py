@@ -429,7 +429,7 @@ async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_
         assert isinstance(app.screen, LabScreen)
         step = app.screen.view.step
         assert (step.origin, step.step) == ("train", 2)
-        assert app.screen.view.group is step.groups[0]
+        assert app.screen.view.selected == (0, 0)
 
 
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(

@@ -1,7 +1,7 @@
-"""The lab as lines: settings, measures of both recipes, and before and after in its scope."""
+"""The lab as lines: settings, measures of both recipes, and what they do to steps and answers."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -9,20 +9,18 @@ from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
+from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, Effect, differences, undetermined
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.measures import Values, shades
 from grpo_tui.app.text.numbers import share, short, signed, with_unit
-from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, pad
-from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
+from grpo_tui.app.tui.screens.rollouts.lab.state import Index, LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
-MAX_NAME = 48  # cells of a recipe's name or a prompt, so that the numbers are near it
-TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
+MAX_NAME = 48  # cells of a recipe's name, so that the numbers are near it
 NO_TOKENS = (
     "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
     "them in a new run (c)."
@@ -80,17 +78,14 @@ def _measures(view: LabView, recipe: Recipe) -> list[str]:
 
 
 def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """Charts over the steps; the groups of the step; or the answers of the group."""
-    if view.scope == "steps":
+    """Charts over the steps, or the answers of the step and tokens of the selected one."""
+    if not view.in_step:
         return chart_lines(view, width, height)
     if view.base not in view.outcomes or view.recipe not in view.outcomes:
         return [[("computing", "")]]
-    if view.scope == "step":
-        return group_lines(view, width, height)
     if not view.answers:
-        text = "This group has no token numbers: t changes to the step."
-        return paragraph(text, width, 3, "text")
-    lines = answer_lines(view, width, max(3, height - TOKEN_ROWS - 1))
+        return [[("No answer of this step has token numbers.", "label")]]
+    lines = answer_lines(view, width, max(3, height // 2))
     return [*lines, [], *token_lines(view, width, height - len(lines) - 1)]
 
 
@@ -122,76 +117,48 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     return [[(pad(" " + title, width), "label")], *rows]
 
 
-def group_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """One row per group of the step, before and after."""
-    space = min(MAX_NAME, width - 4 - 54)  # beside the columns
-    rows = []
-    for group in view.groups:
-        effects = [view.outcomes[r].effect(group.index) for r in (view.base, view.recipe)]
-        prompt = pad(last_question(group.prompt_text), space) if space > 23 else ""
-        rows.append((f"{group.index + 1:3} {prompt}", {
-            "signal": ["yes" if effect.with_signal else "no" for effect in effects],
-            "clipped": [share(effect.measures[0]) for effect in effects],
-            "mean push": [short(effect.measures[2]) for effect in effects],
-        }))  # fmt: skip
-    selected = view.groups.index(view.group) if view.group in view.groups else 0
-    return _before_after(rows, selected, width, height)
-
-
 def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """One row per answer of the group: advantage, clipped share and push."""
-    assert view.group is not None
-    outcomes = [
-        view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)
-    ]
-    rows = [
-        (f" {letter(index)} ", {
-            "advantage": [signed(effect.advantage) for effect in effects],
-            "clipped": [share(effect.measures[0] or 0.0) for effect in effects],
-            "push in the loss": [signed(effect.push, 2 + (width >= 57)) for effect in effects],
-        })
-        for index, *effects in zip(view.answers, *outcomes, strict=True)
-    ]  # fmt: skip
-    return _before_after(rows, view.answer_at, width, height)
-
-
-def _before_after(
-    rows: Sequence[tuple[str, dict[str, list[str]]]], selected: int, width: int, height: int
-) -> list[Line]:
-    """A table whose cells are `before → after`, as many rows as fit."""
-    if not rows:
-        return []
+    """A row per answer of the step, as many as fit; each cell is `before → after`."""
+    outcomes = [view.outcomes[recipe] for recipe in (view.base, view.recipe)]
     cell = 8 if width >= 57 else 5
-    name, columns = rows[0]
-    heads = (pad(column, 2 * cell + 3, "^") for column in columns)
-    lines = [[(" " * len(name) + "".join(heads), "label")]]
-    for index in visible([1] * len(rows), height - 1, selected):
-        name, columns = rows[index]
-        line = [(name, "text")]
-        for before, after in columns.values():
+    columns: dict[str, Callable[[Effect], str]] = {
+        "advantage": lambda effect: signed(effect.advantage),
+        "clipped": lambda effect: share(effect.measures[0] or 0.0),
+        "push in the loss": lambda effect: signed(effect.push, 2 + (width >= 57)),
+    }
+    heads = "".join(pad(head, 2 * cell + 3, "^") for head in columns)
+    lines = [[(" " * 6 + heads, "label")]]
+    at = view.answer_at
+    for position in visible([1] * len(view.answers), height - 1, at, top=max(0, at - height // 2)):
+        group, answer = view.answers[position]
+        effects = [outcome.effect(position) for outcome in outcomes]
+        line = [(pad(f"{group + 1:3}{letter(answer)}", 6), "text")]
+        for text in columns.values():
+            before, after = map(text, effects)
             style = "label" if after == before else "bold accent"
             line += [(f"{before:>{cell}}", "text"), (" → ", "label"), (f"{after:<{cell}}", style)]
-        lines.append(list_row(line, width, selected=index == selected))
+        lines.append(list_row(line, width, selected=position == at))
     return lines
 
 
 def token_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """The selected answer, then the others, as far as there are lines.
+    """The selected answer, then the others of its group, as far as there are lines.
 
     Under a text is each token's gradient, before and after, on one scale for the group.
     """
-    assert view.group is not None
-    recipes = (view.base, view.recipe)
-    outcomes = [view.outcomes[recipe].gradients(view.group.index) for recipe in recipes]
-    scaled = shades("push", [answer for gradient, _ in outcomes for answer in gradient.tolist()])
-    count = len(view.answers)
+    arrays = [view.outcomes[recipe].arrays for recipe in (view.base, view.recipe)]
+    selected = view.answers[view.answer_at]
+    rows = [row for row, index in enumerate(view.answers) if index[0] == selected[0]]
+    scaled = shades("push", [of["gradient"][row].tolist() for of in arrays for row in rows])
     lines: list[Line] = []
-    for row in sorted(range(count), key=lambda row: row != view.answer_at):
-        drawn = [
-            (scaled[row + count * index], set(np.flatnonzero(clipped[row]).tolist()))
-            for index, (_, clipped) in enumerate(outcomes)
-        ]
-        for part in _token_parts(view, row, drawn, width):
+    for row, *values in sorted(
+        zip(rows, scaled[: len(rows)], scaled[len(rows) :], strict=True),
+        key=lambda drawn: view.answers[drawn[0]] != selected,
+    ):
+        stopped = [np.flatnonzero(of["side"][row]).tolist() for of in arrays]
+        for part in _token_parts(
+            view, view.answers[row], [*zip(values, stopped, strict=True)], width
+        ):
             if len(lines) + len(part) > height:
                 return lines
             lines += part
@@ -200,13 +167,12 @@ def token_lines(view: LabView, width: int, height: int) -> list[Line]:
 
 
 def _token_parts(
-    view: LabView, row: int, drawn: Sequence[tuple[Values, set[int]]], width: int
+    view: LabView, index: Index, drawn: Sequence[tuple[Values, Sequence[int]]], width: int
 ) -> Iterator[list[Line]]:
     """Each line of an answer's tokens with the bars of their gradients, before and after."""
-    assert view.group is not None
-    replies = view.rows[view.group.index, view.answers[row]].replies
-    head = letter(view.answers[row])
-    for line in lay_out(view.texts(row), max(2, width - 6)):
+    replies = view.rows[index].replies
+    head = letter(index[1])
+    for line in lay_out(view.texts(index), max(2, width - 6)):
         text = [(f"{head:<6}", "label")]
         text += [(p.text, "label" if p.token in replies else "text") for p in line]
         part = [text]
@@ -239,7 +205,7 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
     parts.append("Exact for the stored answers, by the loss itself, in each step's last pass. "
                  "Later steps would have had another policy and other answers.")  # fmt: skip
-    if view.left_out and view.scope == "steps":
+    if view.left_out and not view.in_step:
         count = len(view.steps)
         parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
     if before and before.tokens:

@@ -25,7 +25,7 @@ from grpo_tui.app.tui.screens.rollouts.lab import render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
     MAX_STEPS,
     MAX_TOKENS,
-    SCOPES,
+    Index,
     LabView,
     Study,
     spread,
@@ -36,7 +36,6 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
-from grpo_tui.experiments.values import GroupView
 
 TYPED = "0123456789.-"  # begins a value
 NAMES = list(VARIED)
@@ -98,7 +97,7 @@ class EffectPanel(LabPanel):
         """Both recipes as a table, the scope, and what the numbers can say."""
         view = self.view
         self.title, self.note = view.title, ""
-        if view.scope == "steps":
+        if not view.in_step:
             count, left = len(view.steps), len({step for _, step in view.pending})
             self.note = f"{count - left} of {count} steps" if left else f"{count} steps"
         head = render.missing_lines(view, width) + render.table_lines(view, width)
@@ -119,7 +118,7 @@ class LabScreen(Dialog[None]):
         bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
         bind("enter", "type", "edit", "lab.type",
              "Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
-        bind("t", "scope", "scope", "lab.scope", "Show all steps, the step or the group"),
+        bind("t", "scope", "scope", "lab.scope", "Show all steps, or the answers of the step"),
         bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
         bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
         bind("question_mark,f1", "explain", "explain", "lab.explain",
@@ -128,15 +127,13 @@ class LabScreen(Dialog[None]):
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
-    def __init__(
-        self, step: StepGroups, group: GroupView | None, answer: int, snapshot: Snapshot
-    ) -> None:
+    def __init__(self, step: StepGroups, selected: Index, snapshot: Snapshot) -> None:
         super().__init__()
         self._snapshot = snapshot
         self._study = Study(step)
         tokens = sum(r.tokens for group in step.groups for r in group.rollouts)
         steps = spread(step.steps, max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens))))
-        view = LabView(step=step, group=group, answer=answer, recipe=step.run.recipe, steps=steps,
+        view = LabView(step=step, selected=selected, recipe=step.run.recipe, steps=steps,
                        left_out=len(step.steps) - len(steps))  # fmt: skip
         self.set_reactive(LabScreen.view, view)
 
@@ -197,7 +194,7 @@ class LabScreen(Dialog[None]):
 
     @on(Panel.Moved, "#effect")
     def move_in_scope(self, event: Panel.Moved) -> None:
-        """Select another answer of the group, or another group of the step."""
+        """Select another answer of the step."""
         self.view = self.view.moved(event.rows)
 
     def action_reset(self) -> None:
@@ -232,11 +229,8 @@ class LabScreen(Dialog[None]):
     # -- scope ------------------------------------------------------------------------------
 
     def action_scope(self) -> None:
-        """Show the steps, the step or the group."""
-        view = self.view
-        scopes = SCOPES if view.group is not None else SCOPES[:2]
-        scope = scopes[(scopes.index(view.scope) + 1) % len(scopes)]
-        self._show(replace(view, scope=scope))
+        """Show all steps, or the answers of the step."""
+        self._show(replace(self.view, in_step=not self.view.in_step))
 
     def action_clone(self) -> None:
         """Open New run with the settings of this recipe."""

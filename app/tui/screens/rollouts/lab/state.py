@@ -1,11 +1,11 @@
-"""What the lab shows: another recipe beside the run's, over its steps, in a step or a group.
+"""What the lab shows: another recipe beside the run's, over its steps or in one of them.
 
 Only the reader thread calls the functions with a reader.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config import recipes
 from grpo_engine.config.custom import Custom
@@ -28,7 +28,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     was_replaced,
     without_losses,
 )
-from grpo_tui.experiments.values import GroupView, TokenRow
+from grpo_tui.experiments.values import TokenRow
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 MAX_STEPS = 100
 MAX_TOKENS = 8_000_000  # some 300 MB of numbers
 
-Scope = Literal["steps", "step", "group"]
-SCOPES: tuple[Scope, ...] = ("steps", "step", "group")
-Rows = Mapping[tuple[int, int], TokenRow]  # by index of group and answer
+Index = tuple[int, int]  # of group and answer
+Rows = Mapping[Index, TokenRow]
 Outcomes = Mapping[Recipe, Outcome]
 Effects = Mapping[tuple[Recipe, int], Effect]
 
@@ -48,7 +47,7 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     run = base.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
     groups_of_step = replace(base, step=step, groups=groups)
-    rows: dict[tuple[int, int], TokenRow] = {}
+    rows: dict[Index, TokenRow] = {}
     for group in groups:
         tokens = reader.tokens(run.key, group.key)
         if tokens is not None and not without_losses(groups_of_step, group, tokens):
@@ -98,12 +97,11 @@ class LabView:
     """The lab's state; every change returns a new one."""
 
     step: StepGroups
-    group: GroupView | None
-    answer: int  # its position among those with token numbers
+    selected: Index
     recipe: Recipe  # that is tried
     steps: tuple[int, ...]  # that are read
     left_out: int = 0  # steps of the run that are not read
-    scope: Scope = "steps"
+    in_step: bool = False  # whether the selected step is shown, and not all of them
     effects: Effects = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=dict)
     rows: Rows = field(default_factory=dict)
@@ -136,58 +134,41 @@ class LabView:
         return effects
 
     def effect(self, of: Recipe) -> Effect | None:
-        """The effect of a recipe in this scope; None before all of it is computed."""
-        if self.scope == "steps":
-            effects = self.curve(of).values()
-            complete = all((of, step) in self.effects for step in self.steps)
-            return together(effects) if effects and complete else None
-        group = self.group.index if self.group and self.scope == "group" else None
-        return self.outcomes[of].effect(group) if of in self.outcomes else None
+        """The effect of a recipe on what is shown; None before all of it is computed."""
+        if self.in_step:
+            return self.outcomes[of].effect() if of in self.outcomes else None
+        effects = self.curve(of).values()
+        complete = all((of, step) in self.effects for step in self.steps)
+        return together(effects) if effects and complete else None
 
     @property
     def title(self) -> str:
-        """The scope in words."""
-        if self.scope == "steps":
-            first, last = (self.steps[0], self.steps[-1]) if self.steps else (0, 0)
-            return f"steps {first} to {last}" if last > first else f"step {first}"
-        step = f"step {self.step.step}"
-        number = self.group.index + 1 if self.group else 0
-        return f"group {number} of {step}" if self.scope == "group" else step
+        """What is shown, in words."""
+        first, last = (self.steps[0], self.steps[-1]) if self.steps else (0, 0)
+        if self.in_step or first == last:
+            return f"step {self.step.step}"
+        return f"steps {first} to {last}"
 
     @property
-    def groups(self) -> list[GroupView]:
-        """The groups of the step that were in its update."""
-        signal = self.outcomes[self.base].signal
-        return [group for group in self.step.groups if group.index in signal]
-
-    @property
-    def answers(self) -> list[int]:
-        """The answers of the group that have token numbers, by their index."""
-        group = self.group
-        indices = [(group.index, r.index) for r in group.rollouts] if group else []
-        return [index[1] for index in indices if (row := self.rows.get(index)) and row.ids]
+    def answers(self) -> list[Index]:
+        """The answers of the step that have token numbers."""
+        return [index for index, row in self.rows.items() if row.ids]
 
     @property
     def answer_at(self) -> int:
         """The position of the selected answer among them."""
-        return clamped(self.answer, len(self.answers))
+        return self.answers.index(self.selected) if self.selected in self.answers else 0
 
-    def texts(self, position: int) -> tuple[str, ...]:
-        """The tokens of one of the answers."""
-        assert self.group is not None
-        index = self.answers[position]
-        text = next(r.text for r in self.group.rollouts if r.index == index)
-        return split(text, self.rows[self.group.index, index])
+    def texts(self, index: Index) -> tuple[str, ...]:
+        """The tokens of an answer."""
+        texts = {(g.index, r.index): r.text for g in self.step.groups for r in g.rollouts}
+        return split(texts[index], self.rows[index])
 
     def moved(self, by: int) -> "LabView":
-        """Select another answer of the group, or another group of the step."""
-        if self.scope == "group":
-            return replace(self, answer=clamped(self.answer_at + by, len(self.answers)))
-        groups = self.groups if self.scope == "step" and self.outcomes else []
-        if self.group not in groups:
-            return self
-        position = clamped(groups.index(self.group) + by, len(groups))
-        return replace(self, group=groups[position], answer=0)
+        """Select another answer of the step."""
+        answers = self.answers if self.in_step else []
+        position = clamped(self.answer_at + by, len(answers))
+        return replace(self, selected=answers[position]) if answers else self
 
     def changes(self) -> tuple[tuple[str, Any], ...]:
         """The settings of a new run with this recipe, by path, where they differ."""
