@@ -146,7 +146,7 @@ async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│  1a " in line)
         assert "would " in text
         assert "push in the loss" in text
-        # the group's answers have their tokens below as far as there are lines, the chosen one first
+        # the group's answers have tokens below, as far as there are lines, the chosen one first
         rows = token_lines(lab.view, 80, 60)
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
