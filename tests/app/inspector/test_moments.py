@@ -41,7 +41,7 @@ TERMS = (
 )
 
 
-def places(measure: Measure) -> list[tuple[int, int, float]]:
+def places(measure: Measure) -> list[tuple[float, ...]]:
     found = highlights_of(measure, (1, 0), ROWS, TERMS)
     return [(*one.cursor[2:], round(one.value, 6)) for one in found]
 
