@@ -15,6 +15,7 @@ from typing import Any, Final
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, nearest
 from grpo_engine.names import installed
+from grpo_engine.sandbox.report import plain
 from grpo_engine.tasks.answers import tagged_answer, to_numbers
 from grpo_engine.tasks.base import (
     BUILT_IN,
@@ -31,7 +32,7 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, Row, not_json, read_rows
+from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, Row, read_rows
 
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
@@ -78,7 +79,7 @@ def task_of_splits(
     def examples_of(split: str) -> tuple[Example, ...]:
         if not split:
             return ()
-        make = problems.make or _maker(config, splits[split], problems.chat, notes)
+        make = problems.make or _maker(config, splits[split], problems.chat)
         return tuple(bad.good(splits[split], partial(make, split)))
 
     train, held_out = map(examples_of, _pick_splits(config, splits))
@@ -193,13 +194,13 @@ def _pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, st
     return train, held_out if held_out != train else ""
 
 
-def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: list[str]) -> Make:
-    """Converts rows to problems by their columns."""
-    names, target_column = _columns(config, rows, notes)
+def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None) -> Make:
+    """Converts rows to problems by their columns; what is no JSON value becomes text."""
+    names, target_column = _columns(config, rows)
 
     def make(split: str, index: int, row: Row) -> Example:
         prompt, target, completion = _read(config, row, target_column, chat)
-        columns = {name: row.columns.get(name) for name in names}
+        columns = {name: plain(row.columns.get(name)) for name in names}
         if target and "answer" not in columns:
             columns["answer"] = target
         return Example(
@@ -214,31 +215,18 @@ def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: li
     return make
 
 
-def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple[list[str], str]:
+def _columns(config: TaskConfig, rows: Sequence[Row]) -> tuple[list[str], str]:
     """The columns that reward functions get, and the one with the target."""
-    names = tuple(dict.fromkeys(name for row in rows for name in row.columns))
-    prompt, answer = config.option("prompt"), config.option("answer")
-    target = next((name for name in (answer, *TARGETS) if name in names), "")
+    names = dict.fromkeys(name for row in rows for name in row.columns)
+    answer = config.option("answer")
     if "answer" in config.columns and answer not in names:
         raise DataError(
             f"{rows[0].location}: there is no column {answer!r} (task.columns.answer)"
             f"; there are {', '.join(names)}",
             "task.columns",
         )
-    passed = []
-    for name in names:
-        row = next((row for row in rows if not_json(row.columns.get(name))), None)
-        if row is not None:
-            problem = f"column {name!r} holds {not_json(row.columns.get(name))}"
-            if name in (prompt, target):
-                raise DataError(f"{row.location}: {problem}, which is not JSON")
-            notes.append(
-                f"{problem} ({row.location}), which is not JSON, and is not passed "
-                "to reward functions; convert it to text or numbers if one needs it"
-            )
-        elif name not in (prompt, "prompt"):
-            passed.append(name)
-    return passed, target
+    target = next((name for name in (answer, *TARGETS) if name in names), "")
+    return [name for name in names if name not in (config.option("prompt"), "prompt")], target
 
 
 def _read(
@@ -303,10 +291,12 @@ def read_messages(value: Sequence[Any], location: str, name: str) -> tuple[Messa
                 f"{location}: message {number} of {name!r} is {str(message)[:60]!r}; a message is "
                 '{"role": …, "content": …}'
             )
-        if not isinstance(message.get("content"), str | list):
+        content = message.get("content")
+        if not isinstance(content, str | list) or plain(content) is not content:
             raise DataError(f"{location}: message {number} of {name!r} has no text in 'content'")
     messages = tuple(
-        {key: inner for key, inner in message.items() if inner is not None} for message in value
+        {key: plain(inner) for key, inner in message.items() if inner is not None}
+        for message in value
     )
     if not any(str(message["content"]).strip() for message in messages):
         raise DataError(f"{location}: the prompt is empty: its messages have no text")

@@ -213,15 +213,3 @@ READERS: Final[Mapping[str, Callable[[Path], Items]]] = {
 }  # fmt: skip
 SUFFIXES: Final = tuple(READERS)
 
-
-def not_json(value: Any) -> str:
-    """The type of the first non-JSON value inside the value; empty if it is all JSON."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return ""
-    if isinstance(value, Mapping):
-        if any(not isinstance(key, str) for key in value):
-            return "a dictionary whose keys are not text"
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return next(filter(None, map(not_json, value)), "")
-    return type(value).__name__
