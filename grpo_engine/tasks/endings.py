@@ -2,25 +2,17 @@
 
 "Mia put the kettle on the stove and waited until it whistled. … (B) She poured the boiling water
 over the tea." The answer begins "The ending that fits is"; a right one continues " (B)".
-
-Stories are generated here, or taken from HellaSwag if `options.path` has its file or hub id
-(`Rowan/hellaswag`).
 """
 
 import random
-from collections.abc import Sequence
+import re
 from importlib.resources import files
 from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
-from grpo_engine.tasks.files import Problems, task_of_data
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import Row
 
-PREFILL: Final = "The ending that fits is"
-REWARDS: Final = (RewardSpec(name="contains"),)
 LETTERS: Final = "ABCD"
 SIZE: Final = 100_000
 NAMES: Final = (
@@ -33,18 +25,12 @@ STORIES: Final = tuple(zip(_LINES[::2], map(str.strip, _LINES[1::2]), strict=Tru
 
 
 def build(config: TaskConfig) -> Task:
-    """Build the task from generated stories, or from HellaSwag if `options.path` is set."""
-    options = read_options(config, {"path": "", "seed": 0})
-    path, seed = options["path"], options["seed"]
-    if path:
-        problems = Problems(
-            make=_hellaswag, seed=seed, prefill=PREFILL, rewards=REWARDS,
-            description=f"Choose the ending that fits out of four ({path}).",
-        )  # fmt: skip
-        return task_of_data(config, path, "endings", problems)
+    """Build the task; the option `seed` chooses the stories."""
+    seed = read_options(config, {"seed": 0})["seed"]
     return generated_task(
         config, "endings", lambda index: story(index, seed), ["endings 1", str(seed)],
-        size=SIZE, prefill=PREFILL, default_rewards=REWARDS, accuracy="contains",
+        size=SIZE, prefill="The ending that fits is",
+        default_rewards=(RewardSpec(name="contains"),), accuracy="contains",
         description="Choose the ending that fits out of four; the answer's start is prefilled.",
     )  # fmt: skip
 
@@ -57,40 +43,17 @@ def story(index: int, seed: int) -> Example:
     context = _filled(rng, chosen[0][0], name)
     order = rng.sample(range(4), 4)
     endings = [_filled(rng, chosen[i][1], name) for i in order]
-    return _example(f"endings-{seed}-{index}", context, endings, order.index(0), "")
-
-
-def _filled(rng: random.Random, text: str, name: str) -> str:
-    """The text with the name filled in and one of each list of alternatives chosen."""
-    while "{" in text:
-        before, _, tail = text.partition("{")
-        choices, _, after = tail.partition("}")
-        text = before + rng.choice(choices.split("|")) + after
-    return " ".join(
-        name + token[1:] if token[:1] == "N" and not token[1:2].isalpha() else token
-        for token in text.split(" ")
+    listed = "\n".join(f"({letter}) {e}" for letter, e in zip(LETTERS, endings, strict=True))
+    answer = f"({LETTERS[order.index(0)]})"
+    return Example(
+        key=f"endings-{seed}-{index}",
+        prompt=user_message(f"{context}\n\nWhich ending fits?\n{listed}"),
+        target=answer,
+        columns={"answer": answer, "context": context, "endings": endings},
     )
 
 
-def _example(key: str, context: str, endings: Sequence[str], right: int, location: str) -> Example:
-    listed = "\n".join(f"({letter}) {e}" for letter, e in zip(LETTERS, endings, strict=False))
-    text = f"{context}\n\nWhich ending fits?\n{listed}"
-    answer = f"({LETTERS[right]})"
-    return Example(
-        key=key, prompt=user_message(text), target=answer, where=location,
-        columns={"answer": answer, "context": context, "endings": list(endings)},
-    )  # fmt: skip
-
-
-def _hellaswag(split: str, index: int, row: Row) -> Example:
-    context, endings = row.columns.get("ctx"), row.columns.get("endings")
-    label = str(row.columns.get("label", ""))
-    if not isinstance(context, str) or not isinstance(endings, list) or not label.isdecimal():
-        raise DataError(
-            f"{row.location}: a row has text in `ctx`, a list in `endings` and a number in "
-            f"`label`; this one has {', '.join(row.columns)}"
-        )
-    if not int(label) < len(endings) <= len(LETTERS):
-        raise DataError(f"{row.location}: label {label} of {len(endings)} endings, 4 at most")
-    key = f"endings-{split}-{index}"
-    return _example(key, context, [str(e) for e in endings], int(label), row.location)
+def _filled(rng: random.Random, text: str, name: str) -> str:
+    """The text with the name for N and one of each list of alternatives chosen."""
+    text = re.sub(r"{(.*?)}", lambda choices: rng.choice(choices[1].split("|")), text)
+    return re.sub(r"\bN\b", name, text)

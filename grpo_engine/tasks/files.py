@@ -53,7 +53,6 @@ class Problems:
     seed: int = 0  # of what is held out
     description: str = ""
     system_prompt: str = ""
-    prefill: str = ""
     rewards: tuple[RewardSpec, ...] | None = None  # else by the answers
 
 
@@ -101,7 +100,7 @@ def task_of_splits(
         fingerprint=digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
         default_rewards=rewards,
         accuracy=rewards[0].name if rewards else "",
-        **prompt_settings(config, problems.system_prompt, problems.prefill),
+        **prompt_settings(config, problems.system_prompt),
         notes=tuple(notes),
         skipped=bad.count,
     )

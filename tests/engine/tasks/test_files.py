@@ -98,7 +98,9 @@ def test_csv_with_quotes_and_line_breaks_is_read(tmp_path: Path) -> None:
     assert task.train[1].where.endswith("d.csv:4")
 
 
-def test_parquet_and_json_are_read_and_columns_that_are_not_json_become_text(tmp_path: Path) -> None:
+def test_parquet_and_json_are_read_and_columns_that_are_not_json_become_text(
+    tmp_path: Path,
+) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -240,13 +242,3 @@ def test_a_hub_set_is_read_by_split(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="neither on the hub nor in the cache") as caught:
         make("org/other")
     assert "arithmetic, countdown, reasoning-gym:gsm_symbolic" in str(caught.value)
-
-
-def test_hellaswag_rows_become_endings(tmp_path: Path) -> None:
-    row = {"ctx": "A man", "endings": ["runs.", "is a tree.", "x", "y"], "label": "1"}
-    path = write(tmp_path / "h.jsonl", row)
-    (example,) = make("endings", options={"path": str(path)}, held_out_size=0).train
-    assert example.target == "(B)"
-    bad = write(tmp_path / "bad.jsonl", {**row, "label": ""})
-    with pytest.raises(DataError, match=r"bad\.jsonl:1: a row has text in `ctx`"):
-        make("endings", options={"path": str(bad)})
