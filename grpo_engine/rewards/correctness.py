@@ -12,7 +12,6 @@ from grpo_engine.tasks.answers import (
     final_answer,
     numbers_in,
     same_text,
-    split_steps,
     tagged_answer,
     texts_of,
     to_number,
@@ -109,25 +108,17 @@ def equation_steps(
     prompts: Sequence[Any],
     completions: Sequence[Any],
     answer: Sequence[Any] | None = None,
-    per_equation: bool = True,
     **_: Any,
 ) -> list[list[tuple[int, float]]]:
     """Give (end, score) of each step: 1 where its equations hold, 0 where one does not.
 
-    A step ends at each equation like `7+8=15` or, without `per_equation`, at a blank line or
-    `</think>`. With a column `answer`, the last step is the answer. Characters are counted in the
-    completion alone.
+    A step ends at each equation like `7+8=15`; with a column `answer`, the last one is the answer.
+    Characters are counted in the completion alone.
     """
     steps = []
     for row, completion in enumerate(texts_of(completions)):
         text = completion.translate(MINUSES)  # of the same length
         checked = [(m.end(), float(_is_true(m[1], m[2]))) for m in _EQUATION.finditer(text)]
-        if not per_equation:
-            checked = [
-                (end, min(scores))
-                for start, end in split_steps(text)
-                if (scores := [score for at, score in checked if start < at <= end])
-            ]
         if answer is not None and text:
             right = numeric_answer(prompts[row : row + 1], [text], [answer[row]])[0]
             checked = [step for step in checked if step[0] < len(text)]

@@ -9,7 +9,6 @@ import operator
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
@@ -145,10 +144,3 @@ def same_text(a: str, b: str) -> bool:
         return " ".join(text.translate(MINUSES).split()).strip(" .\"'`").casefold()
 
     return plain(a) == plain(b)
-
-
-def split_steps(text: str) -> list[tuple[int, int]]:
-    """The (start, end) of each step; a step ends at a blank line, `</think>` or the end."""
-    ends = [match.end() for match in re.finditer(r"\n[ \t]*\n\s*|</think>\s*", text)]
-    edges = sorted({0, *ends, len(text)})
-    return [(a, b) for a, b in pairwise(edges) if text[a:b].strip()]

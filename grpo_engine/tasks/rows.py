@@ -212,4 +212,3 @@ READERS: Final[Mapping[str, Callable[[Path], Items]]] = {
     ".parquet": _parquet,
 }  # fmt: skip
 SUFFIXES: Final = tuple(READERS)
-
