@@ -233,7 +233,7 @@ def measure(
         key = mx.random.key(seed + start)
         completions += sample(model, prompts[start : start + 1000], temperature, key)
     texts = tokenizer.decode_batch(completions)
-    scores = numeric_answer([""] * len(texts), texts, [problem.answer for problem in asked])
+    scores = numeric_answer([""] * len(texts), texts, answer=[problem.answer for problem in asked])
     return Measured(
         problems=asked,
         texts=texts,

@@ -120,7 +120,7 @@ def equation_steps(
         text = completion.translate(MINUSES)  # of the same length
         checked = [(m.end(), float(_is_true(m[1], m[2]))) for m in _EQUATION.finditer(text)]
         if answer is not None and text:
-            right = numeric_answer(prompts[row : row + 1], [text], [answer[row]])[0]
+            right = numeric_answer(prompts[row : row + 1], [text], answer=[answer[row]])[0]
             checked = [step for step in checked if step[0] < len(text)]
             checked.append((len(text), right or 0.0))
         steps.append(checked)

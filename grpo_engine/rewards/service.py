@@ -1,6 +1,5 @@
 """The reward functions in the sandbox: loads them and calls them on a batch."""
 
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -45,9 +44,7 @@ class Rewards:
     def load(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Load one more function."""
         if name in self._server.objects:
-            function = self._server.objects[name]
-            code = getattr(inspect.unwrap(function), "__code__", None)
-            reward = as_reward(name, function, code.co_filename if code else "", options)
+            reward = as_reward(name, self._server.objects[name], "", options)
         else:
             reward = load_reward(name, options)
         self._server.allow_memory(reward.function)

@@ -68,8 +68,8 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     """
     config, task, size = loaded.config, loaded.task, loaded.config.rollout.group_size
     row_B = mx.arange(2 * size)
-    group_ids, width = row_B // size, mx.arange(max(LENGTHS))
-    mask = width < mx.array(LENGTHS)[row_B % len(LENGTHS)][:, None]
+    group_ids = row_B // size
+    mask = mx.arange(max(LENGTHS)) < mx.array(LENGTHS)[row_B % len(LENGTHS)][:, None]
     names = config.rewards.functions or task.default_rewards
     rewards = mx.random.uniform(shape=(2 * size, len(names) or 1), key=mx.random.key(0))
     new, old, ref, sampler = mx.random.uniform(-2, -0.1, (4, *mask.shape), key=mx.random.key(1))
@@ -82,33 +82,32 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     )  # fmt: skip
     yield "anchor", _not_finite(computed.penalty)
     yield "signal", _not_finite(computed.values)
-    pushes = mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape)
+    arrays: dict[str, Any] = {
+        "old": old, "ref": ref, "mask": mask, "token_ids": mask, "sampler": sampler,
+        "entropy": -sampler,
+        "advantages": mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape),
+    }  # fmt: skip
 
-    def numbers(
+    def values_of(
         role: str, new: mx.array, part: slice = slice(None), width: int | None = None
-    ) -> mx.array:
-        """What a function gives the first tokens of some answers."""
-        arrays: dict[str, Any] = {
-            "new": new, "old": old, "ref": ref, "advantages": pushes, "mask": mask,
-            "token_ids": mask, "sampler": sampler, "entropy": -sampler,
-        }  # fmt: skip
+    ) -> Any:
+        """What a choice gives the first tokens of some answers."""
+        tokens = {name: array[part, :width] for name, array in {**arrays, "new": new}.items()}
         loss = policy_loss(
-            **{name: array[part, :width] for name, array in arrays.items()},
-            recipe=recipe, group_ids=group_ids[part], totals=totals_of(mask),
+            **tokens, recipe=recipe, group_ids=group_ids[part], totals=totals_of(mask),
             max_length=config.rollout.max_new_tokens,
             extra={"step": 1, **{name: column[part] for name, column in columns.items()}},
         )  # fmt: skip
-        values: mx.array = getattr(loss.terms, TERMS[role])
-        return values
+        return getattr(loss.terms, TERMS[role])
 
     for role in TERMS:
         if role not in recipe.functions or (role == "anchor" and recipe.pays_in_reward):
             continue
-        values = numbers(role, new)
+        values = values_of(role, new)
         yield role, _not_finite(values)
         if role != "weight":  # which is a constant
-            yield role, _gradient_problem(partial(numbers, role), new)
-        is_same = mx.allclose(numbers(role, new, PART, WIDTH), values[PART, :WIDTH], 1e-4, 1e-6)
+            yield role, _gradient_problem(partial(values_of, role), new)
+        is_same = mx.allclose(values_of(role, new, PART, WIDTH), values[PART, :WIDTH], 1e-4, 1e-6)
         yield role, "" if is_same else READS_OTHERS
 
 
@@ -119,9 +118,9 @@ def _not_finite(values: mx.array, what: str = "") -> str:
     return f"returned {what}{bad} for a small batch that has a group of equal rewards"
 
 
-def _gradient_problem(numbers: Callable[[mx.array], mx.array], new: mx.array) -> str:
+def _gradient_problem(values_of: Callable[[mx.array], mx.array], new: mx.array) -> str:
     try:
-        gradient: mx.array = mx.grad(lambda new: numbers(new).sum())(new)
+        gradient: mx.array = mx.grad(lambda new: values_of(new).sum())(new)
         problem = _not_finite(gradient, "a gradient of ")
     except (RuntimeError, ValueError) as error:
         return f"has no gradient: {describe(error).message}"

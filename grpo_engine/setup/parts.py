@@ -34,19 +34,14 @@ def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
             task = load_task(further)
             settings = _settings_of(config, further, task)
             tasks.append(LoadedTask(label=label, config=settings, task=task, weight=further.weight))
-    for loaded in tasks if len(tasks) > 1 else ():
+    demonstrates = config.algorithm.resolved().demonstrates
+    for loaded in tasks if len(tasks) > 1 or demonstrates else ():
         if specs_of(loaded.config, loaded.task)[1]:
+            other = f"with recipe {config.algorithm.recipe}" if demonstrates else "beside others"
             raise ConfigError(
-                f"task {loaded.label} has tools or an environment, which a run of several tasks "
-                "cannot have; train it alone",
+                f"task {loaded.label} has tools or an environment, and cannot be trained {other}; "
+                "choose another task, or train it alone by another recipe",
                 "task.others",
-            )
-    for loaded in tasks if config.algorithm.resolved().demonstrates else ():
-        if specs_of(loaded.config, loaded.task)[1]:
-            raise ConfigError(
-                f"task {loaded.label} has tools or an environment, but recipe "
-                f"{config.algorithm.recipe} learns answers of one turn; choose another recipe or "
-                "task",
                 "algorithm.recipe",
                 "task.environment",
             )

@@ -16,28 +16,24 @@ def by_text(score: Callable[..., Score]) -> Callable[..., list[Any]]:
     Further arguments of `score` are columns of the data, those by keyword alone are options.
     """
     _, *parameters = inspect.signature(score).parameters.values()
-    columns = [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD]
-    options = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
+    columns = {item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD}
 
     @functools.wraps(score)
     def reward(
-        prompts: Sequence[Any], completions: Sequence[Any], *values: Any, log_extra: Any = None,
-        **keywords: Any,
-    ) -> list[float | None]:  # fmt: skip
-        keywords |= dict(zip(columns, values, strict=False))
-        chosen = {name: keywords[name] for name in options if name in keywords}
+        prompts: Sequence[Any], completions: Sequence[Any], log_extra: Any = None, **keywords: Any
+    ) -> list[float | None]:
+        named = {item.name: keywords[item.name] for item in parameters if item.name in keywords}
         results = []
         for row, text in enumerate(texts_of(completions, prompts)):
-            cells = {name: keywords[name][row] for name in columns if name in keywords}
-            result = score(text, **cells, **chosen)
+            values = {name: v[row] if name in columns else v for name, v in named.items()}
+            result = score(text, **values)
             results.append(result if isinstance(result, tuple) else (result, ""))
         if log_extra is not None:
             log_extra("reason", [reason for _, reason in results])
         return [value for value, _ in results]
 
-    own = inspect.signature(reward, follow_wrapped=False).parameters
-    named = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
-    given = [own[name] for name in ("prompts", "completions", "log_extra")]
-    signature = inspect.Signature([*given, *named, own["keywords"]])
+    *given, rest = inspect.signature(reward, follow_wrapped=False).parameters.values()
+    by_keyword = (item.replace(kind=item.KEYWORD_ONLY) for item in parameters)
+    signature = inspect.Signature([*given, *by_keyword, rest])
     reward.__signature__ = signature  # type: ignore[attr-defined]
     return reward

@@ -23,8 +23,7 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
         wrong = isinstance(value, bool) != isinstance(default, bool)
         if default is not None and (wrong or not isinstance(value, types)):
             raise DataError(
-                f"task.options.{name} must be {_name(default)} like {default!r}, "
-                f"got {quoted(value)}",
+                f"task.options.{name} must be like {default!r}, got {quoted(value)}",
                 "task.options",
             )
         chosen[name] = value
@@ -37,9 +36,3 @@ def check_minimum(config: TaskConfig, name: str, value: float, low: float) -> No
         raise DataError(
             f"task.options.{name} of {config.name} must be >= {low}, got {value}", "task.options"
         )
-
-
-def _name(default: Any) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
-        type(default), f"a {type(default).__name__}"
-    )

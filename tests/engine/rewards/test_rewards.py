@@ -100,7 +100,7 @@ def test_a_minus_sign_is_a_minus_in_every_reward() -> None:
 def test_numeric_answer_can_ask_for_a_marked_answer_and_gives_its_reason() -> None:
     said: dict[str, Any] = {}
     scores = correctness.numeric_answer(
-        ["p"], ["so 5"], ["5"], log_extra=said.__setitem__, anywhere=False
+        ["p"], ["so 5"], answer=["5"], log_extra=said.__setitem__, anywhere=False
     )
     assert scores == [0.0]
     assert said == {"reason": ["found nothing, expected 5"]}

@@ -87,7 +87,9 @@ def test_a_long_text_of_tags_is_scored_at_once() -> None:
 def test_a_column_that_is_no_number_has_no_accuracy_and_the_reason_is_given() -> None:
     said: dict[str, list[str]] = {}
     texts = [GOOD, "72", GOOD]
-    got = tutorial_accuracy(["p"] * 3, texts, ["many", "72", "71"], log_extra=said.__setitem__)
+    got = tutorial_accuracy(
+        ["p"] * 3, texts, answer=["many", "72", "71"], log_extra=said.__setitem__
+    )
     assert got == [None, 0.0, 0.0]
     assert said == {
         "reason": ["found 72, expected many", "not well formed", "found 72, expected 71"]

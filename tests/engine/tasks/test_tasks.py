@@ -121,8 +121,8 @@ def test_settings_replace_the_tasks_own_system_prompt_and_prefill() -> None:
     [
         ("contdown", {}, "did you mean countdown?"),
         ("countdown", {"options": {"nubers": 3}}, "did you mean numbers?"),
-        ("countdown", {"options": {"numbers": "3"}}, "must be a whole number like 3, got '3'"),
-        ("countdown", {"options": {"numbers": True}}, "must be a whole number like 3, got True"),
+        ("countdown", {"options": {"numbers": "3"}}, "must be like 3, got '3'"),
+        ("countdown", {"options": {"numbers": True}}, "must be like 3, got True"),
         ("countdown", {"options": {"numbers": 1}}, "must be >= 2, got 1"),
         ("countdown", {"options": {"operators": "+%"}}, "must be some of '+-*/'"),
         ("reasoning-gym:gsm_symbolik", {}, "did you mean gsm_symbolic"),
@@ -160,7 +160,7 @@ def test_every_countdown_problem_has_a_solution(index: int) -> None:
     ],
 )
 def test_countdown_scores_an_expression_exactly(text: str, score: float) -> None:
-    assert countdown(["p"], [text], [[3, 7, 25]], [46]) == [score]
+    assert countdown(["p"], [text], numbers=[[3, 7, 25]], target=[46]) == [score]
 
 
 def test_an_expression_is_worked_out_exactly() -> None:

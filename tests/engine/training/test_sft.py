@@ -328,4 +328,4 @@ def test_tasks_with_tools_are_refused(world: Path, tmp_path: Path) -> None:
     config = settings(world, **{**LEARN, "task": {"name": "calculator"}})
     (*_, last) = events_of(config, tmp_path)
     assert isinstance(last, RunFailed)
-    assert "learns answers of one turn" in last.message
+    assert "cannot be trained with recipe sft" in last.message
