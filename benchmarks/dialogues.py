@@ -16,7 +16,7 @@ from pathlib import Path
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
@@ -76,7 +76,7 @@ def measure(
     )  # fmt: skip
     row = {"turns": asked.turns, "most": most}
     begun, used = time.perf_counter(), time.process_time()
-    pool.begin([Job(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
+    pool.begin([Episode(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
     dialogues = Dialogues(
         episodes=pool, tokens=lambda *_: ids[PROMPT:], end_token=None, max_turns=asked.turns
     )

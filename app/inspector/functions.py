@@ -51,19 +51,15 @@ def _evaluate(source: Source, **values: Any) -> "mx.array":
     inputs = {name: value for name, value in values.items() if isinstance(value, mx.array)}
     others = {name: value for name, value in values.items() if name not in inputs}
 
-    def ask(given: Any, push: mx.array | None = None) -> list[mx.array]:
-        results = _ask(
-            "call",
-            source=source,
-            others=others,
-            push=None if push is None else push.tolist(),
-            inputs={name: value.tolist() for name, value in zip(inputs, given, strict=True)},
-        )
+    def ask(given: Any, push: Any = None) -> list[mx.array]:
+        lists = {name: value.tolist() for name, value in zip(inputs, given, strict=True)}
+        results = _ask("call", source=source, inputs=lists, others=others, push=push)
         return [mx.array(result) for result in results]
 
-    value = mx.custom_function(lambda *given: ask(given)[0])
-    value.vjp(lambda given, push, _: tuple(ask(given if len(inputs) > 1 else [given], push)))
-    return value(*inputs.values())  # type: ignore[return-value]  # untyped in mlx
+    value: Any = mx.custom_function(lambda given: ask(given)[0])
+    value.vjp(lambda given, push, _: ask(given, push.tolist()))
+    result: mx.array = value([*inputs.values()])
+    return result
 
 
 @cache
@@ -101,7 +97,6 @@ class Functions:
             result: mx.array = function(**dict(zip(inputs, given, strict=True)), **others)
             return result
 
-        given = [mx.array(values) for values in inputs.values()]
-        if push is None:
-            return [value(*given).tolist()]
-        return [slope.tolist() for slope in mx.vjp(value, given, [mx.array(push)])[1]]
+        given = [*map(mx.array, inputs.values())]
+        results = [value(*given)] if push is None else mx.vjp(value, given, [mx.array(push)])[1]
+        return [result.tolist() for result in results]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Job, specs_of
+from grpo_engine.environments.client import EnvironmentClient, Episode, specs_of
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
@@ -45,10 +45,11 @@ def episode(
     environment = _environment(config, task, row)
     seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
     with EnvironmentClient(config, task, folder) as client:
-        (opening,) = client.begin([Job(environment=environment, row=row, seed=seed, index=0)])
-        yield from _messages(task.system_prompt, opening.after(prompt))
+        played = Episode(environment=environment, row=row, seed=seed, index=0)
+        client.begin([played])
+        yield from _messages(task.system_prompt, played.opening.after(prompt))
         yield from _tools(client.described[environment].tools)
-        if error := client.last(0).error:
+        if error := played.last.error:
             yield "error", error
             return
         turns = config.task.max_turns

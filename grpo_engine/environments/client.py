@@ -14,11 +14,7 @@ from pydantic import TypeAdapter
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.rollouts.dialogue import (
-    NO_USAGE,
-    EnvironmentReply,
-    Usage,
-)
+from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
 from grpo_engine.sandbox.client import Call, Sandbox
@@ -43,24 +39,20 @@ class Described:
     is_agent: bool = False  # whether it asks for answers itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One rollout's episode: which environment, its row of the data, its seed and its number."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Episode:
+    """One rollout's dialogue: which environment, its row of the data, its seed and its number.
+
+    It lives in one process, and has what it takes to repeat it in another.
+    """
 
     environment: str
     row: Mapping[str, Any]
     seed: int
     index: int
-
-
-@dataclass(slots=True, eq=False)
-class _Episode:
-    """An episode, the number of the process that it lives in, and what it takes to repeat it."""
-
-    slot: int
-    job: Job
-    environment: Described
+    slot: int = 0
     process: int = 0
+    described: Described = field(init=False)
     # arguments of its steps and the messages of their replies
     past: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
     opening: Opening = field(default_factory=Opening)
@@ -72,14 +64,23 @@ class _Episode:
     @property
     def start(self) -> dict[str, Any]:
         """The arguments of its reset."""
-        return {"row": dict(self.job.row), "seed": self.job.seed, "index": self.job.index}
+        return {"row": dict(self.row), "seed": self.seed, "index": self.index}
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Their schemas, for the next turn."""
+        return self.last.tools or self.described.tools
+
+    def fail(self, error: str, ms: float = 0.0) -> None:
+        """End it with an error."""
+        self.last = EnvironmentReply(name=self.described.name, error=error, ms=ms)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _EpisodeCall(Call):
     """A call of an episode, which is repeated first in a process that has not seen it."""
 
-    episode: _Episode
+    episode: Episode
 
     def prepare(self, process: int) -> None:
         episode, is_new = self.episode, self.episode.process != process
@@ -135,7 +136,7 @@ class EnvironmentClient:
             SERVICE, folder, "environments", setup=setup, processes=self._processes,
             interpreter=settings.interpreter, interrupted=interrupted, objects=objects,
         )  # fmt: skip
-        self._episodes: list[_Episode] = []
+        self.episodes: Sequence[Episode] = ()
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
         self.described: dict[str, Described] = {}
 
@@ -161,21 +162,19 @@ class EnvironmentClient:
         """End the processes and all that they started."""
         self._sandbox.close()
 
-    def begin(self, jobs: Sequence[Job]) -> Sequence[Opening]:
-        """Begin one episode per job; the openings of those that could not begin are empty."""
+    def begin(self, episodes: Sequence[Episode]) -> None:
+        """Begin episodes, whose openings are empty if they could not begin."""
         self._sandbox.close(idle=False)  # what is left of a step that was dropped
         self._replies.clear()
-        self._episodes = [
-            _Episode(slot, job, self.described[job.environment]) for slot, job in enumerate(jobs)
-        ]
-        for episode in self._episodes:
+        self.episodes = episodes
+        for slot, episode in enumerate(episodes):
+            episode.slot, episode.described = slot, self.described[episode.environment]
             self._submit(episode, "reset", **episode.start)
         self._receive(self._sandbox.finish())
-        return [episode.opening for episode in self._episodes]
 
     def ask(self, index: int, answer: str, usage: Usage = NO_USAGE) -> None:
-        episode = self._episodes[index]
-        details = asdict(usage) if episode.environment.is_agent else {}
+        episode = self.episodes[index]
+        details = asdict(usage) if episode.described.is_agent else {}
         self._submit(episode, "step", answer=answer, **details)
         self._receive(self._sandbox.poll(0))
 
@@ -188,33 +187,25 @@ class EnvironmentClient:
 
     def last(self, index: int) -> EnvironmentReply:
         """The last reply of a row's environment, how it began or how it failed at its end."""
-        return self._episodes[index].last
-
-    def tools(self, index: int) -> Sequence[Mapping[str, Any]]:
-        return self.last(index).tools or self._episodes[index].environment.tools
-
-    def fail(self, index: int, error: str) -> None:
-        """End a row's episode before its first answer."""
-        episode = self._episodes[index]
-        episode.last = EnvironmentReply(name=episode.environment.name, error=error)
+        return self.episodes[index].last
 
     def finish(self, failed: Sequence[bool]) -> list[Outcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
-        for episode, has_failed in zip(self._episodes, failed, strict=True):
-            if not has_failed or episode.environment.is_agent:
+        for episode, has_failed in zip(self.episodes, failed, strict=True):
+            if not has_failed or episode.described.is_agent:
                 self._submit(episode, "drop" if has_failed else "finish")
         self._receive(self._sandbox.finish())
         return [
             Outcome(
-                name=episode.environment.name, by_turn=episode.environment.by_turn,
+                name=episode.described.name, by_turn=episode.described.by_turn,
                 calls=episode.calls, failures=episode.failures, **episode.end,
             )
-            for episode in self._episodes
+            for episode in self.episodes
         ]  # fmt: skip
 
-    def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
-        named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
-        starts = method == "reset" and episode.environment.is_agent
+    def _submit(self, episode: Episode, method: str, **arguments: Any) -> None:
+        named = {"method": method, "name": episode.environment, "slot": episode.slot}
+        starts = method == "reset" and episode.described.is_agent
         self._sandbox.submit(_EpisodeCall(
             "call", {**named, "arguments": arguments},
             self._load_limit if starts else self._time_limit, episode.slot % self._processes,
@@ -227,10 +218,8 @@ class EnvironmentClient:
                 continue
             episode, method = call.episode, call.arguments["method"]
             if call.failure:
-                episode.last = EnvironmentReply(
-                    name=episode.environment.name, ms=1000 * call.seconds,
-                    error=f"{method}: {call.failure}{call.failure.remedy}",
-                )  # fmt: skip
+                error = f"{method}: {call.failure}{call.failure.remedy}"
+                episode.fail(error, 1000 * call.seconds)
             elif method in ("finish", "drop"):
                 episode.end = call.value
             else:
@@ -238,16 +227,16 @@ class EnvironmentClient:
             if method == "step":
                 self._replies[episode.slot] = episode.last
 
-    def _replied(self, episode: _Episode, call: Call) -> None:
+    def _replied(self, episode: Episode, call: Call) -> None:
         reply = REPLY.validate_python({**call.value, "ms": 1000 * call.seconds})
         episode.calls += len(reply.calls)
         episode.failures += sum(tool.failed for tool in reply.calls)
-        name = ", ".join(tool.name for tool in reply.calls) or episode.environment.name
+        name = ", ".join(tool.name for tool in reply.calls) or episode.described.name
         episode.last = replace(reply, name=name + ", new context" * reply.restarts)
         if call.arguments["method"] == "step":
             episode.past.append((call.arguments["arguments"], call.value["messages"]))
         else:
             episode.opening = Opening(
                 text=call.value.get("text", ""), messages=reply.messages,
-                tools=tuple(reply.tools), replaces=episode.environment.is_agent,
+                tools=tuple(reply.tools), replaces=episode.described.is_agent,
             )  # fmt: skip

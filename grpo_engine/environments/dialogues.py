@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Job, specs_of
+from grpo_engine.environments.client import EnvironmentClient, Episode, specs_of
 from grpo_engine.errors import DataError
 from grpo_engine.events import Span
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
@@ -73,7 +73,7 @@ class Environments:
         of the group's first answer fails.
         """
         occurrence = occurrences([example.key for example in examples])
-        jobs = []
+        episodes = []
         for index in indices:
             example = examples[index]
             seed = group_seed(
@@ -86,30 +86,31 @@ class Environments:
             if self.client.described[name].is_agent:
                 prompt = conversation(self.renderers[name].task, example)
             row = {"prompt": reward_prompt(prompt), **columns}
-            jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
-        openings = self.client.begin(jobs)
-        firsts = []
-        for start, index in zip(range(0, len(jobs), rows), indices, strict=True):
-            slots = range(start, start + rows)
-            started = [slot for slot in slots if not self.client.last(slot).error]
-            first = openings[started[0]] if started else NO_OPENING
-            for slot in started:
-                if openings[slot] != first:
-                    self.client.fail(
-                        slot, "reset: it begins differently from that of another answer to the "
-                        "same prompt; the row and the seed must decide it",
-                    )  # fmt: skip
-            firsts.append(self._usable(examples[index], first, started))
-        return firsts
+            episodes += [
+                Episode(environment=name, row=row, seed=seed, index=i) for i in range(rows)
+            ]
+        self.client.begin(episodes)
+        return [
+            self._opening(examples[index], episodes[start : start + rows])
+            for start, index in zip(range(0, len(episodes), rows), indices, strict=True)
+        ]
 
-    def _usable(self, example: Example, opening: Opening, slots: Sequence[int]) -> Opening:
-        """The opening of these episodes; they fail if a program begins with what cannot be used."""
+    def _opening(self, example: Example, episodes: Sequence[Episode]) -> Opening:
+        """The opening of a prompt's episodes; those fail that differ or that cannot be used."""
+        started = [episode for episode in episodes if not episode.last.error]
+        opening = started[0].opening if started else NO_OPENING
+        for episode in started:
+            if episode.opening != opening:
+                episode.fail(
+                    "reset: it begins differently from that of another answer to the same prompt; "
+                    "the row and the seed must decide it"
+                )
         if opening.replaces:
             try:
                 self.render(example, opening)
             except DataError as error:
-                for slot in slots:
-                    self.client.fail(slot, f"reset: {error}")
+                for episode in started:
+                    episode.fail(f"reset: {error}")
                 return NO_OPENING
         return opening
 
@@ -125,27 +126,27 @@ class Environments:
         """The tokens of a reply to a row's answer."""
         if reply.restarts:
             example = Example(key="a new context", prompt="")
-            return self.rendered(example, reply.messages, self.client.tools(index)).ids
+            return self.rendered(example, reply.messages, self.client.episodes[index].tools).ids
         return self._with_tools(index)(reply.messages)
 
     def _with_tools(self, index: int) -> ReplyTokens:
         """What renders the replies to a row, which may have tools of its own."""
-        tokens, tools = self.tokens, self.client.tools(index)
+        tokens, tools = self.tokens, self.client.episodes[index].tools
         if not tools or tokens.render.tools:
             return tokens
         return replace(tokens, render=tokens.render.with_tools(tools))
 
     def read(self, index: int, ids: Sequence[int], answer: str) -> str:
         """An answer whose tool calls are rewritten from the model's own form."""
-        tools = self.client.tools(index)
+        tools = self.client.episodes[index].tools
         return self._with_tools(index).with_calls(ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
         outcomes = self.client.finish([rollout.failed for rollout in rollouts])
-        results = []
-        for index, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
-            last = self.client.last(index)
+        results, episodes = [], self.client.episodes
+        for rollout, outcome, episode in zip(rollouts, outcomes, episodes, strict=True):
+            last = episode.last
             if last.error and not rollout.failed:
                 span = Span(
                     start=len(rollout.ids), length=0, kind="environment", name=last.name,

@@ -1,10 +1,15 @@
-"""Results of scoring a batch: scores, reasons and problems."""
+"""Results of scoring a batch: what functions return is checked, and becomes scores or problems."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal
 
+from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
+
+# The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
+LARGEST = 1e30
 
 Cause = Literal["exception", "timeout", "crash", "count", "type", "value", "no_score"]
 Steps = tuple[tuple[int, float], ...]
@@ -57,3 +62,77 @@ def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
         for name, values in outcome.metrics.items():
             logged.setdefault(name, []).extend(values)
     return {name: sum(values) / len(values) for name, values in logged.items()}
+
+
+Score = float | Steps | RewardProblem | None
+
+
+class InvalidError(Exception):
+    """A function's return value, or an item of it, is no score."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.problem = RewardProblem(cause=cause, message=message)
+
+
+def read_scores(output: Any, count: int, weight: float = 1.0) -> list[Score]:
+    """For each completion a score, those of its steps, None, or why there is none.
+
+    A score that float32 cannot hold or add up is none. Raises InvalidError if the output does not
+    have an item for each completion.
+    """
+    if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
+        raise InvalidError(
+            "type",
+            f"returned {type(output).__name__}, not one score per completion; return a list of "
+            f"{count} numbers",
+        )
+    items = output.tolist() if hasattr(output, "tolist") else list(output)
+    items = items if isinstance(items, list) else [items]
+    if len(items) != count:
+        raise InvalidError(
+            "count",
+            f"returned {len(items)} scores for {count} completions; return exactly one each, "
+            "None where it does not apply",
+        )
+    return [_score(row, item, weight) for row, item in enumerate(items)]
+
+
+def _score(row: int, item: Any, weight: float) -> Score:
+    if isinstance(item, RewardError):  # of a judge, in place of a score
+        return RewardProblem(cause="no_score", message=str(item), completion=row)
+    try:
+        if isinstance(item, list | tuple):
+            return tuple(sorted(_step(pair, weight) for pair in item))
+        return None if item is None else _number(item, weight)
+    except InvalidError as error:
+        return replace(error.problem, completion=row)
+
+
+def _step(pair: Any, weight: float) -> tuple[int, float]:
+    try:
+        end, score = pair
+        is_step = int(end) == end >= 0
+    except (TypeError, ValueError, OverflowError):
+        is_step = False
+    if not is_step:
+        message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
+        raise InvalidError("type", message)
+    return int(end), _number(score, weight)
+
+
+def _number(item: Any, weight: float) -> float:
+    try:
+        value = float(None if isinstance(item, str | bytes) else item)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number beyond the range of floats
+        value = inf
+    except (TypeError, ValueError):
+        message = f"gave {type(item).__name__} {str(item)[:80]!r}; a score is a number or None"
+        raise InvalidError("type", message) from None
+    if not abs(value) * max(1.0, abs(weight)) <= LARGEST:  # NaN as well
+        raise InvalidError(
+            "value",
+            f"gave {value:g} with weight {weight:g}, scored None; a score is a finite number whose "
+            f"weighted sums float32 can hold, up to {LARGEST:g}, or None",
+        )
+    return value

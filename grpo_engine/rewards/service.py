@@ -11,8 +11,7 @@ from typing import Any
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
-from grpo_engine.rewards.outcome import Outcome, RewardProblem
-from grpo_engine.rewards.returned import InvalidError, Score, read_scores
+from grpo_engine.rewards.outcome import InvalidError, Outcome, RewardProblem, Score, read_scores
 from grpo_engine.sandbox.program import Server
 from grpo_engine.sandbox.report import TooLateError, describe, plain
 

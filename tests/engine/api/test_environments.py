@@ -14,7 +14,7 @@ import grpo_engine as grpo
 from grpo_engine import events as ev
 from grpo_engine.api.run import Run
 from grpo_engine.config.parse import merge
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import BrokenEnvironmentError, EngineError
 from grpo_engine.sandbox import client as client_module
 from tests.engine.environments.pools import client_of
@@ -166,7 +166,7 @@ def test_a_tool_of_this_process_is_called_with_what_the_model_wrote(
 def play(pool: EnvironmentClient, *places: str) -> list[str]:
     """Begin an episode in each of these environments, with one answer; the replies' texts."""
     pool.begin([
-        Job(environment=name, row={"environment": name}, seed=1, index=0) for name in places
+        Episode(environment=name, row={"environment": name}, seed=1, index=0) for name in places
     ])  # fmt: skip
     for place in range(len(places)):
         pool.ask(place, "an answer")
@@ -213,11 +213,11 @@ def test_a_call_has_no_limit_here_and_is_not_heard_after_its_step_was_dropped(
             return grpo.Reply(done=True)
 
     with client_of((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
-        pool.begin([Job(environment="", row={}, seed=1, index=0)])
+        pool.begin([Episode(environment="", row={}, seed=1, index=0)])
         pool.ask(0, "")
         time.sleep(0.1)  # ten times what the setting allows
         assert pool.replies(0) == []
-        pool.begin([Job(environment="", row={}, seed=1, index=0)])
+        pool.begin([Episode(environment="", row={}, seed=1, index=0)])
         gate.set()
         time.sleep(0.1)
         assert pool.replies(0) == []

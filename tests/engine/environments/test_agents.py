@@ -17,7 +17,7 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments import client
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.environments.endpoint import (
     Endpoint,
     RefusedError,
@@ -65,8 +65,9 @@ def no_agent_is_left(folder: Path) -> None:
 
 
 def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:
-    rows = [Job(environment="", row={"kind": k}, seed=3, index=i) for i, k in enumerate(kinds)]
-    return list(environments.begin(rows))
+    rows = [Episode(environment="", row={"kind": k}, seed=3, index=i) for i, k in enumerate(kinds)]
+    environments.begin(rows)
+    return [row.opening for row in rows]
 
 
 def play(
@@ -136,7 +137,7 @@ def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_re
     mark = tmp_path / "refused"
     with hostile(tmp_path) as environments:
         row = {"kind": "floods", "refused": 43, "mark": str(mark)}
-        environments.begin([Job(environment="", row=row, seed=3, index=0)])
+        environments.begin([Episode(environment="", row=row, seed=3, index=0)])
         while not mark.exists():
             environments.replies(0.05)
         for _ in range(5):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.control import StopNow
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from tests.engine.environments.pools import client_of
@@ -54,7 +54,7 @@ def play(
     environments: EnvironmentClient, rows: Sequence[dict[str, Any]], answer: str = "a"
 ) -> list[list[EnvironmentReply]]:
     """Play an episode per row to its end, with the same answer in each turn."""
-    jobs = [Job(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
+    jobs = [Episode(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
     environments.begin(jobs)
     found: list[list[EnvironmentReply]] = [[] for _ in rows]
     for place in range(len(rows)):
@@ -178,7 +178,7 @@ def test_a_tool_that_needs_too_much_memory_fails_its_episode_and_one_that_may_do
     for declared in ("", "large.memory_gb = 6\n"):
         (tmp_path / "large.py").write_text(LARGE + declared)
         with pool(tmp_path, "", tools=[f"{tmp_path}/large.py:large"], limit=20) as environments:
-            environments.begin([Job(environment="", row={}, seed=0, index=0)])
+            environments.begin([Episode(environment="", row={}, seed=0, index=0)])
             environments.ask(0, call)
             while not (replies := environments.replies(0.1)):
                 pass
@@ -219,7 +219,7 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     (tmp_path / "wait.py").write_text(WAITING)
     call = f'<tool_call>{{"name": "{name}", "arguments": {{"seconds": 1.0}}}}</tool_call>'
     with pool(tmp_path, "", tools=[f"{tmp_path}/wait.py:{name}"], limit=20) as environments:
-        environments.begin([Job(environment="", row={}, seed=0, index=i) for i in range(40)])
+        environments.begin([Episode(environment="", row={}, seed=0, index=i) for i in range(40)])
         for place in range(40):
             environments.ask(place, call)
         found: list[EnvironmentReply] = []
@@ -253,6 +253,6 @@ def test_a_stop_is_obeyed_while_environments_begin(tmp_path: Path) -> None:
     asked: list[int] = []
     with client_of((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
         asked.append(1)
-        job = Job(environment="", row={"kind": "hangs in reset"}, seed=0, index=0)
+        job = Episode(environment="", row={"kind": "hangs in reset"}, seed=0, index=0)
         with pytest.raises(StopNow):
             environments.begin([job])

@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.environments.calculator import calculator
 from grpo_engine.environments.calls import call_error, find_calls
-from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.environments.countdown_turns import CountdownTurns
 from grpo_engine.environments.guess import Guess
 from grpo_engine.rollouts.dialogue import EnvironmentReply
@@ -90,7 +90,7 @@ def test_each_task_with_turns_has_distinct_problems_and_can_begin(
     assert not train & {str(example.prompt) for example in task.held_out}
     with client_of(task.tools, {"": task.environment}, tmp_path, 20) as pool:
         row = dict(task.train[0].columns)
-        pool.begin([Job(environment="", row=row, seed=1, index=0)])
+        pool.begin([Episode(environment="", row=row, seed=1, index=0)])
         assert not pool.last(0).error
 
 
@@ -101,7 +101,7 @@ def blocks() -> dict[str, str]:
 
 
 def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
-    pool.begin([Job(environment="", row=row, seed=1, index=0)])
+    pool.begin([Episode(environment="", row=row, seed=1, index=0)])
     assert not pool.last(0).error
     replies: list[EnvironmentReply] = []
     for text in texts:

@@ -21,8 +21,7 @@ from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.outcome import RewardProblem
-from grpo_engine.rewards.returned import read_scores
+from grpo_engine.rewards.outcome import RewardProblem, read_scores
 from grpo_engine.rewards.scorer import steps_of
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import (
