@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from grpo_engine.environments.calls import call_error, find_calls
+from grpo_engine.environments.calls import Call, find_calls
 from grpo_engine.environments.protocol import Reply
 from grpo_engine.errors import EngineError
-from grpo_engine.sandbox.report import plain
+from grpo_engine.sandbox.report import TooLateError, plain
 
 MAX_LENGTH = 1 << 20  # characters of a reply
 LARGEST = 1e30  # reward
@@ -44,23 +44,26 @@ class ToolEpisodes:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
-            error = call_error(call, self.tools)
-            failed, result = bool(error), ""
-            if not failed:
-                try:
-                    result = str(self.run(self.tools[call.name], **call.arguments))
-                except MemoryError:
-                    raise
-                except Exception as raised:
-                    failed, error = True, str(raised)
-            if failed:
-                result = str({"error": error})  # as TRL writes it
+            failed = False
+            try:
+                result = self._result(call)
+            except (MemoryError, TooLateError):
+                raise
+            except Exception as error:
+                failed, result = True, str({"error": str(error)})  # as TRL writes it
             calls.append({
                 "name": call.name, "arguments": call.arguments, "result": result,
                 "failed": failed,
             })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
+
+    def _result(self, call: Call) -> str:
+        if call.error:
+            raise UnusableError(call.error)
+        if call.name not in self.tools:
+            raise UnusableError(f"there is no tool {call.name!r}; there is {', '.join(self.tools)}")
+        return str(self.run(self.tools[call.name], **call.arguments))
 
     def finish(self) -> dict[str, Any]:
         get_reward = getattr(self.instance, "get_reward", None)

@@ -4,10 +4,9 @@ This is the form of Qwen and Hermes, and of the explanation given to models with
 that cannot be read is answered with an error, so that the model can learn from it.
 """
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,18 +43,3 @@ def _read(text: str) -> Call:
     if not isinstance(arguments, dict):
         return Call(name=name, error="the arguments are not an object")
     return Call(name=name, arguments=arguments)
-
-
-def call_error(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
-    """Why a call cannot be made; empty if it can."""
-    if call.error:
-        return call.error
-    if call.name not in tools:
-        return f"there is no tool {call.name!r}; there is {', '.join(tools)}"
-    try:
-        inspect.signature(tools[call.name]).bind(**call.arguments)
-    except TypeError as error:
-        return f"{call.name}: {error}"
-    except ValueError:  # some built-in callables have no signature
-        return ""
-    return ""

@@ -97,15 +97,12 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
         raise RefusedError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise RefusedError("the body is not an object")
-    for name, value in sampling.items():
-        if body.get(name) not in (None, value):
+    for name, values in {name: (v,) for name, v in sampling.items()} | NEUTRAL.items():
+        if body.get(name) not in (None, *values):
             raise RefusedError(
-                f"{name} is {body[name]!r}, but the run samples with {value:g}, and learns from "
+                f"{name} is {body[name]!r}, but the run samples with {values[0]}, and learns from "
                 "what it sampled; leave it out, or change the run's rollout settings"
             )
-    for name, values in NEUTRAL.items():
-        if body.get(name) not in (None, *values):
-            raise RefusedError(f"{name} {body[name]!r} is not supported; leave it out")
     messages, stop, tools = (_listed(body.get(name)) for name in ("messages", "stop", "tools"))
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     for is_right, problem in (

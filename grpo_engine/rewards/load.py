@@ -80,11 +80,6 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
     parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):  # some built-in callables have no signature
         parameters = inspect.signature(function).parameters
-    if any(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters.values()):
-        raise RewardError(
-            f"reward {name}: rewards are called by keyword, but some of its parameters can only be "
-            "given by position; remove the `/` from them"
-        )
     reward = LoadedReward(_name_of(function, name), function, file, options, parameters)
     unknown = [option for option in options if option not in parameters]
     if unknown and not reward.has_kwargs:

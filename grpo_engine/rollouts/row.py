@@ -251,18 +251,9 @@ def demonstration(prompt: PromptRows, ids: tuple[int, ...], decode: Decode) -> R
     """The data's own answer to a prompt, which no sampler gave a probability."""
     text = decode(ids)
     return Rollout(
-        key=prompt.key,
-        group=prompt.group,
-        index=0,
-        attempt=prompt.attempt,
-        prompt_ids=prompt.ids,
-        ids=ids,
-        logprobs=(),
-        raw_logprobs=(),
-        finish="stop",
-        text=text,
-        ends=token_ends(ids, text, decode),
-    )
+        key=prompt.key, group=prompt.group, attempt=prompt.attempt, prompt_ids=prompt.ids, ids=ids,
+        finish="stop", text=text, ends=token_ends(ids, text, decode),
+    )  # fmt: skip
 
 
 def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]:

@@ -74,10 +74,10 @@ class Rollout(TokenRow):
 
     key: str
     group: int
-    index: int
-    attempt: int
-    logprobs: tuple[float, ...]  # under the distribution sampled from
-    raw_logprobs: tuple[float, ...]  # at the temperature, over the whole vocabulary
+    index: int = 0
+    attempt: int = 0
+    logprobs: tuple[float, ...] = ()  # under the distribution sampled from
+    raw_logprobs: tuple[float, ...] = ()  # at the temperature, over the whole vocabulary
     finish: Finish
     text: str
     ends: tuple[int, ...] = ()  # characters of the text after each token

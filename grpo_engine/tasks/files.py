@@ -120,24 +120,21 @@ def _parts(
     notes: list[str],
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:  # fmt: skip
     """The training and held-out problems; notes say which rows are used by neither."""
-    rows, size = train, config.held_out_size
+    rows, size, set_apart = train, config.held_out_size, 0
     if held_out:
         excluded = {prompt_hash(example.prompt) for example in held_out}
         train = [example for example in rows if prompt_hash(example.prompt) not in excluded]
-        if dropped := len(rows) - len(train):
-            notes.append(
-                f"{dropped} training rows have the prompt of a held-out row and were dropped"
-            )
     elif size:
         train, held_out = set_aside(rows, size, seed=seed)
+        set_apart = len(held_out)
         if len(held_out) < size:
             prompts = len({prompt_hash(row.prompt) for row in rows})
             notes.append(
                 f"{len(held_out)} of {len(rows)} rows are held out, fewer than task.held_out_size "
                 f"{size}: at most half of the {prompts} different prompts"
             )
-        if unused := len(rows) - len(train) - len(held_out):
-            notes.append(f"{unused} rows repeat a held-out prompt and are not used")
+    if unused := len(rows) - len(train) - set_apart:
+        notes.append(f"{unused} training rows have the prompt of a held-out row and are not used")
     return tuple(train[: config.train_size or None]), tuple(held_out[:size])
 
 

@@ -225,9 +225,9 @@ def test_what_would_change_the_sampling_is_refused_with_the_reason() -> None:
     for change, message in (
         ({"temperature": 0.2}, "temperature is 0.2, but the run samples with 1"),
         ({"top_p": 0.5}, "top_p is 0.5"),
-        ({"n": 2}, "n 2 is not supported"),
-        ({"presence_penalty": 1}, "presence_penalty 1"),
-        ({"logprobs": True}, "logprobs True"),
+        ({"n": 2}, "n is 2"),
+        ({"presence_penalty": 1}, "presence_penalty is 1"),
+        ({"logprobs": True}, "logprobs is True"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": []}, "messages is not a list"),
         ({"messages": ["x"]}, "the role None"),

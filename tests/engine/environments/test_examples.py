@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.settings import TaskConfig
+from grpo_engine.environments.adapters import ToolEpisodes
 from grpo_engine.environments.calculator import calculator
-from grpo_engine.environments.calls import call_error, find_calls
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.environments.countdown_turns import CountdownTurns
 from grpo_engine.environments.guess import Guess
@@ -37,16 +37,16 @@ def call(name: str, **arguments: Any) -> str:
         ('<tool_call>["calculator"]</tool_call>', 1, 'a call is an object with "name"'),
         ('<tool_call>{"name": "calculator", "arguments": 3}</tool_call>', 1, "not an object"),
         (call("add", a=1), 1, "there is no tool 'add'; there is calculator"),
-        (call("calculator", number=1), 1, "calculator: missing a required argument"),
+        (call("calculator", number=1), 1, "got an unexpected keyword argument 'number'"),
         ("<tool_call>" + "[" * 100_000, 1, "the call is not JSON"),
     ],
 )  # fmt: skip
 def test_a_call_is_made_or_says_why_it_cannot_be(answer: str, made: int, error: str) -> None:
-    calls = find_calls(answer)
+    episode = ToolEpisodes(lambda tool, **values: tool(**values), {"calculator": calculator})
+    calls = episode.step(answer)["calls"]
     assert len(calls) == made
-    found = [call_error(one, {"calculator": calculator}) for one in calls]
-    assert all(error in one for one in found)
-    assert all(bool(one) == bool(error) for one in found)
+    assert all(error in call["result"] for call in calls)
+    assert all(call["failed"] == bool(error) for call in calls)
 
 
 def test_guesses_are_compared_and_cost_a_tenth_each() -> None:

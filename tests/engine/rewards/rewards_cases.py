@@ -125,10 +125,6 @@ def needs_solution(completions: list[str], solution: list[str], **kwargs: Any) -
     return [1.0] * len(completions)
 
 
-def by_position(completions: list[str], /, **kwargs: Any) -> list[float]:
-    return [1.0] * len(completions)
-
-
 def in_steps(completions: list[str], **kwargs: Any) -> list[Any]:
     return [[(3, 1.0), (len(c), 0.0)] for c in completions]
 

@@ -68,7 +68,7 @@ def test_an_mlx_lm_folder_brings_its_own_split(tmp_path: Path) -> None:
     task = make(tmp_path)
     assert [e.prompt for e in task.train] == ["q0", "q1", "q2"]
     assert [e.prompt for e in task.held_out] == ["q3", "q4"]
-    assert task.notes == ("1 training rows have the prompt of a held-out row and were dropped",)
+    assert task.notes == ("1 training rows have the prompt of a held-out row and are not used",)
     assert [e.prompt for e in make(tmp_path, splits={"held_out": "test"}).held_out] == ["q9"]
 
 
