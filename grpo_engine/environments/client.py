@@ -17,7 +17,7 @@ from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Call, Sandbox, finish, poll
 from grpo_engine.tasks.base import Task
 
 REPLY = TypeAdapter(EnvironmentReply)
@@ -131,11 +131,13 @@ class EnvironmentClient:
         }  # fmt: skip
         self._loads = ", ".join(filter(None, (*tools, *names.values())))
         setup = [Call("load", arguments, self._load_limit, loads=self._loads)]
-        self._processes = 1 if objects else PROCESSES
-        self._sandbox = Sandbox(
-            SERVICE, folder, "environments", setup=setup, processes=self._processes,
-            interpreter=settings.interpreter, interrupted=interrupted, objects=objects,
-        )  # fmt: skip
+        self._sandboxes = [
+            Sandbox(
+                SERVICE, folder, f"environments-{number + 1}", setup=setup, objects=objects,
+                interpreter=settings.interpreter, interrupted=interrupted,
+            )
+            for number in range(1 if objects else PROCESSES)
+        ]  # fmt: skip
         self.episodes: Sequence[Episode] = ()
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
         self.described: dict[str, Described] = {}
@@ -143,7 +145,7 @@ class EnvironmentClient:
     def __enter__(self) -> Self:
         try:
             call = Call("describe", {}, self._load_limit, loads=self._loads)
-            described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
+            described = self._sandboxes[0].ask(call).value_or(BrokenEnvironmentError)
             self.described = {key: Described(**values) for key, values in described.items()}
         except BaseException:
             self.close()
@@ -160,28 +162,30 @@ class EnvironmentClient:
 
     def close(self) -> None:
         """End the processes and all that they started."""
-        self._sandbox.close()
+        for sandbox in self._sandboxes:
+            sandbox.close()
 
     def begin(self, episodes: Sequence[Episode]) -> None:
         """Begin episodes, whose openings are empty if they could not begin."""
-        self._sandbox.close(idle=False)  # what is left of a step that was dropped
+        for sandbox in self._sandboxes:
+            sandbox.close(idle=False)  # what is left of a step that was dropped
         self._replies.clear()
         self.episodes = episodes
         for slot, episode in enumerate(episodes):
             episode.slot, episode.described = slot, self.described[episode.environment]
             self._submit(episode, "reset", **episode.start)
-        self._receive(self._sandbox.finish())
+        self._receive(finish(self._sandboxes))
 
     def ask(self, index: int, answer: str, usage: Usage = NO_USAGE) -> None:
         episode = self.episodes[index]
         details = asdict(usage) if episode.described.is_agent else {}
         self._submit(episode, "step", answer=answer, **details)
-        self._receive(self._sandbox.poll(0))
+        self._receive(poll(self._sandboxes, 0))
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
         """The replies that have come, after waiting for one at most this long."""
         if not self._replies:
-            self._receive(self._sandbox.poll(seconds))
+            self._receive(poll(self._sandboxes, seconds))
         replies, self._replies = self._replies, {}
         return sorted(replies.items())
 
@@ -194,7 +198,7 @@ class EnvironmentClient:
         for episode, has_failed in zip(self.episodes, failed, strict=True):
             if not has_failed or episode.described.is_agent:
                 self._submit(episode, "drop" if has_failed else "finish")
-        self._receive(self._sandbox.finish())
+        self._receive(finish(self._sandboxes))
         return [
             Outcome(
                 name=episode.described.name, by_turn=episode.described.by_turn,
@@ -206,10 +210,9 @@ class EnvironmentClient:
     def _submit(self, episode: Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.environment, "slot": episode.slot}
         starts = method == "reset" and episode.described.is_agent
-        self._sandbox.submit(_EpisodeCall(
+        self._sandboxes[episode.slot % len(self._sandboxes)].submit(_EpisodeCall(
             "call", {**named, "arguments": arguments},
-            self._load_limit if starts else self._time_limit, episode.slot % self._processes,
-            in_thread=True, episode=episode,
+            self._load_limit if starts else self._time_limit, in_thread=True, episode=episode,
         ))  # fmt: skip
 
     def _receive(self, calls: Sequence[Call]) -> None:

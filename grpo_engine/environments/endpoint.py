@@ -8,7 +8,7 @@ import hmac
 import json
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email import message_from_string
@@ -22,7 +22,7 @@ MODEL = "policy"  # the only one
 MAX_BODY = 8 << 20  # bytes of a request
 ROLES = ("system", "user", "assistant", "tool")
 # what would change the distribution, or needs what sampling does not give; with its neutral values
-NEUTRAL: Mapping[str, Sequence[Any]] = {
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,), "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},),
     "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
@@ -97,7 +97,8 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
         raise RefusedError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise RefusedError("the body is not an object")
-    for name, values in {name: (v,) for name, v in sampling.items()} | NEUTRAL.items():
+    fixed = {name: (value,) for name, value in sampling.items()}
+    for name, values in {**NEUTRAL, **fixed}.items():
         if body.get(name) not in (None, *values):
             raise RefusedError(
                 f"{name} is {body[name]!r}, but the run samples with {values[0]}, and learns from "

@@ -18,7 +18,7 @@ from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Call, Sandbox, finish
 from grpo_engine.tasks.base import Prompt
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
@@ -159,7 +159,7 @@ class RewardClient:
             function.sandbox.submit(call)
             calls[function] = call
         for sandbox in self._sandboxes:
-            sandbox.finish()
+            finish([sandbox])
         is_first, outcomes = not trainer_state.get("global_step", 0), []
         for function in called:
             outcomes.append(_outcome(function, calls[function], len(completions)))

@@ -197,9 +197,10 @@ def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
         replies: dict[int, EnvironmentReply] = {}
         while len(replies) < 2:
             replies |= dict(environments.replies(0.1))
-        for worker in environments._sandbox._workers:
-            os.kill(worker.process._process.pid, signal.SIGKILL)
-            worker.process._process.wait()
+        for sandbox in environments._sandboxes:
+            process = sandbox._process._process
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
         for turn in (2, 3):
             for index in range(2):
                 environments.ask(index, f"a{turn}")

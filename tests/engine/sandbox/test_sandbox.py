@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from grpo_engine.control import StopNow
-from grpo_engine.sandbox.client import LOADING, Call, Sandbox
+from grpo_engine.sandbox.client import LOADING, Call, Sandbox, finish
 from tests.engine.sandbox.processes import kill, pids_of
 
 SERVICE = "tests.engine.sandbox.service:Service"
 
 
-def call(method: str, worker: int = 0, limit: float = 60.0, **arguments: Any) -> Call:
-    return Call(method, arguments, limit, worker)
+def call(method: str, limit: float = 60.0, **arguments: Any) -> Call:
+    return Call(method, arguments, limit)
 
 
 def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> Call:
@@ -26,20 +26,19 @@ def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> Call:
 
 @pytest.mark.slow
 def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -> None:
-    with Sandbox(SERVICE, tmp_path, "two", processes=2) as sandbox:
-        before = {sandbox.ask(call("pid", worker)).value for worker in (0, 1)}
-        assert set(pids_of(sandbox)) == before
-        sandbox.submit(call("hang", 0, limit=0.5))
-        other = call("echo", 1, text="a")
-        sandbox.submit(other)
-        results = {done.method: done for done in sandbox.finish()}
+    with Sandbox(SERVICE, tmp_path, "a") as first, Sandbox(SERVICE, tmp_path, "b") as second:
+        before = [sandbox.ask(call("pid")).value for sandbox in (first, second)]
+        assert [*pids_of(first), *pids_of(second)] == before
+        first.submit(call("hang", limit=0.5))
+        second.submit(call("echo", text="a"))
+        results = {done.method: done for done in finish([first, second])}
         assert results["echo"].value == ["a"]
         failure = results["hang"].failure
         assert failure is not None
         assert failure.cause == "timeout"
         assert failure.location.startswith(f"{Path(__file__).parent}/service.py:")
-        assert sandbox.ask(call("pid", 1)).value in before
-        assert sandbox.ask(call("pid", 0)).value not in before
+        assert second.ask(call("pid")).value == before[1]
+        assert first.ask(call("pid")).value not in before
 
 
 @pytest.mark.slow
@@ -47,7 +46,7 @@ def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one") as sandbox:
         for _ in range(6):
             sandbox.submit(in_thread("hang", limit=1.0))
-        results = sandbox.finish()
+        results = finish([sandbox])
         assert [result.failure and result.failure.cause for result in results] == ["timeout"] * 6
         assert sandbox._processes < 4  # some may be reported a moment later than others
 
@@ -155,7 +154,7 @@ def test_calls_beside_one_that_needs_too_much_memory_are_made_again(tmp_path: Pa
         ]  # fmt: skip
         for each in calls:
             sandbox.submit(each)
-        reasons = {done: reason(done) for done in sandbox.finish()}
+        reasons = {done: reason(done) for done in finish([sandbox])}
         assert [reasons[each] for each in calls] == [NEEDS_MORE, None, None]
 
 
@@ -200,7 +199,7 @@ def test_a_call_that_hangs_in_this_process_does_not_keep_it_from_ending(
 import os, signal, threading, time
 from pathlib import Path
 from tests.engine.sandbox.test_sandbox import SERVICE, call, in_thread
-from grpo_engine.sandbox.client import Sandbox
+from grpo_engine.sandbox.client import Sandbox, poll
 folder, objects = Path({str(tmp_path)!r}), {{"a": 1}}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def interrupt():
@@ -211,7 +210,7 @@ with Sandbox(SERVICE, folder, "x", objects=objects) as s:
     if {side_by_side} == 1:
         threading.Thread(target=interrupt, daemon=True).start()
     try:
-        s.poll(0.1)
+        poll([s], 0.1)
         while not os.path.exists({str(tmp_path / "begun")!r}): pass
     except KeyboardInterrupt:
         pass
