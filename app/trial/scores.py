@@ -77,8 +77,8 @@ class Rewards:
         rendered = RenderedPrompt(ids=(), text="", prompt=prompt)
         rollouts = [
             Rollout(
-                key=example.key, group=0, index=number, attempt=0, prompt_ids=(), text=text,
-                ids=tuple(self._ids(config, text)), logprobs=(), raw_logprobs=(), finish="stop",
+                key=example.key, group=0, index=number, prompt_ids=(), text=text,
+                ids=tuple(self._ids(config, text)), finish="stop",
             )
             for number, text in enumerate(answers)
         ]  # fmt: skip
