@@ -10,7 +10,6 @@ import typer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_text
 from grpo_tui.app.cli.params import Json
-from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_parts, metric_parts, setting_parts
 
@@ -25,7 +24,7 @@ def key_parts() -> list[Part]:
 
 
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
-    "metrics": lambda: metric_parts(Snapshot()),
+    "metrics": metric_parts,
     "alerts": alert_parts,
     "settings": setting_parts,
     "keys": key_parts,

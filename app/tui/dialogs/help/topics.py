@@ -2,9 +2,8 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 
 from grpo_engine.metrics import METRICS, MetricSpec, spec
@@ -132,15 +131,6 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
     return [Part(name or kind, (("", "There is no help on this."),))]
 
 
-def matching(needle: str, keys: Sequence[Part]) -> dict[str, tuple[Part, ...]]:
-    """The keys, screens and panels that match a text, by what they are."""
-    rows = [row for part in keys for row in part.paragraphs]
-    matches = tuple(row for row in rows if needle in " ".join(row).casefold())
-    screens = (Part(name.replace("_", " "), (("", text),)) for name, text in SCREENS.items())
-    return {"keys": (Part("keys of this screen", matches),) if matches else (),
-            "screens and panels": (*screens, *PANELS.values())}  # fmt: skip
-
-
 def panel_parts(mode: str) -> list[Part]:
     return [PANELS[name] for name in PANELS_OF.get(mode, ())]
 
@@ -154,14 +144,11 @@ def alert_parts() -> list[Part]:
     return parts
 
 
-@cache
-def setting_parts() -> tuple[Part, ...]:
+def setting_parts() -> list[Part]:
     from grpo_engine.config.parse import settings
 
-    return tuple(map(setting_part, settings()))
+    return list(map(setting_part, settings()))
 
 
-def metric_parts(snapshot: Snapshot) -> list[Part]:
-    """Return all metrics, and those that are only in the shown run."""
-    custom = [name for name in snapshot.series if name not in METRICS]
-    return [metric_part(name, snapshot) for name in (*METRICS, *custom)]
+def metric_parts() -> list[Part]:
+    return list(map(metric_part, METRICS))
