@@ -586,8 +586,7 @@ def recipe_card(view: View, name: str, width: int) -> list[Line]:
 def start_picker(view: View) -> Picker:
     """The presets and runs to start from."""
     runs = {f"clone:{run.id}": run for run in view.runs[:200]}
-    items = [Item(None, ("presets",)), *(Item(f"preset:{name}", (name, "")) for name in names())]
-    items += [Item(None, ("clone a run",))] if runs else []
+    items = [Item(f"preset:{name}", (name, "preset")) for name in names()]
     items += [Item(value, (run.name or run.id, about(run))) for value, run in runs.items()]
 
     def details(value: str, width: int) -> list[Line]:
