@@ -18,7 +18,7 @@ BYTES = {
     "backspace": "\x7f", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C", "left": "\x1b[D",
     "home": "\x1b[H", "end": "\x1b[F", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
     "shift+left": "\x1b[1;2D", "shift+right": "\x1b[1;2C", "f1": "\x1bOP", "f5": "\x1b[15~",
-    "ctrl+a": "\x01", "ctrl+c": "\x03", "ctrl+o": "\x0f", "ctrl+p": "\x10", "ctrl+z": "\x1a",
+    "ctrl+a": "\x01", "ctrl+c": "\x03", "ctrl+p": "\x10", "ctrl+z": "\x1a",
     "slash": "/", "question_mark": "?", "full_stop": ".", "asterisk": "*", "minus": "-",
     "equals_sign": "=", "plus": "+", "at": "@", "right_square_bracket": "]",
     "left_square_bracket": "[", "left_curly_bracket": "{", "right_curly_bracket": "}",
@@ -55,7 +55,7 @@ class Stop:
         return replace(self, keys=f"{self.keys} {keys}")
 
 
-COMMON = "slash escape y question_mark escape f1 escape ctrl+o escape ctrl+p escape"
+COMMON = "slash escape y question_mark escape f1 escape ctrl+p escape"
 PANELS = "z z"
 STEER = "full_stop full_stop w S escape"  # while a run is active
 SECOND = "1 home down"  # the second run of the table
@@ -79,12 +79,12 @@ RUNS = Stop(
 CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape")
 QUEUE = Stop(("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x escape")
 MESSAGES = Stop(
-    ("Workbench", "LatestScreen"), f"1 {'y ' * 40}", "exclamation_mark j k enter"
+    ("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter"
 )  # fmt: skip
 WATCH = Stop(
     ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
     f"{SECOND} enter 3",
-    "ctrl+o a down j up k right l left h enter escape m escape "
+    "down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "
     "tab down j up k right l left h enter 3 tab down k j up enter escape shift+tab tab "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
@@ -113,7 +113,7 @@ LAB = Stop(
     "right_square_bracket x t t t at escape enter escape question_mark escape f1 escape "
     "escape v c q",
 )
-HELP = Stop(("HelpScreen",), "1 question_mark", "slash escape down up escape")
+HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
 COMPARE = Stop(
     ("CompareScreen",),
     TWO,
@@ -140,7 +140,7 @@ BEGIN = Stop(
     "home enter down up slash s down slash up escape escape q",
 )  # fmt: skip
 STOPS = (
-    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f x x"), ROLLOUTS,
+    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("tab tab tab x x"), ROLLOUTS,
     DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
@@ -170,7 +170,7 @@ def unfired() -> list[str]:
     return sorted(
         binding for binding, (name, keys) in bindings().items()
         if not any((name, key) in fired for key in keys) and name != "Panel"  # of all screens
-        and binding.partition(":")[2] not in NOT_PRESSED and name != "CrashScreen"
+        and binding.partition(":")[2] not in NOT_PRESSED 
     )  # fmt: skip
 
 

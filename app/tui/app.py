@@ -89,8 +89,6 @@ class Workbench(RunApp):
         hidden("4", "mode('rollouts')", "Rollouts", "mode.rollouts",
                "Every answer, down to the token"),
         hidden("5", "mode('compare')", "Compare", "mode.compare", "Runs side by side"),
-        hidden("ctrl+o", "jump", "jump to a panel", "jump",
-               "Show a letter on every panel and field; press one to go there"),
         hidden("exclamation_mark", "messages", "messages", "messages", "List the latest messages"),
         hidden("ctrl+c", "ask_quit", "copy, or quit", "quit",
                "Copy the selection, or ask to quit if nothing is selected"),
@@ -282,13 +280,6 @@ class Workbench(RunApp):
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and before != screen.mode == mode:
             screen.came_from = before
-
-    def action_jump(self) -> None:
-        """Show a letter on every panel and field to jump to it."""
-        from grpo_tui.app.tui.dialogs.jump import JumpScreen
-
-        if isinstance(self.screen, WorkbenchScreen):
-            self.push_screen(JumpScreen(self.screen))
 
     def action_messages(self) -> None:
         """List the latest messages."""

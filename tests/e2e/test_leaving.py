@@ -54,7 +54,7 @@ from grpo_tui.app.tui import app as workbench
 def broken(self):
     raise IndexError("no such answer\\x07")
 
-workbench.Workbench.action_jump = broken
+workbench.Workbench.action_messages = broken
 sys.exit(workbench.open_workbench(Path(sys.argv[1])))
 """
 
@@ -63,7 +63,7 @@ sys.exit(workbench.open_workbench(Path(sys.argv[1])))
 def test_an_error_of_the_workbench_is_its_last_words_and_status(tmp_path: Path) -> None:
     with Terminal(["-c", BREAKS, str(tmp_path / "none.db")]) as terminal:
         terminal.until("1 Runs")
-        terminal.press("\x0f")
+        terminal.press("!")
         assert terminal.ended() == 1
     told = terminal.raw.rpartition(b"\x1b[?1049l")[2]
     assert b"IndexError: no such answer" in told
@@ -78,17 +78,17 @@ def test_an_error_of_the_workbench_leaves_its_run_and_says_how_to_see_it(
     world: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "grpo.db"
-    break_jump = """
+    break_messages = """
 def broken(self):
     raise IndexError("no such answer")
 
-workbench.Workbench.action_jump = broken
+workbench.Workbench.action_messages = broken
 workbench.Workbench.on_mount = launch
 """
-    program = LAUNCH.replace("workbench.Workbench.on_mount = launch", break_jump)
+    program = LAUNCH.replace("workbench.Workbench.on_mount = launch", break_messages)
     with Terminal(["-c", program, str(store), str(world), "5000", "calm-otter"]) as terminal:
         terminal.until_step(3)
-        terminal.press("\x0f")
+        terminal.press("!")
         terminal.until(lambda: b"saves and stops it" in terminal.raw)
         step = summary(store).step
         until(lambda: summary(store).step > step + 2, lambda: summary(store))

@@ -37,6 +37,6 @@ class CrashScreen(Page):
         yield Content.styled(safe(message, "\n") + "\n", "bold $error")
         yield Content(safe(remedy) + "\n")
         if self._traceback:
-            yield Content.styled(safe(self._traceback, "\n"), "$text-muted")
+            yield Content.styled(safe(self._traceback.rstrip(), "\n") + "\n", "$text-muted")
         yield Content.styled("last lines of the log", "$headline")
         yield Content("".join(lines))

@@ -30,8 +30,8 @@ class Page(Dialog[None]):
         bind("escape,q,enter,question_mark,f1,exclamation_mark", "dismiss", "close", "page.close",
              "Back to where you were"),
         bind("y", "copy", "copy", "page.copy", "Copy what is selected, or all of it"),
-        hidden("j", "move(1)", "down", "move.down", "One line down"),
-        hidden("k", "move(-1)", "up", "move.up", "One line up"),
+        hidden("j", "move(1, 0)", "down", "move.down", "One line down"),
+        hidden("k", "move(-1, 0)", "up", "move.up", "One line up"),
     ]  # fmt: skip
     heading: ClassVar[str]
     hint: ClassVar[str] = "↑↓ scroll   y copy   esc close"
@@ -56,6 +56,6 @@ class Page(Dialog[None]):
         """Focus the text, so that the arrow keys scroll at once."""
         self.query_one(VerticalScroll).focus()
 
-    def action_move(self, rows: int) -> None:
+    def action_move(self, rows: int, _columns: int) -> None:
         """Scroll."""
         self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)

@@ -82,16 +82,6 @@ async def test_escape_goes_out_step_by_step(tmp_path: Path) -> None:
         assert getattr(app_.screen, "mode", "") == "watch"
 
 
-async def test_jump_mode_moves_the_focus(tmp_path: Path) -> None:
-    app_ = workbench(SHORT.events(), tmp_path)
-    async with app_.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app_)
-        await pilot.press("ctrl+o")
-        await pilot.press("s")
-        assert app_.focused is not None
-        assert app_.focused.id == "answers"
-
-
 async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
     app_ = workbench(SHORT.events(), tmp_path)
     app_.preferences.remember(keymap={"watch.next": "F"})

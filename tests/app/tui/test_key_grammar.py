@@ -37,7 +37,6 @@ MEANINGS = {
     "3": ("Watch",),
     "4": ("Rollouts",),
     "5": ("Compare",),
-    "ctrl+o": ("jump",),
     "ctrl+p": ("palette",),
     "ctrl+c": ("copy",),
     "exclamation_mark": ("messages", "close"),

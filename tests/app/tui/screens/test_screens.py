@@ -17,7 +17,6 @@ from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.crash import CrashScreen
 from grpo_tui.app.tui.dialogs.help import HelpScreen
-from grpo_tui.app.tui.dialogs.jump import JumpScreen
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
@@ -157,10 +156,6 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         await walk.over("question_mark", words=("reward",))
         await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
-        await walk.press("ctrl+o")
-        assert isinstance(app.screen, JumpScreen)
-        frames.check(app)
-        await walk.press("s")
         assert isinstance(app.screen, WorkbenchScreen)
         app.push_screen(CrashScreen(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
         await walk.see("The model is gone", "last lines of the log")
