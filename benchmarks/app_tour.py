@@ -170,7 +170,7 @@ def unfired() -> list[str]:
     return sorted(
         binding for binding, (name, keys) in bindings().items()
         if not any((name, key) in fired for key in keys) and name != "Panel"  # of all screens
-        and binding.partition(":")[2] not in NOT_PRESSED 
+        and binding.partition(":")[2] not in NOT_PRESSED
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ SHOTS = {
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *("space", "down") * len(RUNS), "d", "WAIT:Changed settings")
+MARKED = ("home", *("space", "down") * len(RUNS), "d", "WAIT:changed settings")
 TURNED = ("right_square_bracket",) * 7
 SWEEP = (
     "slash",
