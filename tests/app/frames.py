@@ -22,10 +22,10 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.looks.colours import DARK, READABLE, contrast
-from grpo_tui.app.tui.looks.themes import number_of
+from grpo_tui.app.tui.looks.colours import DARK, READABLE, contrast, rgb
 from grpo_tui.app.tui.widgets.panel import Panel
 
+NUMBERS = {rgb(number): number for number in range(255, 15, -1)}
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.
 LOOKS = list(zip(SIZES, (DARK, "light", DARK), strict=True))
@@ -218,4 +218,6 @@ def _number(look: Style, back: bool) -> int | None:
     colour = look.bgcolor if back else look.color
     if colour is None or colour.is_default:
         return None
-    return number_of(*colour.get_truecolor())
+    # Textual's arithmetic may be off by one
+    near = itertools.product(*((part, part - 1, part + 1) for part in colour.get_truecolor()))
+    return next((NUMBERS[part] for part in near if part in NUMBERS), None)

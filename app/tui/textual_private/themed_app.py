@@ -1,44 +1,15 @@
-"""An app with our themes that parses each style sheet only once per theme.
+"""An app with our themes, which shows a mounted screen at once and says briefly why it failed."""
 
-Textual parses every rule of every widget again when a screen is first shown, and, with more than 64
-sources, when a widget of a new class is mounted.
-"""
-
-from collections.abc import Mapping, Sequence
 from traceback import format_exception
-from typing import Any
 
 from rich.text import Text
 from textual.app import App
-from textual.cache import LRUCache
-from textual.css.stylesheet import Stylesheet
-from textual.filter import ANSIToTruecolor, LineFilter
-from textual.screen import Screen
-from textual.theme import Theme
 
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.looks.harmless import Harmless
-from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
+from grpo_tui.app.tui.looks.themes import THEMES
 
 MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which only needs its first layout
-SOURCES = 512  # more than the number of widget classes
-
-
-class CachedStylesheet(Stylesheet):
-    """Caches the parsed rules of each source until the colours change."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        super().__init__(variables=dict(variables))
-        self._parse_cache = LRUCache(SOURCES)
-
-    def set_variables(self, variables: dict[str, str]) -> None:
-        """Use other colours; overrides Textual."""
-        if variables != self._variables:
-            super().set_variables(variables)
-
-    def reparse(self) -> None:
-        """Rebuild the rules from the cache; overrides Textual."""
-        self.parse()
 
 
 class ThemedApp(App[int]):
@@ -48,15 +19,10 @@ class ThemedApp(App[int]):
         super().__init__()
         for known in THEMES:
             self.register_theme(known)
-        self._applied_theme, self._hold = theme, 0.0
-        self.set_reactive(ThemedApp.theme, theme)
-        dark = self.current_theme.dark
-        self.set_class(dark, "-dark-mode", update=False)
-        self.set_class(not dark, "-light-mode", update=False)
-        self._refresh_truecolor_filter(self.ansi_theme)
-        self.stylesheet = CachedStylesheet(self.get_css_variables())
+        self._hold = 0.0
+        self.theme = theme
+        self.stylesheet.set_variables(self.get_css_variables())
         self._filters.append(Harmless())
-        self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
     def _fatal_error(self) -> None:
         """Leave with the error; Textual would draw all local values first, for half a minute."""
@@ -76,31 +42,6 @@ class ThemedApp(App[int]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Give our variables values before a theme is set; overrides Textual."""
         return THEMES[0].variables
-
-    @property
-    def current_theme(self) -> Theme:
-        """The current theme, without copying the list of all themes; overrides Textual."""
-        return self._registered_themes.get(self.theme) or super().current_theme
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Leave out the ANSI colour filter, since our colours are exact; overrides Textual."""
-        return [
-            item for item in super().get_line_filters() if not isinstance(item, ANSIToTruecolor)
-        ]
-
-    def _watch_theme(self, theme_name: str) -> None:
-        """Restyle all widgets if the theme has changed; overrides Textual."""
-        if theme_name != self._applied_theme:
-            self._applied_theme = theme_name
-            super()._watch_theme(theme_name)
-
-    def _load_screen_css(self, screen: Screen[Any]) -> None:
-        """Parse only the rules of this screen; overrides Textual."""
-        for path in screen.css_path:
-            if not self.stylesheet.has_source(str(path)):
-                self.stylesheet.read(path)
-        self.stylesheet.apply(screen)
-        screen._css_update_count = self._css_update_count
 
     def delay_update(self, delay: float = 0.05) -> None:
         """Delay drawing, but only briefly if the next frame is complete; overrides Textual."""

@@ -4,15 +4,11 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from rich.color import Color
-from rich.segment import Segment
-from textual.color import Color as TextualColor
 
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.numbers import change, seconds, share, signed
-from grpo_tui.app.tui.looks.colours import PALETTES, contrast, readable, rgb, style
-from grpo_tui.app.tui.looks.themes import ExactXterm
+from grpo_tui.app.tui.looks.colours import PALETTES, contrast, readable, rgb
 from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
@@ -33,17 +29,6 @@ def seen(number: int, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, ...
         max(0.0, min(1.0, sum(m * c for m, c in zip(row, linear, strict=True)))) ** (1 / 2.2)
         for row in matrix
     )
-
-
-@pytest.mark.parametrize("name", list(PALETTES))
-def test_exact_colours_survive_256_colours(name: str) -> None:
-    palette = PALETTES[name]
-    numbers = {palette.paper, palette.text, palette.label, palette.border, palette.headline,
-               palette.raw, palette.guide, *palette.advantage, *palette.cycle}  # fmt: skip
-    for number in numbers:
-        (segment,) = ExactXterm().apply([Segment("x", style(number))], TextualColor(0, 0, 0))
-        assert segment.style is not None
-        assert segment.style.color == Color.from_ansi(number)
 
 
 @pytest.mark.parametrize("name", list(PALETTES))
