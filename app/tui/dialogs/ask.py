@@ -8,8 +8,8 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 
 

@@ -15,9 +15,9 @@ from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe, wrap
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, paragraph
 

@@ -10,8 +10,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import safe, wrap
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
-from grpo_tui.app.tui.textual_private.screens import Dialog
 
 T = TypeVar("T")
 WIDTH, NAMES = 84, 26  # longer names do not widen the column of names

@@ -8,8 +8,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind, hidden
-from grpo_tui.app.tui.textual_private.screens import Dialog
 
 WIDTH = 100
 

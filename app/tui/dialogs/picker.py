@@ -15,8 +15,8 @@ from textual.widgets.option_list import Option
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind, hidden
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line, paragraph
 from grpo_tui.experiments.errors import StoreError

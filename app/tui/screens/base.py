@@ -26,10 +26,10 @@ from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import ExplainRequested, ScreenRequest
-from grpo_tui.app.tui.textual_private.screens import DrawnOnce
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
@@ -51,7 +51,7 @@ class Entry:
     value: str = ""
 
 
-class WorkbenchScreen(DrawnOnce, Screen[None]):
+class WorkbenchScreen(AppScreen, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode = ""

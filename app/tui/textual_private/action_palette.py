@@ -5,7 +5,7 @@ from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
 from textual.widgets import Input
 
-from grpo_tui.app.tui.textual_private.screens import DismissedOnce
+from grpo_tui.app.tui.dialogs.dialog import DismissedOnce
 from grpo_tui.app.tui.widgets.field import Field
 
 

@@ -9,7 +9,7 @@ from textual.geometry import Size
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.textual_private.screens import DrawnOnce
+from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from tests.app.stored import record
 
 TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"
@@ -42,7 +42,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
         await pilot.press("3")
         await pilot.pause()
         assert app.screen._compositor.size == Size(90, 30)
-        assert isinstance(app.screen, DrawnOnce)
+        assert isinstance(app.screen, AppScreen)
         assert app.screen.has_class("-narrow")
 
 

@@ -16,11 +16,11 @@ from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import pad, safe
 from grpo_tui.app.text.words import first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import Item
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.writes import shared_tags
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel

@@ -16,11 +16,11 @@ from textual.widgets import OptionList
 from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.crash import CrashScreen
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.processes import environment

@@ -17,6 +17,7 @@ from grpo_tui.app.inspector.lab import VARIED, with_next, with_setting, with_typ
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
@@ -33,7 +34,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
 )
 from grpo_tui.app.tui.screens.rollouts.state import StepGroups
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 

@@ -1,16 +1,10 @@
-"""Screens that are styled, laid out and drawn only once when they are shown.
-
-Textual does all three again on resume, on the first resize and after mounting; each time takes a
-whole frame.
-"""
+"""What all screens and dialogs of the workbench can do."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual import events
 from textual.await_complete import AwaitComplete
-from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
 
 T = TypeVar("T")
@@ -23,7 +17,7 @@ else:
     Beside = object
 
 
-class DrawnOnce(Beside):
+class AppScreen(Beside):
     """A base class for screens; list it before `Screen`."""
 
     view: Any  # the state of a screen that has one, as a frozen value
@@ -61,30 +55,6 @@ class DrawnOnce(Beside):
     def switched(self) -> None:
         """Show what was turned on or off, beyond passing it to the panels."""
 
-    def _on_screen_resume(self, event: events.ScreenResume) -> None:
-        """Lay out and draw a new screen; overrides Textual."""
-        if self._size == self.app.size or not self.is_attached:
-            return
-        event.prevent_default()
-        self.stack_updates += 1
-        self.app._refresh_notifications()
-        self._update_auto_focus()
-        self._refresh_layout(self.app.size)
-
-    def _screen_resized(self, size: Size) -> None:
-        """Lay out if the size has changed; overrides Textual."""
-        if self._compositor.size != size:
-            super()._screen_resized(size)
-
-    def refresh(
-        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
-    ) -> Self:
-        """Draw only what a new layout has moved; overrides Textual."""
-        drawn = self._compositor.size == self.app.size
-        return super().refresh(
-            *regions, repaint=repaint and not (layout and drawn), layout=layout, recompose=recompose
-        )
-
 
 class DismissedOnce(Beside):
     """A base class for screens over others; list it before `Screen`."""
@@ -97,5 +67,5 @@ class DismissedOnce(Beside):
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
-class Dialog(DismissedOnce, DrawnOnce, ModalScreen[T]):
+class Dialog(DismissedOnce, AppScreen, ModalScreen[T]):
     """A screen shown over the one that opened it."""
