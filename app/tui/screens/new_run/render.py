@@ -13,7 +13,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
+from grpo_tui.app.text.recipe_text import answers, formula, values_of
 from grpo_tui.app.text.run_text import about
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
@@ -28,7 +28,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     FormField,
     View,
     can_sweep,
-    choice_of,
     choices_of,
     cost,
 )
@@ -95,16 +94,13 @@ def _status(view: View) -> tuple[str, str, str]:
 def form_blocks(view: View, width: int) -> list[list[Line]]:
     """The lines of each row of the form; the first one of a section is below its heading."""
     blocks: list[list[Line]] = []
-    section, choice = "main", ""
+    section = "main"
     for row in view.rows:
         block: list[Line] = []
         if row.section != section:
             section = row.section
             rule = "─" * max(0, width - cell_len(section) - 3)
             block.append([(f" {section} ", "bold label"), (rule, "guide")])
-        if section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
-            choice = name
-            block.append([(f"   {name}: {ASKS[name]}", "italic label")])
         blocks.append([*block, *setting_lines(view, row, width)])
     return blocks
 

@@ -22,12 +22,11 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.recipes import SETTINGS, Recipe, available
+from grpo_engine.config.recipes import Recipe, available
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
-from grpo_tui.app.text.recipe_text import ASKS
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import RunSummary
 
@@ -412,20 +411,10 @@ def sections(listed: bool) -> Mapping[str, Sequence[str]]:
     for path in INFO:
         section, _, leaf = path.partition(".")
         by_section[section if leaf else "run"].append(path)
-    order = [*ASKS, ""]
-    by_section["algorithm"].sort(key=lambda path: order.index(choice_of(path)))
     if listed:
         return by_section
     others = [path for paths in by_section.values() for path in paths if path not in MAIN]
     return {"main": MAIN, CHANGED: others}
-
-
-def choice_of(path: str) -> str:
-    """The choice that a setting belongs to; empty if none."""
-    section, _, name = path.partition(".")
-    if section != "algorithm" or name not in SETTINGS:
-        return ""
-    return name if name in ASKS else SETTINGS[name].belongs
 
 
 def matches(info: Setting, search: str) -> bool:
