@@ -138,7 +138,7 @@ STATES = {
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
     "sweep": Shot("new_run", "one", SWEEP, ("4 runs, ", "ready")),
     "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
-    "all-settings": Shot("new_run", "one", ("ctrl+p", *"all settings", "enter"), ("algorithm",)),
+    "all-settings": Shot("new_run", "one", ("slash",), ("algorithm",)),
     "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "done")),
     "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
                     ("1 to fix",)),

@@ -265,7 +265,6 @@ class NewRunScreen(WorkbenchScreen):
                "Download the model and the data of the task"),
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
 
-        unbound("all_settings", "all settings", "new.all", "List all settings by section"),
         *(unbound(f"page('{name}')", page.title, f"new.{name}", page.help)
           for name, page in PAGE.items()),
 
@@ -354,10 +353,10 @@ class NewRunScreen(WorkbenchScreen):
                 self.go_to(message.setting)
 
     def go_to(self, path: str) -> None:
-        """Move to a setting, with all settings listed if it is not one of the main ones."""
+        """Move to a setting, by a search if it is not one of the main ones."""
         self.end_typing()
         self.end_search()
-        self.update(all_settings=path not in MAIN, cursor=path)
+        self.update(search=None if path in MAIN else path, cursor=path)
         self._to_settings()
 
     @work(exclusive=True, group="clone")
@@ -421,15 +420,17 @@ class NewRunScreen(WorkbenchScreen):
             self.end_typing()
         elif isinstance(panel, PagePanel) and panel.field.has_focus:
             panel.focus()
-        elif self.query_one(FindBar).display:
-            self.end_search()
-            self._to_settings()
         elif self.maximized is None and not self.query_one(SettingsPanel).has_focus:
             self._to_settings()
-        elif self.maximized is None and self.view.all_settings:
-            self.action_all_settings()
+        elif self.maximized is None and self.view.listed:
+            self.end_search()
         else:
             super().action_escape()
+
+    def action_find(self) -> None:
+        """List all settings, and search in them."""
+        super().action_find()
+        self.find(self.query_one(FindBar).query_one(Input).value)
 
     def find(self, text: str) -> None:
         """Show only the settings that match."""
@@ -440,7 +441,7 @@ class NewRunScreen(WorkbenchScreen):
         bar = self.query_one(FindBar)
         bar.query_one(Input).value = ""
         bar.display = False
-        self.update(search="", all_settings=False)
+        self.update(search=None)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -545,11 +546,6 @@ class NewRunScreen(WorkbenchScreen):
             self.notify("This is unchanged.")
         else:
             self.change(self.view.form.reset(row.path))
-
-    def action_all_settings(self) -> None:
-        """List all settings, or the main ones again."""
-        self.end_typing()
-        self.update(all_settings=not self.view.all_settings)
 
     # -- lists ------------------------------------------------------------------------------
 

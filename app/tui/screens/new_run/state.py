@@ -309,8 +309,7 @@ class View:
 
     form: RunForm
     cursor: str = PRESET
-    search: str = ""
-    all_settings: bool = False
+    search: str | None = None  # "" lists all settings
     editing: bool = False
     page: str = "cost"
     runs: tuple[RunSummary, ...] = ()
@@ -326,7 +325,7 @@ class View:
     @property
     def listed(self) -> bool:
         """Whether settings are listed by section, and not the main ones."""
-        return bool(self.search or self.all_settings)
+        return self.search is not None
 
     @cached_property
     def rows(self) -> list[FormField]:
@@ -335,7 +334,7 @@ class View:
             replace(row, section=section)
             for section, paths in sections(self.listed).items()
             for row in map(self.form.fields.__getitem__, paths)
-            if matches(row.info, self.search)
+            if matches(row.info, self.search or "")
             and (section != CHANGED or row.changed or row.path in self.errors)
         ]
 

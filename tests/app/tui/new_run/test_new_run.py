@@ -95,7 +95,7 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        screen.action_all_settings()
+        await pilot.press("slash", "enter")
         assert len(screen.view.rows) == len(screen.view.form.fields)
         assert {row.section for row in screen.view.rows} > {"run", "model", "task", "rewards"}
         for _ in range(3):
