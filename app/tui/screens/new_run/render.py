@@ -488,34 +488,19 @@ def sweep_command(view: View, file: str) -> str:
 
 
 class Page(NamedTuple):
-    """A page beside the form: title, help in the palette, lines, what ? explains and ⏎ does."""
+    """A page beside the form: title, lines, what ? explains and what ⏎ does."""
 
     title: str
-    help: str
     lines: Callable[[View, int], list[Line]]
     topic: str = "screen:new_run"
     enter: str = ""
 
 
 PAGE: Final[Mapping[str, Page]] = {
-    "cost": Page("cost", "What a step and the run will cost", cost_lines),
-    "recipe": Page(
-        "recipe",
-        "The six choices of the recipe",
-        recipe_lines,
-        f"setting:{RECIPE}",
-        "choose recipe…",
-    ),
-    "prompts": Page(
-        "prompts", "Three prompts as the model will see them", prompt_lines, "setting:task.name"
-    ),
-    "try": Page(
-        "try rewards",
-        "Try the reward functions on an answer that you type",
-        score_lines,
-        "setting:rewards.functions",
-        "edit the answer",
-    ),
+    "cost": Page("cost", cost_lines),
+    "recipe": Page("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
+    "prompts": Page("prompts", prompt_lines, "setting:task.name"),
+    "try": Page("try rewards", score_lines, "setting:rewards.functions", "edit the answer"),
 }
 
 

@@ -265,9 +265,6 @@ class NewRunScreen(WorkbenchScreen):
                "Download the model and the data of the task"),
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
 
-        *(unbound(f"page('{name}')", page.title, f"new.{name}", page.help)
-          for name, page in PAGE.items()),
-
     ]  # fmt: skip
 
     REHEARSE_S: ClassVar[float] = 0.5
