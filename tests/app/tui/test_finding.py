@@ -15,7 +15,6 @@ from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.watch import WatchScreen
-from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
@@ -122,7 +121,7 @@ async def test_enter_right_after_the_text_waits_for_the_first_hit(
         await until(app, lambda: "Metric: loss" in frames.text(app))
 
 
-async def test_a_word_of_an_answer_leads_to_its_prompt_and_one_of_the_log_to_its_line(
+async def test_a_word_of_an_answer_leads_to_its_prompt(
     store: Path,
 ) -> None:
     app = workbench(store)
@@ -138,11 +137,6 @@ async def test_a_word_of_an_answer_leads_to_its_prompt_and_one_of_the_log_to_its
         await pilot.press("enter")
         await pilot.pause()
         assert screen.prompt == place
-        await pilot.press("slash", *"log: completed", "enter")
-        await pilot.pause()
-        log = screen.query_one(AlertsLog)
-        assert log.has_focus
-        assert "completed" in log.copy_text()
 
 
 async def test_a_run_is_opened(store: Path) -> None:

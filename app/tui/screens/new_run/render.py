@@ -11,7 +11,7 @@ from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import names, preset
-from grpo_tui.app.text.numbers import seconds, short, signed, tokens
+from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import answers, formula, values_of
 from grpo_tui.app.text.run_text import about
@@ -236,18 +236,6 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
 # -- the page of costs ----------------------------------------------------------------------
 
 
-def byte_unit(count: float) -> tuple[float, str]:
-    """The unit for this many bytes, and its size in bytes."""
-    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
-
-
-def size(count: float) -> str:
-    """A number of bytes for people."""
-    per, unit = byte_unit(count)
-    return f"{short(count / per)} {unit}"
-
-
 def cost_lines(view: View, width: int) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk; and a sweep in all."""
     config, form = view.form.config, view.form
@@ -265,7 +253,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
         ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
     ]
     others = [
-        ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
+        ("time", time), ("disk", f"{with_unit(price.gigabytes, 'GB')} of token numbers"),
         *side_costs(view, config, count / rows),
     ]  # fmt: skip
     if form.count > 1:
@@ -279,7 +267,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
 def sweep_cost(view: View) -> str:
     """The time and disk space of all runs together."""
     time, gigabytes = view.total_cost
-    disk = f"{size(gigabytes * GIGA)} of disk"
+    disk = f"{with_unit(gigabytes, 'GB')} of disk"
     unknown = "unknown time, no run of this model on this machine yet"
     return f"{f'about {seconds(time)}' if time is not None else unknown}, {disk}"
 
@@ -325,17 +313,20 @@ def memory_lines(view: View, width: int) -> list[Line]:
         return labelled([("memory", reason)], LABEL, width)
     if refused := memory.get("refused"):
         return paragraph(f"✗ {refused}", width, 4, "bad", label)
+
+    def in_gigabytes(name: str) -> str:
+        return with_unit(memory[name] / GIGA, "GB")
+
     used = memory["peak"] / max(1, memory["limit"])
     line = [
         label, *meter(used, 10, "warn" if used > 0.8 else "accent"),
-        (f" {size(memory['peak'])} of {size(memory['limit'])}", "text"),
+        (f" {in_gigabytes('peak')} of {in_gigabytes('limit')}", "text"),
     ]  # fmt: skip
-    per, unit = byte_unit(memory["peak"])
     if memory.get("teacher"):
-        line.append((f", teacher {size(memory['teacher'])}", "label"))
+        line.append((f", teacher {in_gigabytes('teacher')}", "label"))
     names = ("weights", "optimizer", "sampling", "update")
-    weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
-    text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
+    weights, optimizer, sampling, update = (f"{name} {in_gigabytes(name)}" for name in names)
+    text = f"{weights}, {optimizer}, {sampling} or {update}, in {memory['dtype']}"
     layers = "recomputed" if memory["grad_checkpoint"] else "kept"
     at_a_time = f"{memory['max_rows']:,} answers sampled at a time, {memory['micro_rows']:,}"
     rows = f"{at_a_time} per backward pass, layers {layers}"
@@ -353,7 +344,7 @@ def cost_summary(view: View) -> str:
     parts = [f"{price.rollouts_per_step:,} answers a step",
              f"{tokens(price.tokens_per_step * config.steps)} tokens in all"]  # fmt: skip
     if view.memory.get("peak"):
-        parts.append(f"{size(view.memory['peak'])} of memory")
+        parts.append(f"{with_unit(view.memory['peak'] / GIGA, 'GB')} of memory")
     if price.seconds is not None:
         parts.append(f"about {seconds(price.seconds)}")
     return ", ".join(parts)

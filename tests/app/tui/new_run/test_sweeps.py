@@ -97,9 +97,9 @@ def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyP
     assert time == 180.0
     assert gigabytes == pytest.approx(0.18)
     text = render.launch_text(view, "")
-    assert "steps 10, 50 × 3 seeds: 6 runs, about 3 min, 180 MB of disk in all." in text
+    assert "steps 10, 50 × 3 seeds: 6 runs, about 3 min, .18 GB of disk in all." in text
     header = "".join(part for part, _ in render.header_line(view, 120))
-    assert header.startswith(" about 3 min, 180 MB of disk")
+    assert header.startswith(" about 3 min, .18 GB of disk")
     assert [way for way, *_ in render.launch_options(view, "")] == ["worker", "queue", ""]
 
 

@@ -132,7 +132,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     assert "at most 8,192 a step" in shown
     assert "2 GB of 8 GB" in shown
     # sampling and update take turns: 2 = 1 + .5 + the larger of .25 and .5
-    assert "weights 1, optimizer .5, sampling .25 or update .5 GB, in bfloat16" in shown
+    assert "weights 1 GB, optimizer .5 GB, sampling .25 GB or update .5 GB" in shown
     # 128 problems, greedy and one sample
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers
