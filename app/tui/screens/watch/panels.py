@@ -322,11 +322,6 @@ class AlertsLog(WatchPanel, ListPanel):
     def count(self) -> int:
         return len(self.entries)
 
-    def go_to(self, line: AlertView | LogLine) -> None:
-        """Select a line of the log."""
-        self.focus()
-        self.cursor = self.entries.index(line)
-
     def topic(self) -> str:
         """Return the topic of the selected alert."""
         entry = self._entry()

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.replay import ReplayFeed
-from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
@@ -35,7 +35,7 @@ from grpo_tui.app.tui.screens.watch.panels import (
     PhaseBar,
     WatchPanel,
 )
-from grpo_tui.app.tui.screens.watch.state import WatchState, log_entries
+from grpo_tui.app.tui.screens.watch.state import WatchState
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.experiments.errors import StoreError
 
@@ -137,15 +137,11 @@ class WatchScreen(ControlScreen):
         self.query_one(PhaseBar).now = self.query_one(Answers).now = now
 
     def places(self) -> Iterator[Entry]:
-        """The prompts on screen, by their answers as well, and the lines of the log."""
+        """The prompts on screen, by their answers as well."""
         for index, group in enumerate(self.query_one(Answers).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
             yield Entry(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
                         go=partial(setattr, self, "prompt", index))  # fmt: skip
-        log = self.query_one(AlertsLog)
-        for line in reversed(log_entries(self.snapshot)):
-            text = line.text if isinstance(line, LogLine) else line.explanation
-            yield Entry(f"Log: {safe(text, ' ')}", "", partial(log.go_to, line))
 
     def watch_prompt(self) -> None:
         """Show the selected prompt in all panels."""

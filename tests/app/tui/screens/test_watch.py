@@ -219,7 +219,6 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         below = panel.entries[place + 1]
         assert isinstance(below, LogLine)
         assert below.step <= 4
-        assert any("by form." in found.name for found in app.screen.places())  # type: ignore[attr-defined]
         panel.cursor = place
         await settle(pilot, app)
         words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
