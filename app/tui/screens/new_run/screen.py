@@ -656,11 +656,6 @@ class NewRunScreen(WorkbenchScreen):
             self._show_errors()
             self.try_settings()  # a file may have been mended
             return
-        try:
-            len(self.view.form.points)
-        except ConfigError as error:  # two values of a sweep that do not go together
-            self.warn(error, "not launched")
-            return
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
         self.app.push_screen(launch_dialog(self.view, training), self._launch)

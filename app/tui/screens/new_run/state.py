@@ -169,26 +169,25 @@ class RunForm:
 
     @cached_property
     def errors(self) -> Mapping[str, str]:
-        """Problems, by the setting to change; every value of a sweep is checked by itself."""
+        """Problems, by the setting to change; every point of a sweep is checked."""
+        from grpo_tui.experiments.queue import points
+
+        seeds = self.edits.get(SEEDS, "1")
+        if not INFO[SEEDS].accepts(seeds):
+            return {SEEDS: INFO[SEEDS].refusal(seeds)}
+        if self.count > MAX_SWEEP:
+            path = [path for path in self.edits if path in self.axes or path == SEEDS][-1]
+            return {path: f"makes {self.count:,} runs; a sweep has at most {MAX_SWEEP}"}
         errors = {
             path: "has an empty value; remove the comma that is too many"
             for path, values in self.axes.items() if "" in values
-        } or self._errors(self._single)  # fmt: skip
-        for path, values in self.axes.items():
-            for value in filter(None, values[1:]):
-                for setting, text in self._errors({**self._single, path: value}).items():
-                    errors.setdefault(setting, f"{value}: {text}" if setting == path else text)
-        seeds = self.edits.get(SEEDS, "1")
-        if not INFO[SEEDS].accepts(seeds):
-            errors[SEEDS] = INFO[SEEDS].refusal(seeds)
-        elif self.count > MAX_SWEEP:
-            path = [path for path in self.edits if path in self.axes or path == SEEDS][-1]
-            errors[path] = f"makes {self.count:,} runs; a sweep has at most {MAX_SWEEP}"
+        }  # fmt: skip
+        for point in () if errors else points(self.axes):
+            for problem in reversed(problems(self._tree({**self.edits, **point}))):
+                path = self._setting_of(problem.settings)
+                text = f"{point[path]}: {problem.text}" if path in point else problem.text
+                errors.setdefault(path, text)
         return errors
-
-    def _errors(self, edits: Mapping[str, str]) -> dict[str, str]:
-        refused = reversed(problems(self._tree(edits)))
-        return {self._setting_of(problem.settings): problem.text for problem in refused}
 
     def _setting_of(self, paths: Sequence[str]) -> str:
         """The last edited of the settings that could be changed, otherwise the first."""
