@@ -51,7 +51,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     choices_of,
     clone_view,
     load_runs,
-    next_number,
     preset_view,
 )
 from grpo_tui.app.tui.store.reader import reporting
@@ -444,7 +443,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @on(Panel.Moved, "#settings")
     def move(self, message: Panel.Moved) -> None:
-        """Move the cursor, or take the next value or number."""
+        """Move the cursor, or take the next value."""
         self.end_typing()
         if message.columns:
             self._step(message.columns)
@@ -513,17 +512,12 @@ class NewRunScreen(WorkbenchScreen):
             self.end_typing()
 
     def _step(self, by: int) -> None:
-        """Take the next of a setting's values, or the next number."""
+        """Take the next of a setting's values."""
         row = self.view.row
-        if row is None:
-            return
-        if choices := choices_of(row):
+        choices = choices_of(row) if row is not None else ()
+        if row is not None and choices:
             index = choices.index(row.text) if row.text in choices else 0
             self._set(row.path, choices[(index + by) % len(choices)])
-        elif text := next_number(row.info, value_text(self.view, row)[0], by):
-            self._set(row.path, text)
-        elif row.info.number:
-            self.notify(f"{row.path} has no {'larger' if by > 0 else 'smaller'} number.")
 
     def _set(self, path: str, text: str) -> None:
         """Set a value; what a recipe refuses is reset, and named."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
-FIRST_NUMBER = 0.01  # after 0
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Final[Mapping[str, Setting]] = {
     PRESET: Setting(path=PRESET, annotation=str, default="starter",
@@ -243,15 +242,6 @@ def choices_of(field: FormField) -> tuple[str, ...]:
         return ()
     values = info.choices or (("true", "false") if bool in info.types else ())
     return ("", *values) if values and NoneType in info.types else values
-
-
-def next_number(info: Setting, text: str, by: int) -> str | None:
-    """The whole number after this one, or twice or half of another; None if it is not allowed."""
-    if info.number is None or not INFO[info.path].accepts(text):
-        return None
-    value = float(text)
-    result = value + by if info.number is int else value * 2.0**by or max(0, by) * FIRST_NUMBER
-    return as_text(info.number(result)) if info.accepts(result) and result != value else None
 
 
 # -- costs ----------------------------------------------------------------------------------

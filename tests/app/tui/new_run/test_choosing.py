@@ -1,10 +1,8 @@
-"""Lists with a line for each value, numbers by + and -, completion, and the diff."""
+"""Lists with a line for each value, and completion."""
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from textual.widgets import OptionList
 
 from grpo_engine.config.recipes import RECIPES
@@ -12,7 +10,7 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
 from grpo_tui.app.tui.screens.new_run.render import meaning_of
 from grpo_tui.app.tui.screens.new_run.screen import SettingsPanel
-from grpo_tui.app.tui.screens.new_run.state import INFO, choices_of, next_number, preset_view
+from grpo_tui.app.tui.screens.new_run.state import choices_of, preset_view
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import go_to, opened, write
@@ -37,34 +35,6 @@ def test_every_value_of_every_list_has_a_line_of_its_own(name: str) -> None:
         assert all(line and "{" not in line for line in lines), (path, lines)
         own = [line for text, line in zip(texts, lines, strict=True) if text]
         assert len(set(own)) == len(own), (path, own)
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "up", "down"),
-    [
-        ("steps", "200", "201", "199"),
-        ("rollout.group_size", "1", "2", None),
-        ("optimizer.learning_rate", "1e-05", "2e-05", "5e-06"),
-        ("algorithm.beta", "0.04", "0.08", "0.02"),
-        ("algorithm.beta", "0", "0.01", None),
-        ("rollout.top_p", "1", None, "0.5"),  # at most 1
-        ("model.path", "starter", None, None),
-    ],
-)  # fmt: skip
-def test_a_number_goes_to_its_neighbour_within_its_range(
-    path: str, text: str, up: str | None, down: str | None
-) -> None:
-    assert next_number(INFO[path], text, 1) == up
-    assert next_number(INFO[path], text, -1) == down
-
-
-@given(path=st.sampled_from(sorted(INFO)), value=st.floats(1e-9, 1e6), by=st.sampled_from([1, -1]))
-def test_the_neighbour_is_a_different_number_on_the_right_side(
-    path: str, value: float, by: int
-) -> None:
-    made = next_number(INFO[path], f"{value:.6g}", by)
-    if made is not None:
-        assert (float(made) - float(f"{value:.6g}")) * by > 0
 
 
 def test_paths_functions_and_names_are_completed(tmp_path: Path) -> None:
