@@ -517,18 +517,7 @@ class NewRunScreen(WorkbenchScreen):
         choices = choices_of(row) if row is not None else ()
         if row is not None and choices:
             index = choices.index(row.text) if row.text in choices else 0
-            self._set(row.path, choices[(index + by) % len(choices)])
-
-    def _set(self, path: str, text: str) -> None:
-        """Set a value; what a recipe refuses is reset, and named."""
-        form = self.view.form.type(path, text)
-        reset = [p for p in form.edits if p.startswith("algorithm.") and p != RECIPE]
-        refused = any(name.startswith("algorithm.") for name in form.errors)
-        if path == RECIPE and reset and refused and "," not in text:
-            form = form.reset(*reset)
-            names = ", ".join(name.partition(".")[2] for name in reset)
-            self.notify(f"{text} refuses what was set; reset: {names}. u undoes it.")
-        self.change(form)
+            self.change(self.view.form.type(row.path, choices[(index + by) % len(choices)]))
 
     def action_reset(self) -> None:
         """Reset the setting."""
@@ -545,7 +534,7 @@ class NewRunScreen(WorkbenchScreen):
             if picked is not None and FORMS in picked.marks:
                 self._type(field)
             elif picked is not None:
-                self._set(field.path, ",".join(picked.marks))
+                self.change(self.view.form.type(field.path, ",".join(picked.marks)))
 
         self.app.push_screen(value_picker(self.view, field), choose)
 

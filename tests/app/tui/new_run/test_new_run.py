@@ -155,9 +155,7 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         frames.check(app)
         await pilot.press("enter")
         await pilot.pause()
-        assert "reset: passes" in app.said[-1].text
-        assert not screen.view.errors
-        assert screen.view.form.changed == ("algorithm.recipe",)
+        assert list(screen.view.errors) == ["algorithm.recipe"]
         await pilot.press("u", "ctrl+z")
         assert not screen.view.form.changed
 
