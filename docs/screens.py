@@ -146,7 +146,7 @@ STATES = {
     "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
     "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
     "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("esc returns",)),
-    "chart": Shot("watch", "one", ("z",), ("last ",)),
+    "chart": Shot("watch", "one", ("z",), ("reward",)),
     "answers-alone": Shot("watch", "one", ("tab", "z"), ("answers to prompt",)),
     "groups-alone": Shot("watch", "one", ("tab", "tab", "z"), ("groups", "signal")),
     "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("run completed",)),

@@ -123,11 +123,10 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         """The lines of a chart, drawn again only where their content changes."""
         snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
-        key = (chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen,
-               self.alone)  # fmt: skip
+        key = chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen
         return self.unchanged(
             chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, chosen, self.alone),
+            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:

@@ -1,6 +1,5 @@
 """The lines of Watch's panels: charts, answers, groups, alerts and log, phases."""
 
-import math
 from collections.abc import Sequence
 
 from grpo_engine.events import CUT, Group
@@ -52,9 +51,9 @@ def curve_colour(chart: Chart, index: int) -> str:
 
 
 def chart_lines(
-    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool, alone: bool = False
+    chart: Chart, snapshot: Snapshot, width: int, height: int, chosen: bool
 ) -> list[Line]:
-    """A chart with its title line; one that is alone also has its extremes."""
+    """A chart with its title line."""
     curves = {i: snapshot.series[key] for i, key in enumerate(chart.keys) if key in snapshot.series}
     wide, tall = width - LABELS, height - 1
     listed = chart.names[:1] == ("",) and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
@@ -74,21 +73,9 @@ def chart_lines(
         plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
         if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
             hints = []  # it is in the plot
-    hints = [*extremes(curves[0], spec(chart.keys[0]).unit), *hints] if alone else hints
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
     title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
     return [title, *below, *plotted]
-
-
-def extremes(series: Series, unit: str) -> list[str]:
-    """The lowest, highest and last value of a curve, with their steps."""
-    pairs = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
-             if math.isfinite(value)]  # fmt: skip
-    if not pairs:
-        return []
-    highest = max(pairs, key=lambda pair: pair[0])  # the first of those that are equal
-    ends = (("min", min(pairs)), ("max", highest), ("last", pairs[-1]))
-    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
 def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> list[Readout]:
