@@ -1,6 +1,5 @@
-"""Completes what is typed into a setting: item names, paths, and the functions of a file."""
+"""Completes what is typed into a setting: names and paths."""
 
-import ast
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -36,7 +35,7 @@ ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "rewards.functions": (".py",),
 }
 LISTS: Final = ("rewards.functions", "record.trackers")
-MAX_ENTRIES, MAX_BYTES = 2000, 200_000
+MAX_ENTRIES = 2000
 
 
 def completions(setting: str, text: str) -> tuple[str, ...]:
@@ -44,12 +43,8 @@ def completions(setting: str, text: str) -> tuple[str, ...]:
     head, comma, last = text.rpartition(",") if setting in LISTS else ("", "", text)
     if not last.strip():
         return ()
-    file, colon, name = last.rpartition(":")
-    if setting == "rewards.functions" and colon and file.endswith(".py"):
-        texts = [f"{file}:{item}" for item in functions_in(file) if item.startswith(name)]
-    else:
-        texts = [item for item in NAMES.get(setting, ()) if item.startswith(last)]
-        texts += _paths(last, ENDINGS.get(setting, ()))
+    texts = [item for item in NAMES.get(setting, ()) if item.startswith(last)]
+    texts += _paths(last, ENDINGS.get(setting, ()))
     return tuple(f"{head}{comma}{text}" for text in texts)
 
 
@@ -68,19 +63,6 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[str]:
                 yield f"{folder}{slash}{entry.name}"
     except (OSError, ValueError, RuntimeError):  # no such folder, a null byte, no home
         return
-
-
-def functions_in(file: str) -> tuple[str, ...]:
-    """The public functions of a Python file, read without running it."""
-    try:
-        path = Path(file).expanduser()
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_BYTES else ""
-        tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RuntimeError, MemoryError):
-        return ()
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    names = (node.name for node in tree.body if isinstance(node, kinds))
-    return tuple(name for name in names if not name.startswith("_"))
 
 
 class Completer(Suggester):
