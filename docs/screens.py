@@ -89,7 +89,7 @@ SHOTS = {
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *("space", "down") * len(RUNS), "d", "WAIT:changed settings")
+MARKED = ("home", *("space", "down") * len(RUNS), "d", "WAIT:legend · ")
 TURNED = ("right_square_bracket",) * 7
 SWEEP = (
     "slash",
@@ -169,7 +169,7 @@ STATES = {
                      answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
     "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
-    "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),
+    "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds at",)),
     "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
     "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),

@@ -16,10 +16,10 @@ from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
+    axis_line,
     axis_of,
     plot,
     plot_lines,
-    step_axis,
 )
 from grpo_tui.experiments.values import MetricSeries
 
@@ -76,7 +76,7 @@ def metric_chart(
         lines.append([(mark or "━", colour), (text, "")])
     scale = axis_of(key, curves, height)
     lines += plot_lines(plot(curves, scale, width, height), scale)
-    lines.append(step_axis(last, canvas.width, first))
+    lines.append(axis_line(f"step {last:.0f}", canvas.width, first))
     return [_printed(line, canvas).rstrip() for line in lines]
 
 

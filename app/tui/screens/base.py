@@ -77,6 +77,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     opening: Worker[None] | None = None  # reads what the user has asked to see
     came_from: str = ""  # the screen on which the user asked for it
     _arranged_for: Size | None = None  # the terminal's size for which the panels were arranged
+    _followed_run = ""  # the run on Watch that this screen has followed
 
     # -- for subclasses ---------------------------------------------------------------------
 
@@ -92,6 +93,9 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def receive(self, message: Message) -> None:
         """Handle a request from another screen, delivered by the app."""
+
+    def run_opened(self, run: str) -> None:
+        """Follow another run that is on Watch; called once, when its id is known."""
 
     def going_to(self, mode: str) -> ScreenRequest | None:  # noqa: ARG002 - for subclasses
         """What another screen is to show, to follow this one; None leaves it where it is."""
@@ -131,16 +135,17 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         return self.app
 
     @property
-    def run_on_watch(self) -> int:
-        """The key of the run on Watch; 0 if there is none."""
+    def run_on_watch(self) -> str | None:
+        """The id of the run on Watch, or an empty text; None while it is being read."""
         session = self.workbench.session
-        return session.run if session is not None else 0
+        if session is None or not (session.run or session.feed.catching_up):
+            return ""
+        return session.feed.head().id if session.run else None
 
     @property
-    def run_is_opening(self) -> bool:
-        """Whether the key of the run on Watch is still being read."""
-        session = self.workbench.session
-        return session is not None and not session.run and session.feed.catching_up
+    def has_followed_run(self) -> bool:
+        """Whether this screen has followed the run on Watch."""
+        return self.run_on_watch == self._followed_run
 
     def compose(self) -> ComposeResult:
         yield TopBar()
@@ -181,6 +186,10 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             self.snapshot = snapshot
             bar.snapshot = snapshot
             self.show(snapshot)
+        if not self.has_followed_run and (run := self.run_on_watch) is not None:
+            self._followed_run = run
+            if run:
+                self.run_opened(run)
         self.tick(now)
 
     def guide(self) -> None:

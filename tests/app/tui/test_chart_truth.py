@@ -26,7 +26,7 @@ from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour
 from grpo_tui.app.tui.screens.watch.state import charts_of
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
-from grpo_tui.experiments.compare.values import Comparison
+from grpo_tui.experiments.compare.values import Comparison, SeedGroup
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import MetricSeries, RunSummary, StepView
 from tests.app.pictures import Picture, on_lines, read
@@ -205,10 +205,12 @@ def compared(
                 elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
         for place, points in enumerate(lines)
     )  # fmt: skip
+    group = SeedGroup(runs=tuple(run.id for run in runs), seeds=(), best=(), last=())
+    seeds = (group,) if len(runs) > 1 else ()
     view = View(
-        refs=tuple(run.id for run in runs), slots={run.id: i for i, run in enumerate(runs)},
+        refs=group.runs, slots={run.id: i for i, run in enumerate(runs)},
         comparison=Comparison(runs=runs, baseline="r0", at="", differing=(), same={}, metrics=(),
-                              seeds=(), notes=()),
+                              seeds=seeds, notes=()),
         metrics=(key,), **looks,
     )  # fmt: skip
     return view, CurveRequest(
@@ -223,7 +225,7 @@ def compare_picture(
     view, request = compared(summary, key, runs, **looks)
     reader = cast("StoreReader", Stored(runs))
     charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
-    view = replace(view, charts=charts, loaded=True)
+    view = replace(view, charts=charts)
     chart = charts.charts[0]
     cells, scale = curves.plot_of(chart, view, width, height)
     lines = plot_lines(cells, scale)

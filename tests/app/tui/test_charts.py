@@ -10,7 +10,7 @@ from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import FIXED, Chart, charts_of, guides_of, last_step
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, step_axis
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line
 from grpo_tui.app.tui.widgets.charts.stack import heights
 from grpo_tui.app.tui.widgets.panel import Line
 
@@ -128,9 +128,9 @@ def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> N
     assert last_step(snapshot(step=3, total=3)) == 3
     assert last_step(snapshot(step=3, total=500)) == 20
     assert last_step(snapshot(step=21, total=500)) == 30
-    line = written(step_axis(60, 40))
-    assert line == " " * LABELS + "step 0" + " " * (40 - LABELS - 8) + "60"
-    assert written(step_axis(123_456, 10)) == " " * LABELS + "step 0 123456"
+    line = written(axis_line("step 60", 40))
+    assert line == " " * LABELS + "0" + " " * (40 - LABELS - 8) + "step 60"
+    assert written(axis_line("step 123456", 10)) == " " * LABELS + "0 step 123456"
 
 
 def test_no_value_is_no_dot_and_no_label() -> None:

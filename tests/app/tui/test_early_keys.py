@@ -103,17 +103,16 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
 
 
 async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_path: Path) -> None:
-    # on Runs: mark two runs and compare them; there: crosshair, smoothing, best values
+    # on Runs: mark two runs and compare them; there: crosshair, smoothing, axis
     app = Workbench(two_runs(tmp_path))
     async with app.run_test(size=(160, 48)):
         await until(app, lambda: app.screen.is_mounted)
-        type_at_once(app, "space", "down", "space", "d", "left", "minus", "t")
+        type_at_once(app, "space", "down", "space", "d", "left", "minus", "b")
         await until(app, lambda: isinstance(app.screen, CompareScreen) and not app._early)
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         assert len(screen.view.refs) == 2
         assert screen.view.smooth == 2
-        assert screen.view.stat == "best"
         assert screen.view.x is not None
         assert screen.view.x < 8  # from the last step to the left
 

@@ -55,7 +55,7 @@ MEANINGS = {
     "right_square_bracket": ("page", "variant", "same prompt"),
     "m": ("metrics", "columns", "heat"),
     "s": ("sort",),
-    "t": ("kind", "values", "scope"),
+    "t": ("kind", "scope"),
     "f": ("next clipped",),
     "F": ("previous clipped",),
     "d": ("compare", "diff"),

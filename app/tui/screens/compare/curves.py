@@ -4,25 +4,24 @@ Each run has a mark as well as a colour. Marks are staggered along the curves, s
 visible where curves overlap, and appear at each curve's end.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from textual import events
 from textual.message import Message
 
-from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.charts.series import Trace
+from grpo_engine.metrics import spec
 from grpo_tui.app.charts.stored import ChartData
-from grpo_tui.app.text.numbers import with_unit
-from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.text.safe_text import clip
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.render import position_text
+from grpo_tui.app.tui.screens.compare.render import crosshair_cell, position_text
 from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
+    axis_line,
     axis_of,
     cross_column,
     cross_position,
@@ -34,9 +33,8 @@ from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
 from grpo_tui.app.tui.widgets.panel import Line
 
 TALL = 8  # lines of a chart
-NAME_CELLS = (24, 14, 7)  # of a run in a title, as there is room
+NAME_CELLS = 24  # of a run in a title, if there is room for all names
 ARROWS = {"up": " ↑", "down": " ↓", "none": ""}
-AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal wall time"}
 
 
 @dataclass
@@ -47,52 +45,48 @@ class CurvesResized(Message):
 class CurvesPanel(ViewPanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
-    navigable = True
     two_columns = 116
     wheel = 1
 
     @property
     def pixels(self) -> int:
         """The width of a chart in pixel columns."""
-        return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
+        return max(2, 2 * (self.chart_width(len(self.view.metrics)) - LABELS))
 
     @property
     def _data_width(self) -> int:
         """The cells of each chart: those for which the curves were read."""
         data = self.view.charts
-        return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
+        return (data.request.wide if data else self.pixels) // 2 + LABELS
 
     def on_resize(self) -> None:
         """Request curves for the new width."""
         self.post_message(CurvesResized())
 
-    @property
-    def alone(self) -> bool:
-        """Whether only the chosen chart is drawn."""
-        return self.screen.maximized is self
-
-    @property
-    def _metrics(self) -> tuple[str, ...]:
-        view = self.view
-        return view.metrics[view.chart : view.chart + 1] if self.alone else view.metrics
-
     def _rows(self) -> list[Row]:
         """The rows of charts that fit, including the chosen one."""
-        keys, columns = self._metrics, self.columns(len(self._metrics))
-        rows = [(range(i, min(i + columns, len(keys))), TALL)
-                for i in range(0, len(keys), columns)]  # fmt: skip
-        chosen = 0 if self.alone else self.view.chart
-        return self.fitting(rows, self.inner.height - 1, chosen)
+        chosen, height = self.view.chart, self.inner.height - 1
+        if self.alone:
+            return [(range(chosen, chosen + 1), height)]
+        count = len(self.view.metrics)
+        columns = self.columns(count)
+        rows = [(range(i, min(i + columns, count)), TALL) for i in range(0, count, columns)]
+        return self.fitting(rows, height, chosen)
 
     def in_sight(self) -> tuple[str, ...]:
         """The metrics whose charts fit, including the chosen one."""
-        return tuple(self._metrics[index] for charts, _ in self._rows() for index in charts)
+        metrics = self.view.metrics
+        return (
+            tuple(metrics[index] for charts, _ in self._rows() for index in charts)
+            if metrics
+            else ()
+        )
 
     def _description(self) -> str:
-        """How the curves are drawn, as a note in the frame."""
+        """Where the crosshair is and how the curves are drawn, as a note in the frame."""
         view = self.view
         smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
-        parts = [AXIS_WORDS[view.axis]]
+        parts = [f"at {position_text(view.axis, view.x)}"]
         parts += ["log scale"] if view.log else []
         parts += ["seeds as bands"] if view.bands else []
         parts += [smooth] if view.smoothing else []
@@ -106,8 +100,8 @@ class CurvesPanel(ViewPanel, ChartStack):
         view = self.view
         rows = [f"{view.metric} at {view.axis} {view.x:g}"]
         for run in view.runs:
-            value, step = view.value_at_x(view.metric, run.id)
-            rows.append(f"{view.name(run)}\t{value}\t{'' if step is None else f'step {step}'}")
+            value, step = view.value_at_x(view.metric, (run.id,))
+            rows.append(f"{view.name(run)}\t{value}\tstep {step}")
         return "\n".join(rows)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
@@ -116,39 +110,35 @@ class CurvesPanel(ViewPanel, ChartStack):
         self.note = self._description()
         if view.charts is None:
             return [[("reading", "label")]]
-        keys, rows = self._metrics, self._rows()
-        if not keys:
+        count = len(view.metrics)
+        if not count:
             return [[("No metrics are recorded yet.", "label")]]
-        width = self._data_width
+        rows, width = self._rows(), self._data_width
         lines = self.stacked(rows, width, self._chart)
-        more = len(keys) - sum(len(charts) for charts, _ in rows)
+        more = count - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
-        axis = [[axis_line(view, width)]] * self.columns(len(keys))
-        return [*lines, *side_by_side(axis, width)]
+        axis = axis_line(position_text(view.axis, view.charts.span), width)
+        return [*lines, *side_by_side([[axis]] * self.columns(count), width)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         view = self.view
-        key = self._metrics[index]
+        key = view.metrics[index]
         charts = view.charts.charts if view.charts else ()
         chart = next((chart for chart in charts if chart.key == key), None)
         if chart is None:
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
-        foreground = view.chosen.id if view.chosen else ""
-        content = (chart, size, view.hidden, foreground, view.bands, view.log)
+        content = (chart, size, view.visible_columns, view.column, view.log)
         cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size))
-        title = chart_title(chart, view, width, chosen=key == view.metric)
+        title = chart_title(key, view, width)
         return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
-            index, column = at[0], at[1] - LABELS
-            width = self._data_width - LABELS
+            chart, column, width = at[0], at[1] - LABELS, self._data_width - LABELS
             if column < width:
-                x = cross_position(column, data.span, width)
-                chart = self.view.chart if self.alone else index
-                at_x = x if column >= 0 else None
-                self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x})")
+                x = cross_position(column, data.span, width) if column >= 0 else None
+                self.call_later(self.run_action, f"screen.pick_chart({chart}, {x})")
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
@@ -161,42 +151,21 @@ class CurvesPanel(ViewPanel, ChartStack):
 
 
 def curves_of(chart: ChartData, view: View) -> list[Curve]:
-    """The curves of a chart from back to front, with the chosen run in front.
+    """The curves of a chart from back to front, with that of the chosen run in front.
 
-    Only that one, and one that is alone, has the range of its values below it.
+    Of single runs only that one, and one that is alone, has the range of its values below it.
     """
-    visible = {run.id for run in view.visible_runs}
-    chosen = view.chosen.id if view.chosen else ""
-    background: list[Curve] = []
-    foreground: list[Curve] = []
-    grouped: set[str] = set()
-    for runs, trace in chart.bands if view.bands else ():
-        if visible & set(runs):
-            grouped |= set(runs)
-            marker = view.marker(runs[0])
-            trace = _within(trace, chart.key, view.log)
-            curve = Curve(trace, marker.colour, marker.mark, "raw")
-            (foreground if chosen in runs else background).append(curve)
-    alone = sum(curve.run in visible for curve in chart.curves) == 1
-    for item in chart.curves:
-        if item.run in visible - grouped:
-            marker = view.marker(item.run)
-            smooth = not item.series.sparse and view.smoothing
-            ranged = "raw" if smooth and (alone or item.run == chosen) else ""
-            curve = Curve(item.trace, marker.colour, marker.mark, ranged)
-            (foreground if item.run == chosen else background).append(curve)
-    return background + foreground
-
-
-def _within(trace: Trace, key: str, log: bool) -> Trace:
-    """An interval without what the metric cannot be, such as a share above 1."""
-    low, high = natural_range(key)
-    if log:
-        low, high = -math.inf, math.log10(high)
-    return replace(trace, columns=tuple(
-        replace(item, low=min(max(item.low, low), high), high=min(max(item.high, low), high))
-        for item in trace.columns
-    ))  # fmt: skip
+    traces = {(curve.run,): curve.trace for curve in chart.curves} | dict(chart.bands)
+    columns, chosen = [runs for runs in view.visible_columns if runs in traces], view.chosen
+    curves = []
+    for runs in columns:
+        marker, trace = view.marker(runs[0]), traces[runs]
+        front = chosen is not None and chosen.id in runs
+        alone = front or len(columns) == 1
+        ranged = len(runs) > 1 or (alone and view.smoothing and not trace.sparse)
+        curve = Curve(trace, marker.colour, marker.mark, "raw" if ranged else "")
+        curves.append((front, curve))
+    return [curve for _, curve in sorted(curves, key=itemgetter(0))]
 
 
 def plot_of(chart: ChartData, view: View, width: int, height: int) -> tuple[Any, Any]:
@@ -215,56 +184,17 @@ def cross_of(view: View, width: int) -> int:
     return cross_column(view.x, data.span, width)
 
 
-def chart_title(chart: ChartData, view: View, width: int, *, chosen: bool) -> Line:
+def chart_title(key: str, view: View, width: int) -> Line:
     """A metric's name, its better direction, and every run's value at the crosshair."""
-    metric = spec(chart.key)
-    name = f"{metric.label}{ARROWS[metric.direction]}"
-    return title_line(name, readouts(chart, view), width, chosen=chosen)
+    name = f"{spec(key).label}{ARROWS[spec(key).direction]}"
+    values = [readout(key, view, runs) for runs in view.visible_columns]
+    return title_line(name, values, width, chosen=key == view.metric)
 
 
-def readouts(chart: ChartData, view: View) -> list[Readout]:
-    """Each curve's mark, name and recorded value at the crosshair.
-
-    The value of a band is the mean of its seeds.
-    """
-    visible = {run.id for run in view.visible_runs}
-    groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
-    members = {run for group in groups for run in group}
-    groups += [(run.id,) for run in view.visible_runs if run.id not in members]
-    return [_readout(chart, view, group) for group in groups]
-
-
-def _readout(chart: ChartData, view: View, group: Sequence[str]) -> Readout:
-    marker, name = view.marker(group[0]), view.column_name(group)
-    unit = spec(chart.key).unit
-    names = (*dict.fromkeys(clip(name, limit) for limit in NAME_CELLS), "")
-    recorded = [run for run in group if view.curve(chart.key, run) is not None]
-    if not recorded:
-        return Readout("none", "label", (f"{marker.mark} ", "label"), names)
-    read = [view.value_at_x(chart.key, run) for run in recorded]
-    values = [value for value, _ in read if value is not None]
-    text = with_unit(math.fsum(values) / len(values) if values else None, unit)
-    reaches = any(view.end(run) >= view.x for run in view.runs if run.id in group)
-    steps = [step for _, step in read if step is not None]
-    if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
-        text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
-    chosen = view.chosen is not None and view.chosen.id in group
-    colour = "bold " * chosen + (marker.colour if reaches else "label")
+def readout(key: str, view: View, runs: Sequence[str]) -> Readout:
+    """The mark, name and value at the crosshair of a run, or of several seeds."""
+    marker, (text, colour) = view.marker(runs[0]), crosshair_cell(view, key, runs)
+    bold = "bold " * (view.chosen is not None and view.chosen.id in runs)
+    colour = bold + (marker.colour if colour == "text" else colour)
+    names = (clip(view.column_name(runs), NAME_CELLS), "")
     return Readout(text, colour, (f"{marker.mark} ", f"bold {marker.colour}"), names)
-
-
-def axis_line(view: View, width: int) -> Line:
-    """The horizontal axis below the charts, with both ends and the crosshair's position."""
-    data = view.charts
-    if data is None:
-        return []
-    cells = width - LABELS
-    end = position_text(view.axis, data.span).removeprefix("step ")
-    position = position_text(view.axis, view.x)
-    start, text = cross_column(view.x, data.span, cells), f"▴ {position}"
-    if start + cell_len(text) > cells:
-        start, text = max(0, start - cell_len(position) - 1), f"{position} ▴"
-    before = "0" if start > 2 else ""
-    left = cells - start - cell_len(text)
-    after = end.rjust(left) if left >= cell_len(end) + 2 else ""
-    return [(" " * LABELS + before.ljust(start), "label"), (text, "text"), (after, "label")]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from textual import events
 from textual.reactive import reactive
@@ -16,13 +17,18 @@ from grpo_tui.app.tui.screens.compare.render import (
     settings_lines,
     verdict,
 )
-from grpo_tui.app.tui.screens.compare.state import Page, View
+from grpo_tui.app.tui.screens.compare.state import PAGES, View
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, paragraph, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
+OFFERS = (
+    ("+", "add runs from a list", "space marks, ⏎ compares them"),
+    ("G", "the newest sweep", "which setting is better, and how sure that is"),
+    ("1", "go to Runs", "mark with space, then press d"),
+)
 
 
 class ViewPanel(Panel):
@@ -51,25 +57,10 @@ class VerdictLine(ViewPanel, Bar, can_focus=False):
         return verdict(self.view)
 
 
-class TablePanel(ViewPanel):
-    """A panel with a table of the view; `lines` draws it once the runs have been read."""
-
-    navigable = True
-
-    def lines(self, width: int, height: int) -> list[Line]:
-        """The table."""
-        raise NotImplementedError
-
-    def paint(self, width: int, height: int) -> list[Line]:
-        """The table, or where it will be while the runs are read for the first time."""
-        if self.view.comparison is None:
-            return [[("reading" if self.view.reading else "", "label")]]
-        return self.lines(width, height)
-
-
-class RunsPanel(TablePanel):
+class RunsPanel(ViewPanel):
     """The legend, with each run's value of the chosen metric."""
 
+    navigable = True
     now: reactive[float] = reactive(0.0, repaint=False)
 
     def height_needed(self) -> int:
@@ -90,18 +81,14 @@ class RunsPanel(TablePanel):
         return f"{run.id} {self.view.name(run)} {progress_text(run)}" if run else ""
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The frame's words, then the legend."""
+        """A header, and the runs around the cursor."""
         view, count = self.view, len(self.view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
         judged = view.comparison is not None and view.comparison.rankings
         marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
         self.note = marks if count > 1 else ""
-        return super().paint(width, height)
-
-    def lines(self, width: int, height: int) -> list[Line]:
-        """A header, and the runs around the cursor."""
-        head, *rows = legend_lines(self.view, width, self.now or time.time())
-        return [head, *self.around(rows, self.view.run, max(1, height - 1))]
+        head, *rows = legend_lines(view, width, self.now or time.time())
+        return [head, *self.around(rows, view.run, max(1, height - 1))]
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
@@ -112,27 +99,22 @@ class RunsPanel(TablePanel):
                 await self.run_action("screen.enter")
 
 
-class SettingsPanel(TablePanel):
-    """The changed settings."""
+class SettingsPanel(ViewPanel, can_focus=False):
+    """The settings that differ, at a glance; the page has the others as well."""
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
-        rows = len(self.view.settings()) + len(self.view.sources)
+        rows = len(self._changed.settings()) + len(self.view.sources)
         return min(rows, 99 if len(self.view.runs) > 1 else 5)
 
-    def copy_text(self) -> str:
-        """Return the changed settings."""
-        return plain_text(self.lines(max(40, self.inner.width), 400))
+    @property
+    def _changed(self) -> View:
+        return replace(self.view, everything=False, row=0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
-        everything = self.view.everything or len(self.view.runs) == 1
-        self.title = "all settings" if everything else "changed settings"
         self.note = settings_note(self.view)
-        return super().paint(width, height)
-
-    def lines(self, width: int, height: int) -> list[Line]:
-        return settings_lines(self.view, width, height)
+        return settings_lines(self._changed, width, height) if self.view.comparison else []
 
 
 def settings_note(view: View) -> str:
@@ -140,17 +122,14 @@ def settings_note(view: View) -> str:
     comparison = view.comparison
     if comparison is None:
         return ""
-    more = "" if view.everything or len(view.runs) == 1 else " (⏎)"
-    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal{more}"
+    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal"
 
 
-class PagePanel(TablePanel, PagesPanel):
+class PagePanel(ViewPanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
-    pages: reactive[tuple[Page, ...]] = reactive[tuple[Page, ...]](())
-
     def titles(self) -> Mapping[str, str]:
-        return {page: page for page in self.pages}
+        return {page: page for page in PAGES}
 
     @property
     def page(self) -> str:
@@ -161,15 +140,14 @@ class PagePanel(TablePanel, PagesPanel):
         view = self.view
         at = view.comparison.at if view.comparison else ""
         several = view.base is not None and len(view.runs) > 1
-        base = f"Δ to {view.column_name(view.base_column)}" if several else ""
-        stat = f"at {at}" if view.stat == "at" else view.stat
+        base = f" · Δ to {view.column_name(view.base_column)}" if several else ""
         mean = "means over seeds" if view.bands else "raw values"
         notes = {
-            "settings": settings_note(view), "ranking": f"{base} · T threshold" if base else "",
-            "metrics": f"{mean}, {stat} (t)" + (f" · {base}" if base else ""),
-            "answers": f"up to {at} · n p prompt" if at else "",
+            "settings": f"{settings_note(view)} · ⏎ all or changed",
+            "ranking": f"T threshold{base}", "metrics": f"{mean} at {at}{base}",
+            "answers": f"up to {at} · n p prompt",
         }  # fmt: skip
-        return notes[view.page]
+        return notes[view.page] if at else ""
 
     def height_needed(self) -> int | None:
         """The rows of a page that may be low; None if it takes any number."""
@@ -185,14 +163,12 @@ class PagePanel(TablePanel, PagesPanel):
         return "screen:compare"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The page names, then the current page."""
+        """The page names, then the current page once the runs have been read."""
         self.title, self.note = self.view.page, self._note()
-        return [self.strip_line(width), *super().paint(width, height - 1)]
-
-    def lines(self, width: int, height: int) -> list[Line]:
         draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
                 "answers": answers_lines}[self.view.page]  # fmt: skip
-        return draw(self.view, width, height)
+        lines = draw(self.view, width, height - 1) if self.view.comparison else []
+        return [self.strip_line(width), *lines]
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""
@@ -203,19 +179,4 @@ class CardPanel(ViewPanel):
     """Shown when there is nothing to compare: how to add runs."""
 
     def paint(self, width: int, height: int) -> list[Line]:
-        view = self.view
-        if view.problem:
-            return paragraph(view.problem, width - 2, height, "bad")
-        if not view.loaded:
-            return [[("reading the store", "label")]]
-        return card("No runs to compare yet.", self._offers(), width, height)
-
-    def _offers(self) -> list[tuple[str, str, str]]:
-        newest = self.view.newest
-        if not newest:
-            return [("1", "go to Runs", "there are no runs yet: ⏎ there starts the first one")]
-        offers = [("+", "add runs from a list", "space marks, ⏎ compares them")]
-        if len(newest) > 1:
-            names = " and ".join(run.name or run.id for run in newest[:2])
-            offers.insert(0, ("⏎", "compare the two newest runs", names))
-        return [*offers, ("1", "go to Runs", "mark with space, then press d")]
+        return card("No runs to compare yet.", OFFERS, width, height)

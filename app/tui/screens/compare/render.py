@@ -5,7 +5,7 @@ values, one row per run and step.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from grpo_engine.metrics import spec
@@ -29,7 +29,7 @@ from grpo_tui.app.tui.screens.compare.state import View, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
 from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
-from grpo_tui.experiments.compare.values import PairedTest
+from grpo_tui.experiments.compare.values import MetricCell, PairedTest
 from grpo_tui.experiments.values import GroupView, RunSummary
 
 NO_PROMPTS = (
@@ -61,9 +61,9 @@ def verdict(view: View) -> str:
     if comparison is None or run is None:
         return ""
     if len(comparison.runs) == 1:
-        newest = ", G the newest sweep" if view.swept else ""
-        sweep = newest if run.sweep_id is None else ", G its whole sweep"
-        return f"Only {view.name(run)} is compared. + adds runs to compare it with{sweep}."
+        return (
+            f"Only {view.name(run)} is compared. + adds runs, G compares its sweep or the newest."
+        )
     text = verdict_of(comparison, run.id, view.metric)
     if text:
         return text
@@ -109,19 +109,15 @@ Cell = tuple[str, str]  # a text and its colour
 
 def legend_lines(view: View, width: int, now: float) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
-    space, columns = width - 5 - NAME_WIDTH, []
+    space, columns = width - 6 - NAME_WIDTH, []
     for title, column in legend_columns(view):
         texts = [(title, "label"), *column]
-        size = max(cell_len(text) for text, _ in texts) + 1
-        if size <= space:
-            columns.append([(pad(text, size - 1, ">") + " ", colour) for text, colour in texts])
-            space -= size
-    name, free = space + NAME_WIDTH, 0
-    if columns:  # the metric's name may go on up to the first title
-        title = columns[0][0][0].lstrip()
-        free = len(columns[0][0][0]) - len(title)
-        columns[0][0] = (title, "label")
-    lines = [[(" " * 5 + pad(raw_label(view.metric), name + free - 1) + " ", "label")]]
+        size = max(cell_len(text) for text, _ in texts)
+        if size < space:
+            columns.append([(" " + pad(text, size, ">"), colour) for text, colour in texts])
+            space -= size + 1
+    name = space + NAME_WIDTH
+    lines = [[(" " * 4 + pad(raw_label(view.metric), name + 2), "label")]]
     lines += [legend_name(view, run, name, now) for run in view.runs]
     for line, *row in zip(lines, *columns, strict=True):
         line += row
@@ -132,28 +128,23 @@ def legend_lines(view: View, width: int, now: float) -> list[Line]:
 def legend_columns(view: View) -> list[tuple[str, list[Cell]]]:
     """The columns that say something, the most important first: title and a cell for each run."""
     key, runs, base = view.metric, view.runs, view.base
-    unit, best = (spec(key).unit, spec(key).best) if key else ("", False)
-    cells = [view.cell(key, run.id) for run in runs]
     measure = measure_of(view.comparison, key)
-
-    def texts(texts: Iterable[str]) -> list[Cell]:
-        return [
-            (text, "text") if cell and cell.last is not None else ("–", "label")
-            for cell, text in zip(cells, texts, strict=True)
-        ]
-
     columns = [("verdict", [verdict_cell(view, run) for run in runs])] if measure else []
-    position = position_text(view.axis, view.x).removesuffix("ens")
-    columns.append((position, [crosshair_cell(view, run) for run in runs]))
+    columns.append((position_text(view.axis, view.x),
+                    [crosshair_cell(view, key, (run.id,)) for run in runs]))  # fmt: skip
     if base and len(runs) > 1 and key != measure:  # the verdict tells that one
-        deltas = (delta_text(key, view.delta(key, (run.id,), (base.id,))) for run in runs)
-        columns.append((f"Δ {view.stat_of(key)}", texts(delta or "–" for delta in deltas)))
-    if best:
-        columns.append(("best", texts(
-            f"{with_unit(cell.best, unit)} @{cell.best_step}" if cell else "" for cell in cells
-        )))  # fmt: skip
-    columns.append(("last", texts(with_unit(c.last, unit) if c else "" for c in cells)))
+        deltas = [delta_text(key, view.delta(key, (run.id,), (base.id,))) for run in runs]
+        columns.append(("Δ", [(text or "–", "text") for text in deltas]))
+    if spec(key).best:
+        columns.append(("best", [best_cell(view.cell(key, run.id), key) for run in runs]))
     return columns
+
+
+def best_cell(cell: MetricCell | None, key: str) -> Cell:
+    """A run's best value of a metric, and its step."""
+    if cell is None or cell.best is None:
+        return "–", "label"
+    return f"{with_unit(cell.best, spec(key).unit)} @{cell.best_step}", "text"
 
 
 def legend_name(view: View, run: RunSummary, width: int, now: float) -> Line:
@@ -184,16 +175,14 @@ def verdict_cell(view: View, run: RunSummary) -> Cell:
     return text, {"▲": "good", "▼": "bad"}.get(text[0], "text")
 
 
-def crosshair_cell(view: View, run: RunSummary) -> Cell:
-    """The chosen metric at the crosshair; the last value before, with its step, if it has none."""
-    value, step = view.value_at_x(view.metric, run.id)
-    if step is None:
-        return "none" if view.has_curve(run) else "", "label"
-    text = with_unit(value, spec(view.metric).unit)
-    missed = view.metric.startswith(EVALUATIONS) and view.axis == "step" and step < view.x
-    if missed or view.end(run) < view.x:
-        return f"{text} @{step}", "label"
-    return text, "text"
+def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:
+    """A metric at the crosshair, or its mean over runs; with the step of an earlier value."""
+    value, step = view.value_at_x(key, runs)
+    if value is None:
+        return "–", "label"
+    earlier = f" @{step}" if view.axis == "step" and step < int(view.x) else ""
+    colour = "text" if view.reaches_x(runs) else "label"
+    return with_unit(value, spec(key).unit) + earlier, colour
 
 
 # -- tables with a column for each run or setting -----------------------------------------------

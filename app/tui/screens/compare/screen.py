@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -36,7 +35,6 @@ from grpo_tui.app.tui.screens.compare.state import (
     AXES,
     MAX_LISTED,
     PAGES,
-    STATS,
     Page,
     View,
     list_runs,
@@ -47,14 +45,14 @@ from grpo_tui.app.tui.screens.compare.state import (
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.compare.runs import threshold
-from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
+from grpo_tui.experiments.errors import CompareError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 MAX_ROW = 5000  # lines of answers
-WITHOUT_RUNS = frozenset(("pick", "sweep", "enter"))  # what the keys do before there are runs
+NEED_RUNS = frozenset(("axis", "metrics", "turn", "baseline", "find", "enter"))
 
 
 class CompareScreen(WorkbenchScreen):
@@ -87,21 +85,13 @@ class CompareScreen(WorkbenchScreen):
                "Remove the chosen run from the comparison"),
         hidden("T", "reach", "threshold", "compare.reach",
                "Type what counts as reached: an accuracy, or METRIC=VALUE"),
-        hidden("t", "stat", "values: last, best, at the crosshair", "compare.stat",
-               "Compare last values, best ones, or those at the crosshair"),
         hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
         hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
                "Answers to the previous prompt"),
         bind("enter", "enter", "open", "compare.open",
              "Open the run, draw the metric, show equal settings, or answers by token"),
-        unbound("common", "common end", "compare.common",
-                "Crosshair to where the shortest run ends"),
         unbound("bands", "seeds as bands", "compare.bands",
                 "Pool runs that differ only in the seed: mean and 95% interval"),
-        unbound("settings", "all settings", "compare.settings",
-                "Show equal settings too, or only those that differ"),
-        unbound("run(1)", "next run", "compare.run", "Choose the next run"),
-        unbound("run(-1)", "previous run", "compare.run_before", "Choose the previous run"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -122,8 +112,6 @@ class CompareScreen(WorkbenchScreen):
         self._curve_loader = CurveLoader()
         self._wait_until = 0.0
         self._reading = 0
-        self._opened = 0  # the open run that was compared without a request
-        self._awaits_run = False  # whether the run on Watch was not known yet when it was read
         self._marked = msg.CompareRequested(())  # the runs last marked on Runs
 
     def on_mount(self) -> None:
@@ -145,7 +133,6 @@ class CompareScreen(WorkbenchScreen):
             return  # the screen was closed while the store was read
         short, total = self.has_class("-short"), self.app.size.height
         page = self.query_one(PagePanel)
-        page.pages = self.pages()
         if short and new.page == "ranking" != old.page:
             self.set_class(True, "-page")
         page.styles.height = None if short else page.height_needed()
@@ -156,16 +143,16 @@ class CompareScreen(WorkbenchScreen):
     @property
     def ready(self) -> bool:
         """Whether the runs have been read, and the run on Watch among them."""
-        return super().ready and not self._awaits_run
+        return super().ready and self.has_followed_run
 
     def tick(self, now: float) -> None:
-        """Animate the marks of live runs, and show the keys of the hint card while it is there.
-
-        Compare the run on Watch, if it was still opening when this screen came.
-        """
-        if self._awaits_run and not self.run_is_opening:
-            self._awaits_run, self.opening = False, self.read_newest()
+        """Animate the marks of live runs."""
         self.query_one(RunsPanel).now = now
+
+    def run_opened(self, run: str) -> None:
+        """Compare it, in place of a single other one."""
+        if len(self.view.refs) < 2:
+            self.compare((run,))
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
@@ -174,29 +161,23 @@ class CompareScreen(WorkbenchScreen):
             self.compare(message.refs, message.baseline)
 
     def on_screen_resume(self) -> None:
-        """Show at once what was marked or changed meanwhile, and alone the run that was opened."""
+        """Show at once what was marked or changed meanwhile."""
         marked, self._marked = self._marked, self.workbench.marked
         if self._marked != marked and len(self._marked.refs) > 1:
             self.compare(self._marked.refs, self._marked.baseline)
         elif self.view.refs:
             self.reload()
-        newest = self.read_newest()
-        if not self.view.refs:
-            self.opening = newest
 
     # -- reading ----------------------------------------------------------------------------
 
     @work(exclusive=True, group="poll")
     async def _poll(self) -> None:
-        if not self.is_current or self._reading or time.monotonic() < self._wait_until:
+        if self._reading or time.monotonic() < self._wait_until:
             return
-        changed = False
-        with suppress(StoreError, asyncio.CancelledError):
-            changed = await self.ask(lambda reader: reader.changed(), "changed")
-        if changed and self.view.refs:
-            self.reload()
-        elif changed:
-            self.read_newest()
+        if self.is_current and self.view.refs:
+            with suppress(StoreError, asyncio.CancelledError):
+                if await self.ask(lambda reader: reader.changed(), "changed"):
+                    self.reload()
 
     def reload(self) -> None:
         """Reload the comparison, then the curves and what else is shown."""
@@ -237,13 +218,9 @@ class CompareScreen(WorkbenchScreen):
             log=view.log, wide=curves.pixels,
             seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
         )  # fmt: skip
-        parts = [request]
-        if view.charts is None and view.metric:
-            parts.insert(0, replace(request, metrics=(view.metric,)))
         with reporting(self):
-            for part in parts:
-                read = partial(self._curve_loader.charts, request=part)
-                self.update(charts=await self.ask(read, "curves"))
+            read = partial(self._curve_loader.charts, request=request)
+            self.update(charts=await self.ask(read, "curves"))
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
@@ -258,49 +235,11 @@ class CompareScreen(WorkbenchScreen):
         self.refresh_bindings()
         if refs:
             self.reload()
-        else:
-            self.opening = self.read_newest()
-
-    @work(exclusive=True, group="newest")
-    async def read_newest(self) -> None:
-        """Read the run on Watch, and which runs the hint card can offer."""
-        watched = self.run_on_watch
-        self._awaits_run = self.run_is_opening
-        try:
-            newest, opened = await self.ask(
-                lambda r: (
-                    r.runs(limit=MAX_LISTED, metrics=()),
-                    r.runs(archived=True, keys=[watched]),
-                ),
-                "newest",
-            )
-        except asyncio.CancelledError:
-            return
-        except NoStoreError:  # before the very first run
-            newest, opened = (), ()
-        except StoreError as error:
-            self.update(problem=str(error), loaded=True)
-            return
-        swept = any(run.sweep_id is not None for run in newest)
-        self.update(newest=newest[:2], swept=swept, loaded=True, problem="")
-        if opened and watched != self._opened and len(self.view.refs) < 2:
-            self._opened = watched
-            self.compare((opened[0].id,))
 
     def action_pick(self) -> None:
         """Let the user choose which runs to compare."""
-        view = self.view
-        if view.loaded and not (view.refs or view.newest):
-            self.notify("There are no runs yet; 2 starts one.")
-            return
-        picker = Picker(
-            "runs to compare",
-            self._items,
-            verb="compare",
-            marks=view.refs,
-            cursor=self.snapshot.head.id,
-            adds=True,
-        )
+        picker = Picker("runs to compare", self._items, verb="compare", marks=self.view.refs,
+                        cursor=self.snapshot.head.id, adds=True)  # fmt: skip
         self.app.push_screen(
             picker, lambda result: self.compare(result.marks) if result is not None else None
         )
@@ -313,7 +252,7 @@ class CompareScreen(WorkbenchScreen):
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
-        key = self.view.chosen.key if self.view.chosen else self.run_on_watch
+        key = self.view.chosen.key if self.view.chosen else 0
         runs: Sequence[RunSummary] = ()
         with reporting(self):
             runs = await self.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
@@ -429,7 +368,7 @@ class CompareScreen(WorkbenchScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without runs, offer only the keys that add some."""
-        if not self.view.refs and action not in WITHOUT_RUNS and action in ACTIONS:
+        if not self.view.refs and action in NEED_RUNS:
             return False
         return super().check_action(action, parameters)
 
@@ -441,7 +380,7 @@ class CompareScreen(WorkbenchScreen):
     def move_run(self, message: Panel.Moved) -> None:
         self.action_run(message.rows)
 
-    @on(Panel.Moved, "#settings, #page")
+    @on(Panel.Moved, "#page")
     def move_row(self, message: Panel.Moved) -> None:
         """Move through the rows of a table; to the side, choose another run's column."""
         view = self.view
@@ -449,8 +388,7 @@ class CompareScreen(WorkbenchScreen):
             self.action_run(message.columns)
             return
         tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
-        page = "settings" if message.panel.id == "settings" else view.page
-        self.update(row=clamped(view.row + message.rows, tables.get(page, len(view.rows))))
+        self.update(row=clamped(view.row + message.rows, tables.get(view.page, len(view.rows))))
 
     def open_run(self) -> None:
         """Watch the chosen run."""
@@ -458,11 +396,6 @@ class CompareScreen(WorkbenchScreen):
             self.post_message(msg.RunOpened(self.view.chosen.id))
 
     # -- runs -------------------------------------------------------------------------------
-
-    def action_common(self) -> None:
-        """Move the crosshair to where the shortest run ends."""
-        self.update(at=None)
-        self.read_at_crosshair()
 
     def action_bands(self) -> None:
         """Toggle between seeds as mean with interval and single runs."""
@@ -502,15 +435,10 @@ class CompareScreen(WorkbenchScreen):
 
     # -- pages ------------------------------------------------------------------------------
 
-    def pages(self) -> tuple[Page, ...]:
-        """The available pages; settings only if they have no panel."""
-        has_panel = self.query_one(SettingsPanel).display
-        return tuple(page for page in PAGES if page != "settings" or not has_panel)
-
     def action_turn(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""
         short = self.has_class("-short")
-        pages: tuple[Page | None, ...] = (None, *self.pages()) if short else self.pages()
+        pages: tuple[Page | None, ...] = (None, *PAGES) if short else PAGES
         current = self.view.page if not short or self.has_class("-page") else None
         index = pages.index(current) if current in pages else 0
         page = pages[(index + by) % len(pages)]
@@ -528,11 +456,6 @@ class CompareScreen(WorkbenchScreen):
         if self.has_class("-short"):
             self.query_one(PagePanel).focus()
         self.read_more()
-
-    def action_stat(self) -> None:
-        """Switch between last values, best ones and those at the crosshair."""
-        stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
-        self.update(stat=stat)
 
     def action_reach(self) -> None:
         """Ask what counts as reached."""
@@ -553,12 +476,6 @@ class CompareScreen(WorkbenchScreen):
         self.action_page("ranking")
         self.reload()
 
-    def action_settings(self) -> None:
-        """Toggle between all settings and those that differ; if none are visible, show them."""
-        self.update(everything=not self.view.everything, row=0)
-        if "settings" in self.pages():
-            self.action_page("settings")
-
     def action_prompt(self, by: int) -> None:
         """Show answers to another prompt; if the page is hidden, show it first."""
         count = len(self.view.prompts or ())
@@ -572,13 +489,8 @@ class CompareScreen(WorkbenchScreen):
         """Open the item under the cursor."""
         view, focused = self.view, self.focused
         on_page = isinstance(focused, PagePanel)
-        if not view.refs:
-            if len(view.newest) > 1:
-                self.compare((view.newest[1].id, view.newest[0].id))
-            else:
-                self.action_pick()
-        elif isinstance(focused, SettingsPanel) or (on_page and view.page == "settings"):
-            self.action_settings()
+        if on_page and view.page == "settings":
+            self.update(everything=not view.everything, row=0)
         elif on_page and view.page == "answers":
             self.open_answers()
         elif on_page and view.page == "metrics":
@@ -611,10 +523,3 @@ class CompareScreen(WorkbenchScreen):
         chart = metrics.index(key) if key in metrics else 0
         self.view = replace(view, metrics=metrics, chart=chart)
         self.draw()
-
-
-ACTIONS = frozenset(
-    binding.action.partition("(")[0]
-    for binding in CompareScreen.BINDINGS
-    if isinstance(binding, Binding)
-) | {"find"}

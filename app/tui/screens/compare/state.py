@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 Axis = Literal["step", "tokens", "wall"]
-Stat = Literal["last", "best", "at"]
 Page = Literal["settings", "ranking", "metrics", "answers"]
 
 AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
-STATS: tuple[Stat, ...] = ("last", "best", "at")
 PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
 ORIGINS = ("pinned", "eval", "train")
@@ -116,11 +114,7 @@ class View:
     slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
     comparison: Comparison | None = None
     charts: Charts | None = None
-    loaded: bool = False
     reading: bool = False  # whether the requested runs are not those shown yet
-    problem: str = ""
-    newest: tuple[RunSummary, ...] = ()
-    swept: bool = False  # whether any run is part of a sweep
     baseline: str = ""
     hidden: frozenset[str] = frozenset()
     run: int = 0
@@ -132,7 +126,6 @@ class View:
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
     reach: str = ""
-    stat: Stat = "last"
     page: Page = "metrics"
     row: int = 0
     everything: bool = False
@@ -147,11 +140,6 @@ class View:
     def runs(self) -> tuple[RunSummary, ...]:
         """The compared runs, in their order."""
         return self.comparison.runs if self.comparison else ()
-
-    @property
-    def visible_runs(self) -> tuple[RunSummary, ...]:
-        """The runs whose curves are not hidden."""
-        return tuple(run for run in self.runs if run.id not in self.hidden)
 
     @property
     def chosen(self) -> RunSummary | None:
@@ -173,6 +161,11 @@ class View:
         return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
 
     @property
+    def visible_columns(self) -> tuple[tuple[str, ...], ...]:
+        """Those of which not all runs are hidden."""
+        return tuple(runs for runs in self.columns if not self.hidden.issuperset(runs))
+
+    @property
     def column(self) -> int:
         """The column of the chosen run."""
         run = self.chosen
@@ -188,13 +181,10 @@ class View:
         """A run's name, followed by its id if two runs share the name."""
         return run_name(run, self.runs)
 
-    def name_of(self, runs: Sequence[str]) -> str:
-        """The name of the runs with these ids: of a single one, or what several seeds share."""
-        return setting_name(self.comparison, runs) if self.comparison else ""
-
     def column_name(self, runs: Sequence[str]) -> str:
         """The name of a column's run or setting."""
-        return self.name_of(runs).removesuffix(f", {len(runs)} seeds")
+        name = setting_name(self.comparison, runs) if self.comparison else ""
+        return name.removesuffix(f", {len(runs)} seeds")
 
     def marker(self, run: str) -> Marker:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
@@ -212,7 +202,7 @@ class View:
         return replace(
             self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
             baseline=base if base in refs else next(iter(refs), ""), prompts=None,
-            answers=None, problem="", row=0, reading=bool(refs),
+            answers=None, row=0, reading=bool(refs),
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
         )  # fmt: skip
@@ -235,7 +225,7 @@ class View:
         the chart of what the verdict is by.
         """
         if comparison is None:
-            return replace(self, comparison=None, charts=None, loaded=True, reading=False)
+            return replace(self, comparison=None, charts=None, reading=False)
         keys = [item.key for item in comparison.metrics]
         metrics = tuple(key for key in self.metrics if key in keys)
         if not metrics or self.metrics == first_metrics(self.metric_keys()):
@@ -250,8 +240,8 @@ class View:
             if bands or any(len(ranking.settings) > 2 for ranking in comparison.rankings):
                 page = "ranking"
         return replace(
-            self, comparison=comparison, page=page, bands=bands, metrics=metrics, loaded=True,
-            reading=False, problem="", chart=min(chart, max(0, len(metrics) - 1)),
+            self, comparison=comparison, page=page, bands=bands, metrics=metrics, reading=False,
+            chart=min(chart, max(0, len(metrics) - 1)),
         )  # fmt: skip
 
     @property
@@ -269,15 +259,10 @@ class View:
         item = next((item for item in metrics if item.key == key), None)
         return item.cells[ids.index(run)] if item and run in ids else None
 
-    def stat_of(self, key: str) -> Stat:
-        """Which value of a metric counts: its best one only if best values say something."""
-        return "last" if self.stat == "best" and not spec(key).best else self.stat
-
     def value(self, key: str, runs: Sequence[str]) -> Value | None:
-        """The value of a metric, or the mean over the runs of a column."""
-        stat = self.stat_of(key)
+        """A metric where the crosshair is, or the mean over the runs of a column."""
         cells = [cell for run in runs if (cell := self.cell(key, run))]
-        numbers = [value for cell in cells if (value := getattr(cell, stat)) is not None]
+        numbers = [cell.at for cell in cells if cell.at is not None]
         if not numbers:
             return None
         low, high = mean_interval(numbers, limits=natural_range(key))
@@ -295,14 +280,10 @@ class View:
         """The weight of the previous average in the next one."""
         return SMOOTHINGS[self.smooth]
 
-    def end(self, run: RunSummary) -> float:
-        """Where a run ends on the axis."""
-        return end_of(run, self.axis)
-
     @property
     def longest(self) -> float:
         """Where the longest run ends."""
-        return max((self.end(run) for run in self.runs), default=0.0)
+        return max((end_of(run, self.axis) for run in self.runs), default=0.0)
 
     @property
     def x(self) -> float:
@@ -330,16 +311,17 @@ class View:
                 return next((curve for curve in chart.curves if curve.run == run), None)
         return None
 
-    def has_curve(self, run: RunSummary) -> bool:
-        """Whether the chosen metric of a run has been read."""
-        if self.charts is None or self.metric not in self.charts.request.metrics:
-            return False
-        return run.key in (read.key for read in self.charts.request.runs)
+    def value_at_x(self, key: str, runs: Sequence[str]) -> tuple[float | None, int]:
+        """A metric's last numbers up to the crosshair: their mean over runs, and the first step."""
+        curves = [curve for run in runs if (curve := self.curve(key, run))]
+        read = [curve.series.at(curve.positions, self.x) for curve in curves]
+        values = [value for value, _ in read if value is not None]
+        mean = math.fsum(values) / len(values) if values else None
+        return mean, min((step for _, step in read if step is not None), default=0)
 
-    def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
-        """The last number of a metric up to the crosshair, and its step."""
-        curve = self.curve(key, run)
-        return curve.series.at(curve.positions, self.x) if curve else (None, None)
+    def reaches_x(self, runs: Sequence[str]) -> bool:
+        """Whether any of the runs goes as far as the crosshair."""
+        return any(end_of(run, self.axis) >= self.x for run in self.runs if run.id in runs)
 
     # -- pages ------------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ from grpo_tui.app.tui.screens.runs.state import (
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
+    axis_line,
     axis_of,
     plot,
     plot_lines,
-    step_axis,
 )
 from grpo_tui.app.tui.widgets.panel import (
     Line,
@@ -337,7 +337,7 @@ def _charts(preview: Preview, width: int, height: int) -> list[Line]:
     steps = max((series.steps[-1] for series in charted), default=0)
     last = axis_end(steps, preview.detail.summary.total_steps)
     lines = [line for series in charted for line in _chart(series, last, width)]
-    return [*lines, step_axis(last, width)] if lines else []
+    return [*lines, axis_line(f"step {last:.0f}", width)] if lines else []
 
 
 def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:

@@ -178,11 +178,9 @@ class RunsScreen(ControlScreen):
     def __init__(self) -> None:
         super().__init__()
         # what brings runs back, and the first of them
-        self._undo: list[tuple[Callable[[], str], int]] = []
+        self._undo: list[tuple[Callable[[], str], str]] = []
         self._growing: set[int] = set()  # active runs whose sparklines were read
-        self._returning = 0  # the run that the cursor goes to once it is listed again
-        self._opened = 0  # the open run that the cursor was moved to
-        self._awaits_run = False  # whether the open run was not known yet when the cursor moved
+        self._awaited = ""  # the run that the cursor goes to once it is listed
 
     def body(self) -> ComposeResult:
         with Horizontal(id="panes"):
@@ -199,27 +197,28 @@ class RunsScreen(ControlScreen):
         self.set_interval(POLL_S, self._poll)
 
     def on_screen_resume(self) -> None:
-        """Move to the run that was opened elsewhere, and show at once what changed."""
-        self._go_to_open_run()
+        """Show at once what changed."""
         if self.view.loaded:
             self.refresh_runs()
 
     @property
     def ready(self) -> bool:
         """Whether the table has been read, and the cursor is on the open run."""
-        return self.view.loaded and not self._awaits_run
+        return self.view.loaded and self.has_followed_run
 
-    def _go_to_open_run(self) -> None:
-        self._awaits_run = self.run_is_opening
-        if self.run_on_watch != self._opened:
-            view = self.view.on_run(self.run_on_watch)
-            if view.selected is not None and view.selected.key == self.run_on_watch:
-                self.view, self._opened = view, self.run_on_watch
+    def run_opened(self, run: str) -> None:
+        """Move to the run that was opened elsewhere."""
+        self._awaited = run
+        self._show(self.view)
+
+    def _show(self, view: View, run: str = "") -> None:
+        """Show the list with the cursor on the run that is awaited if it is there, or on this."""
+        self.view = view.on_run(self._awaited, run)
+        if self.view.selected is not None and self.view.selected.id == self._awaited:
+            self._awaited = ""
 
     def tick(self, now: float) -> None:
         """Animate the marks of live runs, and show the keys that the selected run can use."""
-        if self._awaits_run and not self.run_is_opening:
-            self._go_to_open_run()
         self.query_one(RunsTable).now = now
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
@@ -255,12 +254,8 @@ class RunsScreen(ControlScreen):
             return
         selected = self.view.selected  # the cursor may have moved while the table was read
         view = replace(self.view, loaded=True, problem="", **fields)
-        key = self._returning or (selected.key if selected is not None else 0)
-        if any(run.key == self._returning for run in view.runs):
-            self._returning = 0
-        self.view = view.on_run(key)
+        self._show(view, selected.id if selected is not None else "")
         self.workbench.has_deleted = bool(view.deleted)
-        self._go_to_open_run()
         await self._read_visible()
 
     async def _read_visible(self) -> None:
@@ -338,7 +333,7 @@ class RunsScreen(ControlScreen):
         run = self.view.selected
         if run is not None:
             key = 0 if run.key == self.view.baseline else run.key
-            self.view = replace(self.view, baseline=key).on_run(run.key)
+            self.view = replace(self.view, baseline=key).on_run(run.id)
 
     # -- other screens ----------------------------------------------------------------------
 
@@ -492,16 +487,16 @@ class RunsScreen(ControlScreen):
         if answer == "restore":
             self._write(restore)
         elif answer == "archive":
-            self._undo.append((restore, runs[0].key))
+            self._undo.append((restore, runs[0].id))
             self._write(partial(writes.set_archived, path, runs, True))
         elif answer == "delete":
-            self._undo.append((self._restore, runs[0].key))
+            self._undo.append((self._restore, runs[0].id))
             self.workbench.close_runs({run.key for run in runs})
             self._write(partial(writes.delete, path, runs))
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
-        undo, self._returning = self._undo.pop() if self._undo else (self._restore, 0)
+        undo, self._awaited = self._undo.pop() if self._undo else (self._restore, "")
         self._write(undo)
 
     def _restore(self) -> str:

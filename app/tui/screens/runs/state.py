@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import averaged
+from grpo_tui.app.text.numbers import averaged, clamped
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import (
     AlertView,
@@ -139,17 +139,15 @@ class View:
         """Whether the store lists no runs at all."""
         return self.loaded and not (self.runs or self.filter or self.active_only or self.problem)
 
-    def on_run(self, key: int) -> "View":
-        """Move the cursor to a run, if it is in the table."""
-        for index, row in enumerate(self.rows):
-            if row.run is not None and row.run.key == key:
-                return replace(self, cursor=index)
-        return self.moved(0)
+    def on_run(self, *ids: str) -> "View":
+        """Move the cursor to the first of these runs that is in the table."""
+        listed = {row.run.id: index for index, row in enumerate(self.rows) if row.run}
+        cursor = clamped(self.cursor, len(self.rows))
+        return replace(self, cursor=next((listed[i] for i in ids if i in listed), cursor))
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
-        last = max(0, len(self.rows) - 1)
-        return replace(self, cursor=max(0, min(last, self.cursor + by)))
+        return replace(self, cursor=clamped(self.cursor + by, len(self.rows)))
 
     def mark(self) -> "View":
         """Mark or unmark the run under the cursor, or a whole group."""

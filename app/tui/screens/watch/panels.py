@@ -30,7 +30,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     rows_of,
     waits_since,
 )
-from grpo_tui.app.tui.widgets.charts.plot import step_axis
+from grpo_tui.app.tui.widgets.charts.plot import axis_line
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
@@ -78,11 +78,6 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         charts = self.charts
         return charts[self.selected] if charts else None
 
-    @property
-    def alone(self) -> bool:
-        """Whether only the chosen chart is drawn."""
-        return self.screen.maximized is self
-
     def go_to(self, metric: str) -> None:
         """Choose the chart of a metric, which is added if there is none."""
         if not any(metric in chart.keys for chart in self.charts):
@@ -101,8 +96,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
             self.note = ""
             return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
         axis = 1 if height >= AXIS_FROM else 0
-        count = 1 if self.alone else len(charts)
-        columns, cells = self.columns(count), self.chart_width(count)
+        columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         rows = [(range(self.selected, self.selected + 1), height - axis)]
         if not self.alone:
             rows = self.fitting(
@@ -115,7 +109,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
-        below = [[step_axis(last_step(snapshot), cells)]] * columns
+        below = [[axis_line(f"step {last_step(snapshot):.0f}", cells)]] * columns
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
         return [*lines, *gap, *side_by_side(below, cells)]
 

@@ -248,7 +248,7 @@ class WatchScreen(ControlScreen):
         if mode != "rollouts" or past is None or not past.groups:
             return None
         group = past.groups[min(self.prompt, len(past.groups) - 1)]
-        return RolloutOpened(self.run_on_watch, past.groups_step, group.origin, group.index, 0)
+        return RolloutOpened(0, past.groups_step, group.origin, group.index, 0)
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""

@@ -190,7 +190,7 @@ def cross_position(at: int, span: float, width: int) -> float:
     return (2 * at + 0.5) / (2 * width - 1) * span
 
 
-def step_axis(last: float, width: int, first: int = 0) -> "Line":
-    """The first and last step of the charts above."""
-    start, end = " " * LABELS + f"step {first}", f"{last:.0f}"
-    return [(start + end.rjust(max(len(end) + 1, width - len(start))), "label")]
+def axis_line(last: str, width: int, first: int = 0) -> "Line":
+    """The ends of the axis below charts."""
+    start = " " * LABELS + str(first)
+    return [(start + last.rjust(max(len(last) + 1, width - len(start))), "label")]

@@ -27,9 +27,15 @@ class ChartStack(Panel):
         self._boxes: list[tuple[int, Offset, int]] = []
         self._cache: dict[str, tuple[Any, Any]] = {}
 
+    @property
+    def alone(self) -> bool:
+        """Whether only the chosen chart is drawn."""
+        return self.screen.maximized is self
+
     def columns(self, count: int) -> int:
         """The number of columns for so many charts."""
-        return 2 if self.inner.width >= self.two_columns and count > 1 else 1
+        wide = self.inner.width >= self.two_columns
+        return 2 if wide and count > 1 and not self.alone else 1
 
     @property
     def page_rows(self) -> int:

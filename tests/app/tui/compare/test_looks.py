@@ -76,7 +76,7 @@ async def test_the_mouse_does_what_keys_do(store: Path) -> None:
         await settled(pilot, screen)
         assert screen.view.chart == 1
         assert screen.view.x == 0
-        await pilot.click(PagePanel, offset=(21, 1))
+        await pilot.click(PagePanel, offset=(30, 1))
         await settled(pilot, screen)
         assert screen.view.page == "answers"
 

@@ -62,7 +62,8 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
     path = tmp_path / "runs.db"
     for beta in (0.04, 0.1):
         for seed, share in enumerate((0.9, 0.99)):
-            events: list[ev.Event] = [started(), evaluation(3, share, "after")]
+            step = ev.StepFinished(step=3, metrics={"reward": share}, tokens=9, elapsed=1.0)
+            events: list[ev.Event] = [started(), step, evaluation(3, share, "after")]
             record(path, iter(events), name=f"b{beta}-{seed}", seed=seed,
                    algorithm=algorithm(beta=beta))  # fmt: skip
     app = workbench(path)

@@ -14,7 +14,7 @@ from grpo_tui.app.tui.screens.compare.curves import (
     cross_of,
     curves_of,
     plot_of,
-    readouts,
+    readout,
 )
 from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
@@ -28,6 +28,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
 )
 from grpo_tui.app.tui.widgets.charts.title import Readout
 from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.compare.values import SeedGroup
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
@@ -36,8 +37,7 @@ from tests.app.tui.test_chart_truth import made as made
 def view_of(made: Made, key: str, runs: list[Points], width: int = 40, **looks: object) -> View:
     view, request = compared(made.run, key, runs, **looks)
     reader = cast("StoreReader", Stored(runs))
-    return replace(view, charts=CurveLoader().charts(reader, replace(request, wide=2 * width)),
-                   loaded=True)  # fmt: skip
+    return replace(view, charts=CurveLoader().charts(reader, replace(request, wide=2 * width)))
 
 
 def chart_of(view: View) -> ChartData:
@@ -57,6 +57,10 @@ def lines_of(view: View, width: int, height: int) -> list[Line]:
 
 def text_of(one: Readout, level: int = 0) -> str:
     return written(one.spans(level))
+
+
+def readouts(view: View) -> list[Readout]:
+    return [readout(chart_of(view).key, view, runs) for runs in view.visible_columns]
 
 
 def written(line: Line) -> str:
@@ -102,7 +106,7 @@ def test_the_chosen_run_is_in_front_with_its_range_and_a_hidden_one_is_not_there
 ) -> None:
     view = view_of(made, "reward", [rising(20), rising(20), rising(20)], smooth=3, run=1)
     found = curves_of(chart_of(view), view)
-    assert [one.mark for one in found] == ["●", "✚", "■"]
+    assert [one.mark for one in found] == ["●", "✚", "■"]  # from back to front
     assert [one.range_colour for one in found] == ["", "", "raw"]
     hidden = replace(view, hidden=frozenset({"r0", "r1"}))
     (one,) = curves_of(chart_of(hidden), hidden)
@@ -133,8 +137,11 @@ def test_seeds_are_one_band_also_on_a_log_scale(made: Made) -> None:
 def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, bands=True, run=run)
     ((_, shape),) = chart_of(view).bands
-    chart = replace(chart_of(view), bands=((("r0", "r1"), shape), (("r2", "r3"), shape)))
-    found = curves_of(chart, view)
+    groups = ("r0", "r1"), ("r2", "r3")
+    chart = replace(chart_of(view), bands=tuple((group, shape) for group in groups))
+    assert view.comparison is not None
+    seeds = tuple(SeedGroup(runs=group, seeds=(0, 1), best=(), last=()) for group in groups)
+    found = curves_of(chart, replace(view, comparison=replace(view.comparison, seeds=seeds)))
     assert {one.mark for one in found} == {"●", "✚"}
     assert found[-1].mark == front
 
@@ -197,22 +204,22 @@ def test_the_value_of_a_run_that_ended_before_the_crosshair_is_grey(made: Made) 
                    at=20.0)  # fmt: skip
     # the second run ended at step 10: its value is grey
     before = replace(view, at=10.0)
-    after = readouts(chart_of(view), view)[1].value_style
-    there = readouts(chart_of(before), before)[1].value_style
+    after = readouts(view)[1].value_style
+    there = readouts(before)[1].value_style
     assert after == "label"
     assert there == view.marker("r1").colour
-    mark = readouts(chart_of(view), view)[1].mark
+    mark = readouts(view)[1].mark
     assert mark == ("■ ", f"bold {view.marker('r1').colour}")
 
 
 def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     view = view_of(made, "reward", [rising(20), rising(20, 3.0)], bands=True, at=20.0, smooth=0)
-    assert [text_of(one) for one in readouts(chart_of(view), view)] == ["● 2 seeds 2"]
+    assert [text_of(one) for one in readouts(view)] == ["● 2 seeds 2"]
     hidden = replace(view, hidden=frozenset({"r0", "r1"}))
-    assert readouts(chart_of(view), hidden) == []
+    assert readouts(hidden) == []
     apart = replace(view, bands=False)
-    named = [text_of(one) for one in readouts(chart_of(view), apart)]
+    named = [text_of(one) for one in readouts(apart)]
     assert named == ["● run-0 1", "■ run-1 3"]
     nothing = replace(view, bands=False, at=-1.0)
-    unknown = [text_of(one, 9) for one in readouts(chart_of(view), nothing)]
+    unknown = [text_of(one, 9) for one in readouts(nothing)]
     assert unknown == ["● –", "■ –"]
