@@ -205,7 +205,8 @@ class CompareScreen(WorkbenchScreen):
                 self.read_more()
         self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        self.update(reading=False)
+        if not self._reading:
+            self.update(reading=False)
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
