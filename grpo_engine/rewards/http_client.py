@@ -1,4 +1,4 @@
-"""Posts to an endpoint that scores: bounded in time and size, without redirects or proxies.
+"""Posts to a judge's endpoint: bounded in time and size, without redirects or proxies.
 
 The key goes to the address that the user named and nowhere else, and is cut out of messages.
 """
@@ -33,12 +33,7 @@ class HttpClient:
     """Requests to one address; `calls` counts them."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        try:
-            address = httpx2.URL(url)
-        except httpx2.InvalidURL:
-            address = httpx2.URL()
-        if not address.host:
-            raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
+        address = httpx2.URL(url)
         self.name, self._url, self._key, self.calls = address.netloc.decode(), address, key, 0
         headers = {
             "Content-Type": "application/json", "User-Agent": "grpo-tui",

@@ -1,8 +1,8 @@
 """Loads a reward function by the name that the user writes.
 
 A name is a built-in one, that of an installed package, `path/to/file.py:function`,
-`package.module:function`, `judge:rubric.yaml` for a language model that judges,
-`http://host:port/path`, or `model:folder` for a sequence classifier.
+`package.module:function`, `judge:rubric.yaml` for a language model that judges, or `model:folder`
+for a sequence classifier.
 """
 
 import functools
@@ -20,16 +20,10 @@ from grpo_engine.rewards.builtins import BUILT_IN
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 # Classes whose instances are functions, by what begins their names.
-MADE = {
-    "http": "endpoint:Endpoint", "https": "endpoint:Endpoint", "judge": "judge:Judge",
-    "model": "classifier:Classifier",
-}  # fmt: skip
+MADE = {"judge": "judge:Judge", "model": "classifier:Classifier"}
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
-FORMS = (
-    "a built-in name, file.py:function, module:function, judge:rubric.yaml, http://… or "
-    "model:folder"
-)
+FORMS = "a built-in name, file.py:function, module:function, judge:rubric.yaml or model:folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ def find(name: str) -> tuple[Any, str]:
     kind, colon, rest = name.partition(":")
     if colon and kind in MADE:
         make = resolve_name(f"grpo_engine.rewards.{MADE[kind]}")
-        return make(name if kind.startswith("http") else rest), ""
+        return make(rest), ""
     names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, reference)

@@ -43,7 +43,7 @@ def list_(as_json: Json = False) -> None:
     if not as_json:
         typer.echo(
             "\nYour own: file.py:function, module:function, "
-            "judge:rubric.yaml, http://host/path, model:folder.\n"
+            "judge:rubric.yaml, model:folder.\n"
             "grpo-tui rewards show NAME: what it does and its options\n"
             'grpo-tui rewards test NAME --completion "…": try it on a completion'
         )

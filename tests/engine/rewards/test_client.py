@@ -309,7 +309,6 @@ def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> N
         (f"{CASES}:missing", "has no 'missing'; it has length_of"),
         ("no_such_package.rewards:f", "there is no module no_such_package"),
         ("numeric_anser", "did you mean numeric_answer?"),
-        ("http://", "no host"),
         ("model:/nowhere", "has no config.json"),
     ],
 )

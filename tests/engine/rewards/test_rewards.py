@@ -1,10 +1,4 @@
-import asyncio
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +13,6 @@ from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.outcome import RewardProblem, read_scores
 from grpo_engine.rewards.scorer import steps_of
@@ -264,71 +257,6 @@ def test_every_built_in_reward_loads_and_takes_trls_keywords(name: str) -> None:
     loaded = load_reward(name, {})
     assert loaded.name == name
     assert loaded.has_kwargs
-
-
-@contextmanager
-def served(status: int, body: Any) -> Iterator[tuple[str, list[Any]]]:
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/models/judge", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_an_endpoint_is_a_reward_function() -> None:
-    with served(200, {"rewards": [0.5, None]}) as (url, asked):
-        loaded = load_reward(url, {})
-        assert loaded.name == "judge"
-        given_scores = loaded.function(
-            prompts=["p", "p"], completions=["a", "b"], completion_ids=[[1], [2]], answer=["x", "y"]
-        )
-        scores = asyncio.run(given_scores)
-    assert scores == [0.5, None]
-    assert asked == [
-        {
-            "prompts": ["p", "p"],
-            "completions": ["a", "b"],
-            "completion_ids": [[1], [2]],
-            "columns": {"answer": ["x", "y"]},
-            "step": 0,
-        }
-    ]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "message"),
-    [
-        (500, {"error": "out of memory"}, "answered 500 Internal Server Error: {"),
-        (200, b"<html>", "answered '<html>'; it should answer"),
-        (200, {"scores": []}, 'answered \'{"scores": []}\'; it should answer {"rewards": […]}'),
-    ],
-)
-def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message: str) -> None:
-    with served(status, body) as (url, _), pytest.raises(RewardError) as caught:
-        asyncio.run(Endpoint(url)(["p"], ["c"], [[1]]))
-    assert message in str(caught.value)
-
-
-def test_an_endpoint_that_is_not_there_is_named() -> None:
-    with pytest.raises(RewardError, match=r"gave no HTTP reply .*; start it, or correct"):
-        asyncio.run(Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]]))
 
 
 def test_a_sequence_classifier_scores_by_its_head_on_the_last_token(tmp_path: Path) -> None:
