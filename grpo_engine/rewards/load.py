@@ -1,8 +1,7 @@
 """Loads a reward function by the name that the user writes.
 
 A name is a built-in one, that of an installed package, `path/to/file.py:function`,
-`package.module:function`, `judge:rubric.yaml` for a language model that judges, or `model:folder`
-for a sequence classifier.
+`package.module:function`, or `judge:rubric.yaml` for a language model that judges.
 """
 
 import functools
@@ -10,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
 from typing import Any
 
 from grpo_engine import names
@@ -19,11 +17,10 @@ from grpo_engine.rewards.builtins import BUILT_IN
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-# Classes whose instances are functions, by what begins their names.
-MADE = {"judge": "judge:Judge", "model": "classifier:Classifier"}
+JUDGE = "judge:"
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
-FORMS = "a built-in name, file.py:function, module:function, judge:rubric.yaml or model:folder"
+FORMS = "a built-in name, file.py:function, module:function or judge:rubric.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,10 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
     reference = names.Purpose(f"reward {name}", RewardError, FORMS)
-    kind, colon, rest = name.partition(":")
-    if colon and kind in MADE:
-        make = resolve_name(f"grpo_engine.rewards.{MADE[kind]}")
-        return make(rest), ""
+    if name.startswith(JUDGE):
+        from grpo_engine.rewards.judge import Judge
+
+        return Judge(name.removeprefix(JUDGE)), ""
     names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, reference)

@@ -18,7 +18,7 @@ from grpo_engine.names import IN_PROCESS
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.form import received
-from grpo_engine.rewards.load import ENVIRONMENTS, Functions
+from grpo_engine.rewards.load import ENVIRONMENTS, JUDGE, Functions
 from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores
@@ -165,7 +165,7 @@ class Scorer:
         functions = self._client.functions
         return {
             f.name: f.written for f in functions
-            if f.written not in BUILT_IN and not f.written.startswith("judge:")
+            if f.written not in BUILT_IN and not f.written.startswith(JUDGE)
         }  # fmt: skip
 
     @property

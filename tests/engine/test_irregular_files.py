@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.errors import CheckpointError, ModelError, RewardError
+from grpo_engine.errors import CheckpointError, ModelError
 from grpo_engine.models.from_gguf import import_gguf
 from grpo_engine.paths import irregular_file
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.source import find_folder
-from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.run import checkpoint
 from grpo_tui.app.cli.verbs.models import _row
 
@@ -54,8 +53,6 @@ def test_a_model_is_refused_by_whatever_opens_it(
         load_policy(ModelConfig(path=str(folder)), seed=0)
     with pytest.raises(ModelError, match=message):
         find_folder(str(folder))
-    with pytest.raises(RewardError, match=f"{name} is {kind}, not a file"):
-        Classifier(str(folder))
     assert _row("model", folder, "imported")["type"] == "damaged"
 
 

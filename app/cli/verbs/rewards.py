@@ -42,8 +42,7 @@ def list_(as_json: Json = False) -> None:
     print_rows(rows, as_json=as_json)
     if not as_json:
         typer.echo(
-            "\nYour own: file.py:function, module:function, "
-            "judge:rubric.yaml, model:folder.\n"
+            "\nYour own: file.py:function, module:function, judge:rubric.yaml.\n"
             "grpo-tui rewards show NAME: what it does and its options\n"
             'grpo-tui rewards test NAME --completion "…": try it on a completion'
         )

@@ -10,7 +10,6 @@ import pytest
 
 from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.outcome import Outcome, mean_metrics
 from grpo_engine.sandbox.process import LOG_LIMIT
@@ -197,13 +196,6 @@ def test_a_function_that_declares_it_may_need_more_memory(tmp_path: Path) -> Non
         assert values_of(score(made, "ab")) == ((6.0,), (2.0,))
 
 
-def test_a_classifier_may_need_more_memory_than_its_weights(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(6 << 30)
-    assert Classifier(str(tmp_path)).memory_gb > 12
-
-
 def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_path: Path) -> None:
     with worker(tmp_path, "fills_memory_later", "also_length_of") as made:
         scored = score(made, "ab")
@@ -309,7 +301,6 @@ def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> N
         (f"{CASES}:missing", "has no 'missing'; it has length_of"),
         ("no_such_package.rewards:f", "there is no module no_such_package"),
         ("numeric_anser", "did you mean numeric_answer?"),
-        ("model:/nowhere", "has no config.json"),
     ],
 )
 def test_a_function_that_cannot_be_loaded_is_named_before_training(

@@ -1,13 +1,10 @@
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
@@ -25,7 +22,6 @@ from grpo_engine.tasks.answers import (
     tagged_answer,
     to_number,
 )
-from tests.engine.tiny import write_model
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -257,21 +253,3 @@ def test_every_built_in_reward_loads_and_takes_trls_keywords(name: str) -> None:
     loaded = load_reward(name, {})
     assert loaded.name == name
     assert loaded.has_kwargs
-
-
-def test_a_sequence_classifier_scores_by_its_head_on_the_last_token(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model")
-    weights: Any = mx.load(str(folder / "model.safetensors"))
-    head = mx.random.normal((1, 32), key=mx.random.key(3))
-    mx.save_safetensors(str(folder / "model.safetensors"), {**weights, "score.weight": head})
-    reward = load_reward(f"model:{folder}", {})
-    model, _ = load_model(folder, strict=False)
-    user = [{"role": "user", "content": "say"}]
-    dialogue = [{"role": "assistant", "content": "b"}]
-    scores = reward.function(prompts=["say ", user], completions=["one two", dialogue])
-    encode: Any = load_tokenizer(folder).encode
-    texts = ("say one two", "<user>say<user>b")
-    for score, text in zip(scores, texts, strict=True):
-        last = model.model(mx.array([encode(text, add_special_tokens=False)]))[0, -1]
-        assert score == pytest.approx((last @ head[0]).item(), rel=1e-4)
-    assert reward.name == "model"
