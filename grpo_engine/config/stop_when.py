@@ -25,6 +25,8 @@ from grpo_engine.config.conditions import (
 from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import METRICS, is_metric, spec
 
+# `flat` and `for N` belong to the term before them
+_FLAT, _TIMES = re.compile(r"\s+flat\b"), re.compile(r"\s+for\s+([1-9]\d{0,8})\b", re.ASCII)
 FORMS = "write it as `kl > .3`, `reward >= .9 for 5` or `eval/accuracy flat for 3`"
 
 
@@ -71,7 +73,9 @@ class StopRule:
 
     def __init__(self, text: str) -> None:
         try:
-            self._tree = _resolved([parse(text, "the condition")])
+            self._tree = _resolved(
+                parse(_TIMES.sub(r"@\1", _FLAT.sub("~flat", text)), "the condition")
+            )
         except ValueError as error:
             raise ConfigError(f"stop_when: {error}; {FORMS}", "stop_when") from None
         self._checks = {str(check): check for check in _checks(self._tree)}
@@ -108,29 +112,25 @@ def _checks(node: Any) -> list[Check]:
     return [node]
 
 
-def _resolved(nodes: list[Node]) -> Any:
-    """The first of adjacent nodes with its words read as checks; what was read is removed."""
-    match nodes.pop(0):
-        case Every(parts):
-            remaining, checks = list(parts), []
-            while remaining:
-                checks.append(_resolved(remaining))
-            return Every(tuple(checks))
-        case Group(parts) as group:
-            return type(group)(tuple(_resolved([part]) for part in parts))
-        case Term(name, op, value):
-            if op not in OPERATORS:
-                raise ValueError(f"{quoted(name + op + value)} compares no numbers")
+def _resolved(node: Node) -> Any:
+    """The tree with its terms read as checks."""
+    match node:
+        case Group(parts):
+            return type(node)(tuple(map(_resolved, parts)))
+        case Term(name, "~", value) if value.startswith("flat"):
+            if not (times := value[len("flat@") :]):
+                raise ValueError("`flat` needs `for N`, the measurements without a new best")
+            return Check(_metric(name), "flat", 0.0, int(times))
+        case Term(name, op, value) if op in OPERATORS:
+            value, _, times = value.partition("@")
             limit = number_of(value)
             if limit is None:
                 raise ValueError(f"{name} {op} {quoted(value)} compares with no number")
-            return Check(_metric(name), op, limit, _times(nodes) or 1)
+            return Check(_metric(name), op, limit, int(times or 1))
+        case Term(name, op, value):
+            raise ValueError(f"{quoted(name + op + value)} compares no numbers")
         case Text(name):
-            if not _next_is(nodes, "flat"):
-                raise ValueError(f"{quoted(name)} is without a comparison")
-            if not (times := _times(nodes)):
-                raise ValueError("`flat` needs `for N`, the measurements without a new best")
-            return Check(_metric(name), "flat", 0.0, times)
+            raise ValueError(f"{quoted(name)} is without a comparison")
 
 
 def _metric(name: str) -> str:
@@ -140,18 +140,3 @@ def _metric(name: str) -> str:
             hint = f"; did you mean rewards/{name.split('/')[1]}/mean?"
         raise ValueError(f"there is no metric {quoted(name)}{hint}")
     return name
-
-
-def _next_is(nodes: list[Node], text: str) -> bool:
-    """Whether the next node is this word, which then is removed."""
-    return nodes[:1] == [Text(text)] and bool(nodes.pop(0))
-
-
-def _times(nodes: list[Node]) -> int:
-    """The N of `for N`; 0 without one."""
-    if not _next_is(nodes, "for"):
-        return 0
-    count = nodes.pop(0) if nodes else None
-    if not isinstance(count, Text) or not re.fullmatch(r"[1-9]\d{0,8}", count.text, re.ASCII):
-        raise ValueError("`for` needs a number of measurements, from 1 to a billion")
-    return int(count.text)
