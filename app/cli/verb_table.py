@@ -31,7 +31,7 @@ VERBS: Final = tuple(
         (BEFORE, "plan", "plan:plan", "Say what fits in memory, from a model's config.json."),
         (BEFORE, "probe", "probe:probe", "Try a model: which group size to use."),
         (BEFORE, "sweep", "sweep:sweep", "Train a grid of settings and seeds."),
-        (BEFORE, "config", "config:app", "Write, check and compare configuration files."),
+        (BEFORE, "config", "config:app", "Write and check configuration files."),
         (BEFORE, "presets", "presets:app", "List the presets; show one."),
         (BEFORE, "recipes", "recipes:app", "List the algorithms; show one."),
         (BEFORE, "tasks", "tasks:app", "List the tasks; show or play one."),

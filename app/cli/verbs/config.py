@@ -1,4 +1,4 @@
-"""`grpo-tui config`: write, check and compare configuration files."""
+"""`grpo-tui config`: write and check configuration files."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Db, Json, Preset, Sets, complete_runs
-from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.cli.params import Json, Preset, Sets
 
-app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
+app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
 
 
 @app.command("init")
@@ -99,62 +97,3 @@ def check(
     typer.echo(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
     for path, value in changes.items():
         typer.echo(f"{path} = {json.dumps(value)}")
-
-
-@app.command("diff")
-def diff(
-    first: Annotated[
-        str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
-    ],
-    second: Annotated[
-        str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
-    ] = "defaults",
-    as_json: Json = False,
-    db: Db = None,
-) -> None:
-    """Show the settings in which two configurations differ; exit status 1 if any do.
-
-    Example: grpo-tui config diff mine.yaml starter
-    """
-    left, right = settings_of(first, db), settings_of(second, db)
-    paths = [*left, *(path for path in right if path not in left)]
-    pairs = {path: (left.get(path), right.get(path)) for path in paths}
-    changed = {path: (ours, theirs) for path, (ours, theirs) in pairs.items() if ours != theirs}
-    if as_json:
-        print_json(changed)
-    else:
-        for path, (ours, theirs) in changed.items():
-            typer.echo(f"{path}: {json.dumps(ours)} -> {json.dumps(theirs)}")
-    if changed:
-        raise typer.Exit(exit_codes.FAILED)
-
-
-def settings_of(name: str, db: Path | None) -> dict[str, Any]:
-    """Flatten the settings of a configuration to JSON values."""
-    from grpo_tui.experiments.db.configs import config_tree, flat
-
-    return flat(config_tree(named(name, db)))
-
-
-def named(name: str, db: Path | None = None) -> Any:
-    """Return a configuration by file, preset or run, or the defaults."""
-    from grpo_engine.config.settings import RunConfig
-    from grpo_engine.errors import ConfigError, quoted
-    from grpo_engine.presets import names, preset
-    from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.experiments.errors import NoStoreError, RunNotFoundError
-
-    if name == "defaults":
-        return RunConfig()
-    if Path(name).is_file():
-        return assemble(Path(name), None, [])
-    if name in names():
-        return preset(name).config
-    try:
-        with reading(db) as reader:
-            return reader.run(reader.resolve(name).key).config
-    except (NoStoreError, RunNotFoundError) as error:
-        raise ConfigError(
-            f"{quoted(name)} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, "
-            f"and as a run: {error}"
-        ) from error

@@ -86,7 +86,6 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "tag", "plain-otter"), 2, "give --add TAG or --remove TAG"),
         (("runs", "delete", "plain-otter", "--yes"), 2, "is not archived"),
         (("runs", "import", "nowhere.db"), 2, "there is no file"),
-        (("config", "diff", "plain-oter"), 2, "did you mean plain-otter?"),
         (("logs", "nobody"), 3, "no run is called 'nobody'"),
         (("plot", "nobody"), 3, "no run is called 'nobody'"),
         (("report", "nobody"), 3, "no run is called 'nobody'"),
@@ -188,13 +187,6 @@ def test_runs_of_another_store_are_imported(cli: Cli, two: tuple[str, str], tmp_
     done = cli("runs", "import", str(tmp_path / "other.db"), "--json")
     assert [item["name"] for item in done.data] == ["theirs"]
     assert cli("runs", "import", str(tmp_path / "other.db"), "--json").data == []
-
-
-def test_config_diff_takes_runs(cli: Cli, two: tuple[str, str]) -> None:
-    done = cli("config", "diff", *two, "--json")
-    assert done.code == exit_codes.FAILED
-    assert done.data == {"seed": [0, 1], "algorithm.beta": [0.04, 0.1]}
-    assert cli("config", "diff", two[0], two[0]).code == exit_codes.OK
 
 
 @pytest.mark.slow
