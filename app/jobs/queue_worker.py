@@ -5,23 +5,24 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app.exit_codes import REFUSAL
 from grpo_tui.app.jobs.detach import command
+from grpo_tui.app.jobs.launch import CLONE_OF
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.processes import environment
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import PARENT, QUEUE_ITEM
 
 RENEW_S, POLL_S = 15.0, 5.0
 STDERR = 2  # where what a run prints goes
 CONFIG = "config.yaml"
 
 
-def work(queue: "RunQueue", sweep: int | None = None) -> int:
+def work(queue: RunQueue, sweep: int | None = None) -> int:
     """Train queued runs until none is left; return how many did not complete."""
     failed = 0
     while (item := queue.take(sweep)) is not None:
@@ -45,11 +46,8 @@ def work(queue: "RunQueue", sweep: int | None = None) -> int:
     return failed
 
 
-def run_item(queue: "RunQueue", item: Any) -> tuple[str, str]:
+def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
     """Train one item in another process; its outcome is what the store says."""
-    from grpo_tui.app.jobs.launch import CLONE_OF
-    from grpo_tui.experiments.record.recorder import PARENT, QUEUE_ITEM
-
     assert item.id is not None
     if item.run_id is not None:
         _wait_for_orphan(queue, item.id, item.run_id)
@@ -88,10 +86,8 @@ def run_item(queue: "RunQueue", item: Any) -> tuple[str, str]:
     return "failed", row.error or f"it ended as {row.status} with status {code}"
 
 
-def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
+def _wait_for_orphan(queue: RunQueue, item: int, run: int) -> None:
     """Wait for a run that is still active although its worker is gone."""
-    from grpo_tui.experiments.reader import StoreReader
-
     with closing(StoreReader(queue.store.path)) as reader:
         is_said = False
         while (now := reader.runs(archived=True, keys=[run])[0]).active:
@@ -102,7 +98,7 @@ def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
             time.sleep(POLL_S)
 
 
-def _command(queue: "RunQueue", item: Any, folder: Path) -> list[str]:
+def _command(queue: RunQueue, item: Any, folder: Path) -> list[str]:
     """Return the command that trains from the start, or resumes an interrupted run."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
@@ -113,7 +109,7 @@ def _command(queue: "RunQueue", item: Any, folder: Path) -> list[str]:
     return command("train", str(config), "--name", item.name, *store)
 
 
-def _wait(queue: "RunQueue", item: int, process: "subprocess.Popen[bytes]") -> int:
+def _wait(queue: RunQueue, item: int, process: "subprocess.Popen[bytes]") -> int:
     while True:
         try:
             return process.wait(timeout=RENEW_S)

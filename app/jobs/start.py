@@ -9,23 +9,25 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
+from grpo_engine.evaluation.target import of_run
 from grpo_engine.events import EvaluationFinished, Event, PhaseStarted, RunFailed
 from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.rewards.right import Right
 from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
 from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_path
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
+from grpo_tui.experiments.starts import keep
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
@@ -38,7 +40,7 @@ class Job:
     folder: Path
     resume: bool
     control: Control = field(default_factory=Control)
-    recorder: "Recorder | None" = None
+    recorder: Recorder | None = None
     muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
     evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
@@ -98,9 +100,6 @@ def new_job(
     config = with_teacher(with_pass_rates(config, store_path(db)), store_path(db))
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
-    from grpo_tui.experiments.record.recorder import start_run
-    from grpo_tui.experiments.starts import keep
-
     start, origin = keep(store_path(db), config.model_dump())
     config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control = control or Control()
@@ -115,9 +114,6 @@ def new_job(
 
 def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     """Write the pass rates of a run that `task.pass_rates` names to a file, and name that."""
-    from grpo_tui.experiments.errors import StoreError
-    from grpo_tui.experiments.reader import StoreReader
-
     named = config.task.pass_rates
     if not named or Path(named).expanduser().exists():
         return config
@@ -130,8 +126,6 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
             f"task.pass_rates {named!r} is neither a file nor a run of the store: {error}",
             "task.pass_rates",
         ) from error
-    from grpo_engine.rewards.right import Right
-
     rates: dict[str, float] = {}
     tasks = settings["task"].get("others", {})
     for key, columns in scores.items():
@@ -158,9 +152,6 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
 
 def with_teacher(config: RunConfig, store: Path) -> RunConfig:
     """Name the checkpoint that `teacher.path` means by `RUN` or `RUN:STEP`: the best by default."""
-    from grpo_engine.evaluation.target import of_run
-    from grpo_tui.experiments.errors import StoreError
-
     named = config.teacher.path
     if not named or "/" in named or named in EMBEDDED or Path(named).expanduser().exists():
         return config
@@ -178,8 +169,6 @@ def with_teacher(config: RunConfig, store: Path) -> RunConfig:
 
 def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
     """The folder of a run, and the step if it is named, of `RUN` or `RUN:STEP`."""
-    from grpo_tui.experiments.reader import StoreReader
-
     name, colon, digits = ref.rpartition(":")
     run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
     with closing(StoreReader(store)) as reader:
@@ -194,9 +183,6 @@ def resumed_job(
 
     `steps` is a new number of steps.
     """
-    from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.record.recorder import resume_run
-
     if launched_rank():
         return follower(RunConfig(), resume=True)
     if folder is not None:

@@ -30,13 +30,8 @@ from grpo_engine.errors import ConfigError, nearest, quoted
 Tree = dict[str, Any]
 
 
-def from_trl(path: Path) -> tuple[Tree, list[str]]:
-    """Return the tree of settings, and notes on what was changed, dropped or needs a decision."""
-    return translate(read(path))
-
-
 def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
-    """Translate settings already read from a file."""
+    """Return the tree of settings, and notes on what was changed, dropped or needs a decision."""
     notes: list[str] = []
     names = {*TRANSLATED, *UNLIKE, *UNNEEDED}
     values: Tree = {**DEFAULTS}

@@ -6,8 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
+from grpo_engine.config.parse import (
+    build,
+    changed,
+    flatten,
+    merge,
+    parse_sets,
+    settings,
+    write_yaml,
+)
+from grpo_engine.config.safe_yaml import dump_yaml
+from grpo_engine.config.trl_config import read, translate
+from grpo_engine.errors import ConfigError
 from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.experiments.export.files import replacing
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
 
@@ -29,17 +43,10 @@ def init(
 
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
-    from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
-    from grpo_engine.errors import ConfigError
-    from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.experiments.export.files import replacing
-
     if from_trl is not None and preset is not None:
         raise typer.BadParameter("--from-trl brings all settings: leave --preset out")
     if from_trl is not None:
-        from grpo_engine.config.trl_config import from_trl as translate
-
-        tree, notes = translate(from_trl)
+        tree, notes = translate(read(from_trl))
         for note in notes:
             typer.echo(note, err=True)
         config = build(merge(tree, parse_sets(sets or [])), str(from_trl))
@@ -58,9 +65,6 @@ def init(
 
 def explained(config: Any) -> str:
     """Return every setting as YAML with its help as a comment."""
-    from grpo_engine.config.parse import flatten, settings
-    from grpo_engine.config.safe_yaml import dump_yaml
-
     specs, lines, section = settings(), [], ""
     for path, value in flatten(config).items():
         head, _, leaf = path.partition(".")
@@ -86,9 +90,6 @@ def check(
 
     Example: grpo-tui config check mine.yaml
     """
-    from grpo_engine.config.parse import changed, flatten
-    from grpo_tui.app.cli.run_config import assemble
-
     config = assemble(file, None, sets or [])
     changes, from_recipe = changed(flatten(config)), config.algorithm.differences()
     if as_json:

@@ -1,17 +1,23 @@
 """`grpo-tui eval`: held-out accuracy of a run, an adapter or a bare model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from grpo_engine.config.parse import merge, parse_sets
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.evaluation.target import Target, find_target
+from grpo_engine.events import RunFailed
+from grpo_engine.platform.scratch import scratch
+from grpo_engine.setup.startup import enter_engine
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Sets, complete_presets, complete_runs
-
-if TYPE_CHECKING:
-    from grpo_engine.config.settings import RunConfig
-    from grpo_engine.evaluation.held_out import Moment
-    from grpo_engine.evaluation.target import Target
+from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.jobs.progress import printer
+from grpo_tui.app.jobs.start import folder_and_step
+from grpo_tui.experiments.db.paths import store_path
 
 
 def evaluate(
@@ -43,12 +49,6 @@ def evaluate(
 
     Example: grpo-tui eval @last --problems 500 --samples 4
     """
-    from grpo_engine.config.parse import merge, parse_sets
-    from grpo_engine.evaluation.target import find_target
-    from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.app.jobs.start import folder_and_step
-    from grpo_tui.experiments.db.paths import store_path
-
     counts = {"problems": problems, "samples": samples}
     changes: dict[str, Any] = {
         "evaluation": {key: value for key, value in counts.items() if value is not None}
@@ -63,19 +63,14 @@ def evaluate(
     raise typer.Exit(_evaluate(resolved, base, as_json))
 
 
-def _evaluate(target: "Target", base: bool, as_json: bool) -> int:
+def _evaluate(target: Target, base: bool, as_json: bool) -> int:
     """Evaluate the base model and then the target; return the exit status."""
-    from grpo_engine.control import Control
-    from grpo_engine.events import RunFailed
-    from grpo_engine.platform.scratch import scratch
-    from grpo_engine.setup.startup import enter_engine
-    from grpo_tui.app.jobs.progress import printer
-
     enter_engine(0)
     from grpo_engine.trainer import evaluate_only
 
     show = printer(as_json=as_json)
-    turns: list[tuple[RunConfig, int, Moment]] = [(target.config, target.step, "after")]
+    turns: list[tuple[RunConfig, int, Literal["before", "after"]]]
+    turns = [(target.config, target.step, "after")]
     if base and target.config.model.adapter is not None:
         bare = target.config.model.model_copy(update={"adapter": None})
         turns.insert(0, (target.config.model_copy(update={"model": bare}), 0, "before"))

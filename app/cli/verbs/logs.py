@@ -3,7 +3,8 @@
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,11 +12,9 @@ from grpo_tui.app.cli.output import print_json, print_text
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.stderr import print_stderr
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.db.paths import log_file, run_folder
+from grpo_tui.experiments.post_mortem import log_lines, tail
+from grpo_tui.experiments.reader import StoreReader
 
 
 def logs(
@@ -33,9 +32,6 @@ def logs(
     """
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
-    from grpo_tui.experiments.db.paths import log_file, run_folder
-    from grpo_tui.experiments.post_mortem import log_lines, tail
-
     with reading(db) as reader:
         record = reader.resolve(run)
         path = log_file(run_folder(reader.path, record.id))
@@ -52,7 +48,7 @@ def logs(
             _follow(reader, record.id, path, end)
 
 
-def _follow(reader: "StoreReader", run: str, path: "Path", offset: int) -> None:
+def _follow(reader: StoreReader, run: str, path: Path, offset: int) -> None:
     """Print what follows `place` in the log, line by line, until the run has ended."""
     partial_line = b""
     active = True

@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from grpo_engine.config.parse import changed, flatten
+from grpo_engine.evaluation.target import Target, of_run
+from grpo_engine.events import EvaluationFinished
 from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows
 from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.stderr import print_stderr
-
-if TYPE_CHECKING:
-    from grpo_engine.evaluation.target import Target
-    from grpo_engine.events import EvaluationFinished
 
 app = typer.Typer(help="List models; show, import or export one. Example: grpo-tui models")
 
@@ -98,7 +98,6 @@ def export_(
 
     Example: grpo-tui models export @last --to gguf --dtype q8_0
     """
-    from grpo_engine.evaluation.target import of_run
     from grpo_engine.models.export import export
 
     with reading(db) as reader:
@@ -116,10 +115,8 @@ def export_(
     )
 
 
-def card_of(name: str, target: "Target", evaluations: "Sequence[EvaluationFinished]") -> str:
+def card_of(name: str, target: Target, evaluations: Sequence[EvaluationFinished]) -> str:
     """The README.md of an exported model, with the front matter that model hubs read."""
-    from grpo_engine.config.parse import changed, flatten
-    from grpo_tui.app.jobs.report_table import before_and_after
     from grpo_tui.experiments.export.markdown import table
 
     config = target.config

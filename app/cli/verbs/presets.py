@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from grpo_engine.presets import names, preset
 from grpo_tui.app.cli.output import print_fields, print_json
 from grpo_tui.app.cli.params import Json, complete_presets
 
@@ -16,8 +17,6 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui presets
     """
-    from grpo_engine.presets import names, preset
-
     items = [preset(name) for name in names()]
     if as_json:
         return print_json(
@@ -39,7 +38,5 @@ def show(
 
     Example: grpo-tui presets show starter > mine.yaml
     """
-    from grpo_engine.presets import preset
-
     item = preset(name)
     print_json(item.tree) if as_json else typer.echo(item.text, nl=False)

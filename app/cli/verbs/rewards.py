@@ -3,17 +3,21 @@
 import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from grpo_engine import names
+from grpo_engine.config.safe_yaml import parse_json
+from grpo_engine.config.settings import TaskConfig
+from grpo_engine.errors import ConfigError, RewardError, quoted
+from grpo_engine.rewards.builtins import BUILT_IN
+from grpo_engine.rewards.outcome import Outcome, mean_metrics
+from grpo_engine.tasks.base import RewardSpec, load_task
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Json
 from grpo_tui.app.text.stderr import print_stderr
-
-if TYPE_CHECKING:
-    from grpo_engine.rewards.outcome import Outcome
 
 TIME_LIMIT = 30.0  # seconds of a call, as in a run
 
@@ -29,8 +33,6 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui rewards list --json
     """
-    from grpo_engine import names
-    from grpo_engine.rewards.builtins import BUILT_IN
 
     rows = [
         {"reward": name, "scores": row.scores, "what": row.summary}
@@ -110,8 +112,6 @@ def try_(
 
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
-    from grpo_engine.rewards.builtins import BUILT_IN
-    from grpo_engine.tasks.base import RewardSpec
 
     prompts, columns = _problem(task) if task else (prompt, {})
     columns |= _pairs(column, "--column")
@@ -129,7 +129,6 @@ def _score(
     spec: Any, prompts: Any, columns: dict[str, Any], completions: list[str]
 ) -> tuple[str, Any, str]:
     """Call the function; return its title, its outcome, and what it printed."""
-    from grpo_engine.errors import RewardError
     from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.client import RewardClient
 
@@ -158,9 +157,7 @@ def _tail(log: Path) -> str:
 
 def _problem(task: str) -> tuple[Any, dict[str, Any]]:
     """The prompt of the task's first problem as rewards get it, and the problem's columns."""
-    from grpo_engine.config.settings import TaskConfig
     from grpo_engine.rollouts.prompts import conversation, for_rewards
-    from grpo_engine.tasks.base import load_task
 
     loaded = load_task(TaskConfig(name=task, held_out_size=1))
     first = loaded.train[0]
@@ -169,9 +166,6 @@ def _problem(task: str) -> tuple[Any, dict[str, Any]]:
 
 def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:
     """Parse NAME=VALUE arguments; a value is JSON if it parses, otherwise text."""
-    from grpo_engine.config.safe_yaml import parse_json
-    from grpo_engine.errors import ConfigError, quoted
-
     pairs: dict[str, Any] = {}
     for argument in arguments or []:
         name, sign, text = argument.partition("=")
@@ -189,11 +183,9 @@ def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:
 
 
 def report(
-    title: str, outcome: "Outcome", completions: list[str], printed: str, as_json: bool
+    title: str, outcome: Outcome, completions: list[str], printed: str, as_json: bool
 ) -> None:
     """Print each completion's score, what the function logged, and what went wrong."""
-    from grpo_engine.rewards.outcome import mean_metrics
-
     rows: list[dict[str, Any]] = [
         {"score": reward.value, "completion": text, "reason": reward.reason, "steps": step}
         for text, reward, step in zip(completions, outcome.rewards, outcome.steps, strict=True)

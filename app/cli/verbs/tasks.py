@@ -1,10 +1,15 @@
 """`grpo-tui tasks`: list the tasks, or show examples exactly as the model sees them."""
 
+import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from grpo_engine import names
+from grpo_engine.config.parse import build, merge, parse_sets
+from grpo_engine.config.safe_yaml import parse_json
+from grpo_engine.tasks.base import BUILT_IN, draw, load_task
 from grpo_tui.app.cli.output import dim, print_json, print_rows
 from grpo_tui.app.cli.params import Json, Sets
 from grpo_tui.app.text.safe_text import safe
@@ -26,9 +31,6 @@ def list_(
 
     Example: grpo-tui tasks list --gym
     """
-    from grpo_engine import names
-    from grpo_engine.tasks.base import BUILT_IN
-
     if gym:
         from grpo_engine.tasks import gym as generators
 
@@ -62,10 +64,8 @@ def show(
     """
     from mlx_lm.utils import load_tokenizer
 
-    from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.policy.source import find_folder, opening
     from grpo_engine.rollouts.prompts import PromptRenderer
-    from grpo_engine.tasks.base import draw, load_task
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     task = load_task(config.task)
@@ -95,9 +95,6 @@ def play(
 
     Example: grpo-tui tasks test guess
     """
-    import sys
-
-    from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.platform.scratch import scratch
     from grpo_tui.app.trial.episode import episode
 
@@ -115,8 +112,6 @@ def _row(text: str) -> dict[str, Any] | None:
     """The row that was given as JSON."""
     if not text:
         return None
-    from grpo_engine.config.safe_yaml import parse_json
-
     try:
         row = parse_json(text)
     except ValueError as error:

@@ -1,10 +1,12 @@
 """`grpo-tui train`: a run without a screen, in the foreground or background."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.platform.threads import launched_rank
 from grpo_tui.app.cli.params import (
     ConfigFile,
     Detach,
@@ -16,12 +18,13 @@ from grpo_tui.app.cli.params import (
     Steps,
     complete_runs,
 )
+from grpo_tui.app.cli.run_config import assemble, checkpoint_start
 from grpo_tui.app.cli.startup import leave_to_background
-
-if TYPE_CHECKING:
-    from grpo_engine.config.settings import RunConfig
-    from grpo_tui.app.jobs.engine_thread import EngineThread
-
+from grpo_tui.app.jobs.engine_thread import EngineThread
+from grpo_tui.app.jobs.headless import PATIENCE, run_headless
+from grpo_tui.app.jobs.start import new_job, with_teacher
+from grpo_tui.app.trial.ready import require
+from grpo_tui.experiments.db.paths import store_path
 
 Begin = Annotated[
     str,
@@ -69,8 +72,6 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
-    from grpo_tui.app.cli.run_config import assemble, checkpoint_start
-
     if folder is not None and not no_store:
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
     if tag and no_store:
@@ -83,10 +84,6 @@ def train(
     config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name, start=start)
     if detach:
         leave_to_background(as_json=as_json)
-    from grpo_tui.app.jobs.headless import run_headless
-    from grpo_tui.app.jobs.start import new_job, with_teacher
-    from grpo_tui.experiments.db.paths import store_path
-
     config = with_teacher(config, store_path(db))
     engine = _engine_for(config)
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
@@ -95,13 +92,8 @@ def train(
     )
 
 
-def _engine_for(config: "RunConfig") -> "EngineThread":
+def _engine_for(config: RunConfig) -> EngineThread:
     """Start the engine's thread and try the settings on it; raise if a run would fail."""
-    from grpo_engine.platform.threads import launched_rank
-    from grpo_tui.app.jobs.engine_thread import EngineThread
-    from grpo_tui.app.jobs.headless import PATIENCE
-    from grpo_tui.app.trial.ready import require
-
     engine = EngineThread()
     engine.start()
     if launched_rank() is None:  # what fits on several machines is known once they are connected

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import OPTIMIZER_OPTIONS
-from grpo_engine.config.trl_config import from_trl, translate
+from grpo_engine.config.trl_config import read, translate
 from grpo_engine.config.trl_names import DEFAULTS, NO_CAP, TRANSLATED, UNLIKE, UNNEEDED
 from grpo_engine.errors import ConfigError
 from grpo_engine.maths.arrays import MAX_RATIO
@@ -291,7 +291,7 @@ def test_the_same_settings_are_read_from_yaml_json_and_python(tmp_path: Path) ->
     (tmp_path / "a.py").write_text(
         "import os\nargs = trl.GRPOConfig(\n    learning_rate=1e-5,\n    num_generations=4,\n)\n"
     )
-    trees = [from_trl(tmp_path / name)[0] for name in ("a.yaml", "a.json", "a.py")]
+    trees = [translate(read(tmp_path / name))[0] for name in ("a.yaml", "a.json", "a.py")]
     assert trees[0] == trees[1] == trees[2]
     assert trees[0]["rollout"]["group_size"] == 4
 
@@ -314,14 +314,14 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_place(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError) as caught:
-        from_trl(tmp_path / name)
+        translate(read(tmp_path / name))
     assert message in str(caught.value)
 
 
 def test_a_python_file_is_parsed_and_never_run(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nGRPOConfig(beta=0.1)\n")
-    assert from_trl(path)[0]["algorithm"]["beta"] == 0.1
+    assert translate(read(path))[0]["algorithm"]["beta"] == 0.1
     assert not (tmp_path / "made").exists()
 
 
