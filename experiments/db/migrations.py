@@ -1,4 +1,4 @@
-"""Migrate a database file: back it up, then run each migration in its own transaction."""
+"""Migrate a database file: back it up, then run the migrations in one transaction."""
 
 import shutil
 import sqlite3
@@ -38,8 +38,8 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
         _refuse_while_running(conn, path)
         copy = _backup(conn, path)
     try:
-        while (done := version(conn)) < CURRENT:
-            _apply(conn, done)
+        if current < CURRENT:
+            _apply(conn, current)
     except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             raise
@@ -51,10 +51,10 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
 
 
 def _apply(conn: sqlite3.Connection, done: int) -> None:
-    """Apply the migration after `done`, or all of them to an empty file, in one transaction."""
-    names = list(MIGRATIONS)[done : done + 1 if done else None]
+    """Apply the migrations after `done` in one transaction; an empty file gets all tables."""
+    new = list(MIGRATIONS)[done:]
     # executescript would commit; the statements themselves contain no semicolons
-    statements = MIGRATIONS[names[0]].split(";") if done else schema()
+    statements = ";".join(map(MIGRATIONS.__getitem__, new)).split(";") if done else schema()
     begin(conn)
     with conn:
         if version(conn) != done:  # another process migrated while this one waited for the lock
@@ -63,9 +63,9 @@ def _apply(conn: sqlite3.Connection, done: int) -> None:
             conn.execute(statement)
         conn.executemany(
             "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)",
-            [(number, name, now_iso()) for number, name in enumerate(names, start=done + 1)],
+            [(number, name, now_iso()) for number, name in enumerate(new, start=done + 1)],
         )
-        conn.execute(f"PRAGMA user_version = {done + len(names)}")
+        conn.execute(f"PRAGMA user_version = {CURRENT}")
         conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 

@@ -103,8 +103,7 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
     with pytest.raises(StoreUnusableError, match="says that its schema is 1, but it does not fit"):
         ExperimentStore(path)
     with closing(sqlite3.connect(path)) as conn:
-        # the second migration is complete, the third left nothing
-        assert version(conn) == 2
+        assert version(conn) == FIRST
         assert "sweep" not in tables(conn)
 
 
