@@ -1,17 +1,15 @@
 """Import the runs of another store."""
 
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 from sqlalchemy import select
 
-from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.db.tables import ATTEMPT, RUN
-from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
+from grpo_tui.experiments.errors import ImportRefusedError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.store_file import StoreFile
@@ -30,7 +28,7 @@ COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
 def import_store(
     store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
 ) -> Imported:
-    """Import every new run of another store; checkpoints are not copied.
+    """Import every new run of another store; checkpoints and logs are not copied.
 
     The other file may be damaged or made to harm: a run is imported whole or not at all.
     """
@@ -87,18 +85,13 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             values = {"run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt)}
             values["ended_at"] = attempt.ended_at or attempt.heartbeat
             store.execute(ATTEMPT.insert().values(values))
-        last = detail.attempts[-1].n if detail.attempts else 1
         with closing(StoreFile(store)) as file:
-            writer = RunWriter(file, row, last)
+            writer = RunWriter(file, row)
             for page in _pages(source, run.key):
                 writer.write(page, limit=30.0)
         _refuse_damaged(source)
         status = run.status if run.status in ENDED else "imported"
         store.change(row.id, status=status, **{name: getattr(run, name) for name in COPIED})
-        with suppress(OutsideStoreError):  # a log from elsewhere is left out
-            log = log_file(run_folder(source.path, run.id))
-            if log.is_file() and not log.is_symlink():
-                shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
     except BaseException:
         purge(store, row.id)
         raise

@@ -140,7 +140,7 @@ class ExperimentStore:
                 "parent_id": parent, "versions": {}, **_of_config(tree),
             }  # fmt: skip
             row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
-            _insert(conn, RUN_PARAM, _settings(row.id, tree))
+            _set_params(conn, row.id, tree)
             _insert(conn, RUN_TAG, [{"run_id": row.id, "tag": tag} for tag in dict.fromkeys(tags)])
         run_folder(self.path, row.short).mkdir(parents=True, exist_ok=True)
         return row
@@ -157,11 +157,6 @@ class ExperimentStore:
         with self.transaction() as conn:
             return _run(conn, run, deleted=True)
 
-    def last_attempt(self, run: int) -> int:
-        """Return the number of the newest attempt; 0 if there is none."""
-        with self.transaction() as conn:
-            return _last_attempt(conn, run)
-
     def start_attempt(self, run: int, from_step: int, config: Any = None) -> int:
         """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden.
 
@@ -172,8 +167,7 @@ class ExperimentStore:
             if config is not None:
                 tree = config_tree(config)
                 _set(conn, run, **_of_config(tree))
-                conn.execute(RUN_PARAM.delete().filter_by(run_id=run))
-                _insert(conn, RUN_PARAM, _settings(run, tree))
+                _set_params(conn, run, tree)
             number = _last_attempt(conn, run) + 1
             now = now_iso()
             until_step = func.coalesce(ATTEMPT.c.until_step, from_step)
@@ -290,8 +284,11 @@ def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {"config": tree, "config_hash": config_hash(tree), **promoted(tree)}
 
 
-def _settings(run: int, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"run_id": run, "path": path, "value": value} for path, value in flat(tree).items()]
+def _set_params(conn: Connection, run: int, tree: Mapping[str, Any]) -> None:
+    conn.execute(RUN_PARAM.delete().filter_by(run_id=run))
+    settings = flat(tree).items()
+    rows = [{"run_id": run, "path": path, "value": value} for path, value in settings]
+    _insert(conn, RUN_PARAM, rows)
 
 
 def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:

@@ -106,7 +106,7 @@ class Recorder:
         self.left = ""  # at the end: what is not in the store
         self.ended = False
         self.closed = False  # ended, with everything in the store
-        self._queue: Queue[Any] = Queue(maxsize=4096)
+        self._queue: Queue[Callable[[], None]] = Queue(maxsize=4096)
         self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self._from_step, self._cause = from_step, ""
         self._pending: list[RecordedEvent] = []
@@ -115,7 +115,7 @@ class Recorder:
         self._spill_file = spill_file(store.path, self.id)
         self.attempt = store.start_attempt(run, from_step, config)
         self.file = StoreFile(store)
-        self.writer = RunWriter(self.file, row, self.attempt)
+        self.writer = RunWriter(self.file, row)
         self._exchange = Exchange(self.writer, self.board, self._control)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -146,7 +146,7 @@ class Recorder:
         self.board.apply(event)
         self._exchange.progress_at = time.time()
         if not isinstance(event, PROGRESS):
-            self._queue.put((self._exchange.progress_at, event))
+            self._queue.put(partial(self._add, self._exchange.progress_at, event))
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":
@@ -155,28 +155,35 @@ class Recorder:
             self._events = SimpleQueue()
         return self._events
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything put so far has been tried, and return whether it is stored."""
-        return self._flush(None, timeout)
+    def flush(self, timeout: float | None = None, end: str | None = None) -> bool:
+        """Wait until everything put so far has been tried, and return whether it is stored.
+
+        `end` ends the attempt, for this cause.
+        """
+        if self.ended:
+            return self.closed
+        stored = Future[bool]()
+
+        def flush() -> None:
+            try:
+                self._commit() if end is None else self._end(end)
+            finally:
+                stored.set_result(not self._pending and not self._spilling)
+
+        self._queue.put(flush)
+        with suppress(TimeoutError):
+            return stored.result(timeout)
+        return False
 
     def close(self, cause: str = "") -> bool:
         """Flush, end the attempt, and return whether everything is in the store.
 
         While events wait for the store, the thread goes on trying.
         """
-        self._flush(cause)
+        self.flush(end=cause)
         if self.closed:
             self._thread.join()
         return self.closed
-
-    def _flush(self, ending: str | None, timeout: float | None = None) -> bool:
-        if self.ended:
-            return self.closed
-        stored = Future[bool]()
-        self._queue.put((ending, stored))
-        with suppress(TimeoutError):
-            return stored.result(timeout)
-        return False
 
     # -- on the recorder's thread -----------------------------------------------------------
 
@@ -184,7 +191,7 @@ class Recorder:
         next_poll = time.monotonic()
         while not self.closed:
             with suppress(Empty):
-                self._guarded(partial(self._process, *self._queue.get(timeout=POLL_S)))
+                self._guarded(self._queue.get(timeout=POLL_S))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S
                 self._guarded(self._poll)
@@ -197,24 +204,11 @@ class Recorder:
         except Exception as error:
             self.board.warn(f"the recorder failed: {type(error).__name__}: {error}")
 
-    def _process(self, at: Any, event: Any) -> None:
-        """Process an entry of the queue: an event with its time, or the end of a flush."""
-        if isinstance(event, Future):
-            try:
-                if at is None:
-                    self._commit()
-                else:
-                    self._end(at)
-            finally:
-                event.set_result(not self._pending and not self._spilling)
-            return
-        self._add(at, event)
-        if isinstance(event, AT_ONCE):
-            self._commit()
-
     def _add(self, at: float, event: ev.Event) -> None:
         self.seq += 1
         self._pending.append(RecordedEvent(self.seq, at, event))
+        if isinstance(event, AT_ONCE):
+            self._commit()
 
     def _note(self, text: str) -> None:
         """Add a warning about the store to the events."""
@@ -273,7 +267,6 @@ class Recorder:
             count, complaint = spill.read_in(self.writer)
             self._spilling = False
             self._control.block("")
-            self.board.warn("")
             self._note(f"the store can be written again; {count} spilled events were imported")
             if complaint:
                 self._note(complaint)

@@ -58,7 +58,7 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
             left += map(_line, refused)
             count += len(new) - len(refused)
         if left:
-            writer.reserve(max(map(_number, left)))
+            writer.reserve(len(left))
             complaint = (
                 f"{len(left)} spilled events cannot be imported by this version and stay in "
                 f"{file}: upgrade grpo-tui, or delete the file to give them up"
@@ -93,9 +93,8 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
             try:
                 if _is_recorded(store, run):
                     continue
-                row, attempt = store.run_row(run), store.last_attempt(run)
                 with closing(StoreFile(store)) as file:
-                    added, text = read_in(RunWriter(file, row, attempt))
+                    added, text = read_in(RunWriter(file, store.run_row(run)))
             except STORE_ERRORS as error:
                 text = f"{spilled(store.path, short)} ({error})"
             else:
@@ -146,19 +145,11 @@ def _line(item: RecordedEvent) -> bytes:
 def _item(line: bytes) -> RecordedEvent | None:
     try:
         data = json.loads(line)
-        event = ev.from_json(data["event"])
-        return RecordedEvent(seq, float(data["at"]), event) if (seq := _number(line)) else None
+        seq, event = data["seq"], ev.from_json(data["event"])
+        is_number = type(seq) is int and 0 < seq < 2**62  # that SQLite accepts
+        return RecordedEvent(seq, float(data["at"]), event) if is_number else None
     except UNREADABLE:
         return None
-
-
-def _number(line: bytes) -> int:
-    """Return the sequence number of a line; 0 if it has none that SQLite accepts."""
-    try:
-        seq = json.loads(line)["seq"]
-        return seq if type(seq) is int and 0 < seq < 2**62 else 0
-    except UNREADABLE:
-        return 0
 
 
 def _replace(file: Path, left: Sequence[bytes]) -> None:

@@ -14,6 +14,7 @@ from grpo_tui.experiments.db import summaries
 from grpo_tui.experiments.db.paths import run_folder, tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
+    ATTEMPT,
     EVALUATION,
     EVALUATION_SAMPLE,
     EVENT,
@@ -38,16 +39,17 @@ PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdv
 Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
-REPLACED = (STEP, METRIC)
 COLUMNS = {"index": "idx", "name": "function"}  # of these fields
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
 class RunWriter:
-    """Writes the events of one attempt, one transaction per call; `run` is the run's row."""
+    """Writes events of a run's last attempt, one transaction per call; `run` is the run's row."""
 
-    def __init__(self, file: StoreFile, run: Any, attempt: int) -> None:
-        self.file, self.run, self.short, self.attempt = file, run.id, run.short, attempt
+    def __init__(self, file: StoreFile, run: Any) -> None:
+        self.file, self.run, self.short = file, run.id, run.short
+        attempts = select(func.max(ATTEMPT.c.n)).filter_by(run_id=run.id)
+        self.attempt = file.sql.scalar(attempts) or 1
         record = run.config.get("record") or {}
         self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
         self.tokens = tokens_file(run_folder(file.store.path, run.short))
@@ -62,11 +64,8 @@ class RunWriter:
             with self.file.transaction(limit):
                 rows = self._rows(items)
                 for table, values in rows.items():
-                    insertion = table.insert()
-                    if table in REPLACED:
-                        insertion = insertion.prefix_with("OR REPLACE")
                     if values:
-                        self.file.sql.execute(insertion, values)
+                        self.file.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
                 if rows[METRIC]:
                     summaries.add(self.file.sql, rows[METRIC])
                 self._numbers([item for item in items if isinstance(item.event, ev.TokensScored)])
@@ -89,13 +88,9 @@ class RunWriter:
         return b""
 
     def _has_tokens(self, step: int, origin: str) -> bool:
-        if self.recorded in ("none", "nothing"):
-            return False
-        return (
-            self.recorded == "all"
-            or origin == "pinned"
-            or (self.recorded == "every" and step % 10 == 0)
-        )
+        pinned = origin == "pinned"
+        has_tokens = {"all": True, "every": pinned or step % 10 == 0, "pinned": pinned}
+        return has_tokens.get(self.recorded, False)
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
@@ -105,9 +100,9 @@ class RunWriter:
             stored.update(self.file.sql.scalars(query))
         return stored
 
-    def reserve(self, seq: int) -> None:
-        """Reserve the sequence numbers up to this one for events that arrive later."""
-        self._update_run(last_seq=func.max(RUN.c.last_seq, seq))
+    def reserve(self, count: int) -> None:
+        """Reserve the next sequence numbers for events that arrive later."""
+        self._update_run(last_seq=RUN.c.last_seq + count)
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -146,11 +141,10 @@ class RunWriter:
     def _numbers(self, items: Items) -> None:
         """Add token numbers to the groups that have none yet."""
         columns = ROLLOUT_GROUP.c
-        group = select(func.max(columns.id)).where(
-            columns.step == bindparam("at"), columns.origin == bindparam("of"),
-            columns.idx == bindparam("group"),
+        group = select(func.max(columns.id)).filter_by(
+            run_id=self.run, attempt=self.attempt, tokens_seq=None, step=bindparam("at"),
+            origin=bindparam("of"), idx=bindparam("group"),
         )  # fmt: skip
-        group = group.filter_by(run_id=self.run, attempt=self.attempt, tokens_seq=None)
         groups: list[Row] = []
         rollouts: list[Row] = []
         for item in items:

@@ -122,9 +122,6 @@ HARMLESS: dict[str, Harm] = {
     "an index of theirs": sql("CREATE INDEX mine ON run (note)"),
     "a table of theirs": sql("CREATE TABLE mine (a)"),
     "a later version": sql("PRAGMA user_version = 999"),
-    "a log that is a device": instead("log.txt", zeros),
-    "a log that is a FIFO": instead("log.txt", os.mkfifo),
-    "a log from elsewhere": instead("log.txt", lambda file: file.symlink_to("/etc/passwd")),
     "tokens that are a FIFO": instead("tokens.db", os.mkfifo),
     "tokens that are a device": instead("tokens.db", zeros),
 }
@@ -173,11 +170,8 @@ def test_a_harmful_store_is_refused_and_leaves_nothing(
 def test_what_cannot_harm_is_left_out(whole: Path, tmp_path: Path, name: str) -> None:
     other = harmed(whole, tmp_path, HARMLESS[name])
     with closing(ExperimentStore(tmp_path / "mine.db")) as store:
-        ((short, _),) = import_store(store, other)
+        assert len(import_store(store, other)) == 1
     assert statuses(tmp_path / "mine.db") == [("completed", 3, "")]
-    log = tmp_path / "runs" / short / "log.txt"
-    assert not log.exists() or log.stat().st_size < 10_000
-    assert "root" not in (log.read_text() if log.exists() else "")
 
 
 @pytest.mark.timeout(60)
