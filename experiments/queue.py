@@ -85,11 +85,9 @@ class RunQueue:
 
         `sweep` or `item` limits them; what was skipped is trained this time.
         """
-        items = QUEUE_ITEM.update().filter_by(state=state)
-        if sweep is not None:
-            items = items.filter_by(sweep_id=sweep)
-        if item is not None:
-            items = items.filter_by(id=item)
+        limits = {"sweep_id": sweep, "id": item}
+        given = {name: key for name, key in limits.items() if key is not None}
+        items = QUEUE_ITEM.update().filter_by(state=state, **given)
         if state == "skipped":
             items = items.values(run_id=None, note=ANYWAY)
         return len(self.store.execute(items.values(state="queued").returning(ITEM.id)))

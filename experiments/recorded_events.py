@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, select
 
@@ -22,11 +22,8 @@ from grpo_tui.experiments.db.tables import (
 from grpo_tui.experiments.read.connection import as_view
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from grpo_tui.experiments.reader import StoreReader
 
-Value = TypeVar("Value", bound="DataclassInstance")
 Numbers = Mapping[int, v.TokenRow]
 Rows = Sequence[Any]
 
@@ -115,7 +112,7 @@ def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
     return ev.GroupScored(step=view.step, group=group)
 
 
-def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
+def _completion(item: v.RolloutView, row: v.TokenRow | None) -> Any:
     tokens = {"ids": row.ids, "sampler_logprobs": row.sampler, "ends": row.ends} if row else {}
     return _as(ev.Completion, item, **tokens)
 
@@ -155,7 +152,7 @@ def _of_groups(
         yield v.RecordedEvent(numbers[view.key], 0.0, event)
 
 
-def _as(cls: type[Value], stored: Any, **changes: Any) -> Value:
+def _as(cls: Any, stored: Any, **changes: Any) -> Any:
     """Build the event's value from a stored value, which has the same fields and more."""
     fields = dataclasses.fields(cls)
     return cls(**{field.name: getattr(stored, field.name) for field in fields} | changes)

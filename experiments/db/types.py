@@ -6,11 +6,9 @@ value of the column's type that shows as what is stored. The reader collects wha
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
-from dataclasses import fields as fields_of
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -218,20 +216,10 @@ class Numbers(Text):
 
 
 class Spans(Text):
-    """The spans of a completion as JSON without defaults; an empty text without any."""
+    """The spans of a completion as JSON; an empty text without any."""
 
-    @staticmethod
-    def write(spans: Sequence[ev.Span]) -> str:
-        if not spans:
-            return ""
-        defaults = {field.name: field.default for field in fields_of(ev.Span)} | {"info": {}}
-        return json.dumps([
-            {name: value for name, value in asdict(span).items() if value != defaults[name]}
-            for span in spans
-        ])  # fmt: skip
-
-    @staticmethod
-    def read(text: str) -> tuple[ev.Span, ...]:
-        return tuple(ev.Span(**span) for span in json.loads(text)) if text else ()
-
+    write = staticmethod(lambda spans: compact(ev.encode(spans)) if spans else "")
+    read = staticmethod(
+        lambda text: ev.decode(tuple[ev.Span, ...], json.loads(text)) if text else ()
+    )
     replacement = staticmethod(lambda _: ())

@@ -13,7 +13,6 @@ from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
 
 PERIOD_S = 2.0
-BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
 
 
@@ -24,14 +23,14 @@ class Exchange:
         self.file, self.run, self.attempt = writer.file, writer.run, writer.attempt
         self.board, self.control = board, control
         self.progress_at = time.time()
-        self._beat_at = self._board_at = self._slept = 0.0
+        self._beat_at = self._slept = 0.0
         self._drift = time.time() - time.monotonic()
         self._written = -1  # version of the board
 
     def poll(self) -> None:
         now = time.time()
         self._take_requests(now)
-        if self.board.version != self._written and now - self._board_at >= BOARD_PERIOD_S:
+        if self.board.version != self._written:
             self._write_board(now)
         if not 0 <= now - self._beat_at < PERIOD_S:
             self._beat(now)
@@ -56,7 +55,7 @@ class Exchange:
         view = self.board.snapshot()
         live = RUN_LIVE.update().filter_by(run_id=self.run)
         self.file.execute(live.values(version=view.version, updated_at=now, board=ev.encode(view)))
-        self._written, self._board_at = view.version, now
+        self._written = view.version
 
     def _beat(self, now: float) -> None:
         """Write when the process was alive, when the run progressed, and what memory is used."""

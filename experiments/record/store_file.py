@@ -1,8 +1,8 @@
 """The recorder's open store file: checkpointed, reopened when broken, rewritten when deleted."""
 
-import itertools
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -101,7 +101,9 @@ def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
 
     If another file has taken the name, the copy goes next to it, so that both survive.
     """
-    home = path if not path.exists() else _free(path)
+    home = path
+    if path.exists():
+        home = path.with_name(f"{path.stem}.rescued-{time.time():.0f}.db")
     home.parent.mkdir(parents=True, exist_ok=True)
     partial = home.with_name(home.name + ".partial")
     partial.unlink(missing_ok=True)
@@ -119,8 +121,3 @@ def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
         f"{path} was replaced by another file while a run was recorded; "
         f"recording continues in {home}; import it with `grpo-tui runs import {home}`"
     )
-
-
-def _free(path: Path) -> Path:
-    names = (f"{path.stem}.rescued-{number}.db" for number in itertools.count(1))
-    return next(itertools.filterfalse(Path.exists, map(path.with_name, names)))

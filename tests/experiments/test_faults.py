@@ -276,8 +276,7 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: 
     for tail in ("-wal", "-shm"):
         path.with_name(path.name + tail).unlink(missing_ok=True)
     other.replace(path)
-    rescued = tmp_path / "s.rescued-1.db"
-    until(rescued.exists)
+    (rescued,) = until(lambda: [*tmp_path.glob("s.rescued-*.db")])
     put_all(handle, *step_events(2))
     assert handle.close()
     assert attempts(path) == theirs  # from a run with the same key
