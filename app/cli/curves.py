@@ -1,32 +1,27 @@
-"""Charts in the terminal: one per metric, with a curve per run."""
+"""Plots in the terminal: one chart per metric, one curve per run."""
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Iterable
-from string import ascii_lowercase
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from math import isfinite
 from typing import NamedTuple
 
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.cli.output import uses_colour, writes_unicode
-from grpo_tui.app.text.numbers import MINUS, short
+from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe
-from grpo_tui.app.tui.widgets.charts.plot import (
-    LABELS,
-    Curve,
-    axis_line,
-    axis_of,
-    plot,
-    plot_lines,
-)
 from grpo_tui.experiments.values import MetricSeries
 
-HEIGHT = 12
+HEIGHT = 14
 LEAST_WIDTH = 24
-COLOURS = ("94", "91", "92", "95", "96", "97")  # bright ones, as the terminal numbers them
-BRAILLE = re.compile("[\u2800-\u28ff]")
+COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Points = tuple[list[float], list[float]]
+_PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
 
 class Canvas(NamedTuple):
@@ -56,39 +51,65 @@ def metric_chart(
     There is a title, a line per run with its last value, and the curves. Runs differ by colour, or
     by letter without colour or with more runs than colours.
     """
+    import plotext
+
     label = spec(key).label
-    title = clip(safe(key if label == key else f"{label} ({key})"), canvas.width)
+    title = safe(key if label == key else f"{label} ({key})")
     runs = [(name, Series.of(key, stored.steps, stored.values, smooth)) for name, stored in read]
     runs = [(name, series) for name, series in runs if series.count]
     if not runs:
         return [f"{title}: no numbers"]
     lettered = len(runs) > (len(COLOURS) if canvas.colour else 1)
-    first = min(series.steps[0] for _, series in runs)
-    last = max(series.last_step for _, series in runs)
-    width = canvas.width - LABELS
-    lines, curves = [[(title, "")]], []
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure.clear()
+    figure.theme("simple" if canvas.colour else "colorless").plot_size(canvas.width, height)
+    lines = [clip(title, canvas.width)]
+    plotted: list[Points] = []
     for index, (name, series) in enumerate(runs):
-        colour = COLOURS[index % len(COLOURS)]
-        mark = ascii_lowercase[index % len(ascii_lowercase)] if lettered else ""
-        trace = cut(series, series.steps, last - first, 2 * width, first)
-        curves.append(Curve(trace, colour, mark))
-        text = clip(f" {safe(name)}  {short(series.value, 3)}", canvas.width - 1)
-        lines.append([(mark or "━", colour), (text, "")])
-    scale = axis_of(key, curves, height)
-    lines += plot_lines(plot(curves, scale, width, height), scale)
-    lines.append(axis_line(f"step {last:.0f}", canvas.width, first))
-    return [_printed(line, canvas).rstrip() for line in lines]
+        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
+        marker = letter if lettered else "braille" if canvas.unicode else "*"
+        for steps, values in lines_of(series, 2 * canvas.width):
+            signal = figure.signal(steps, values, marker=plotext.marker(marker, colour))
+            figure.draw(signal.lines())
+            plotted.append((steps, values))
+        mark = letter if lettered else "━" if canvas.unicode else "*"
+        text = f" {safe(name)}  {short(series.value, 3)}"
+        mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
+        lines.append(mark + clip(text, canvas.width - 1))
+    first, last = min(steps[0] for steps, _ in plotted), max(steps[-1] for steps, _ in plotted)
+    ticks = step_ticks(int(first), int(last), canvas.width)
+    figure.ruler("x").ticks(ticks, list(map(str, ticks)))
+    scale = axis((value for _, values in plotted for value in values), unit=spec(key).unit,
+                 natural=natural_range(key), labels=5)  # fmt: skip
+    y = figure.ruler("y").lim(scale.low, scale.high)
+    y.ticks(*map(list, zip(*scale.labels, strict=True)))
+    body = str(figure.build())
+    body = body if canvas.colour else plotext.uncolorize(body)
+    lines += (row.rstrip() for row in body.splitlines())
+    return lines if canvas.unicode else [_ascii(line) for line in lines]
 
 
-def _printed(line: Iterable[tuple[str, str]], canvas: Canvas) -> str:
-    """A line as this output can show it."""
-    result = ""
-    for part, style in line:
-        text, colour = part, style.removeprefix("bold ")
-        if not canvas.unicode:
-            text = BRAILLE.sub("*", text).replace("━", "*").replace(MINUS, "-")
-            text = text.encode("ascii", "backslashreplace").decode()
-        if canvas.colour and colour in COLOURS:
-            text = f"\x1b[{colour}m{text}\x1b[0m"
-        result += text
-    return result
+def _ascii(line: str) -> str:
+    return line.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+
+
+def lines_of(series: Series, wide: int) -> list[Points]:
+    """Return a curve as lines between gaps, reduced to what `wide` columns show."""
+    if not series.steps:
+        return []
+    first = series.steps[0]
+    span = (series.last_step - first) or 1
+    points: Iterable[tuple[float, float]] = zip(series.steps, series.line, strict=True)
+    if len(series.steps) > wide:
+        points = ((round(first + item.x * span / (wide - 1)), value)
+                  for item in cut(series, series.steps, span, wide, first).columns
+                  for value in item.line)  # fmt: skip
+    groups = groupby(points, key=lambda point: isfinite(point[1]))
+    lines = (list(zip(*group, strict=True)) for is_finite, group in groups if is_finite)
+    return [(list(steps), list(values)) for steps, values in lines]
+
+
+def step_ticks(first: int, last: int, width: int) -> Sequence[int]:
+    """The steps with a label: both ends, and as many between them as fit."""
+    parts = max(1, min(4, (width - 10) // (len(str(last)) + 2) - 1))
+    return sorted({first + (last - first) * part // parts for part in range(parts + 1)})

@@ -10,7 +10,7 @@ from grpo_tui.app.tui.widgets.panel import Line
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
 FAINT = "raw"  # drawn below every curve
-SLACK = 0.01  # of a dot, for rounding
+SLACK = 0.01  # of a dot, for rounding; plotext is off by .005
 
 
 def value_of(label: str) -> float:
@@ -32,6 +32,7 @@ class Picture:
     dots: dict[str, set[Dot]] = field(default_factory=lambda: defaultdict(set))
     cells: dict[Dot, tuple[str, str]] = field(default_factory=dict)
     labels: dict[int, float] = field(default_factory=dict)
+    inset: tuple[float, float] = (0.0, 0.0)  # dots between the edges and the ends of both axes
 
     @property
     def wide(self) -> int:
@@ -48,7 +49,8 @@ class Picture:
             assert abs(value - known) <= 5e-2 * abs(known) + 1e-15, (value, known)
             return next(y for _, y in sorted(self.all_dots()) if y // 4 == row)
         low, high = self.labels[self.height - 1], self.labels[0]
-        return (high - value) * (self.tall - 1) / (high - low)
+        inset = self.inset[1]
+        return inset + (high - value) * (self.tall - 1 - 2 * inset) / (high - low)
 
     def all_dots(self) -> set[Dot]:
         return set().union(*self.dots.values())

@@ -100,7 +100,7 @@ def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     for key in ("reward", "eval/accuracy"):
         series = reader.metric_series(run.key, key)
         if len(series.steps) > 1:
-            lines += metric_chart(key, [(run.name, series)], Canvas(), height=8)
+            lines += metric_chart(key, [(run.name, series)], Canvas(), height=10)
     return lines
 
 

@@ -1,5 +1,6 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
+import math
 import os
 import re
 import shutil
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, metric_chart, terminal
+from grpo_tui.app.charts.series import Series
+from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, lines_of, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
@@ -43,20 +45,31 @@ def stored(*values: float, first: int = 1) -> MetricSeries:
     return MetricSeries(run=1, key="reward", steps=steps, values=values)
 
 
+def series(*values: float, smooth: float = 0.0) -> Series:
+    return Series.of("reward", range(1, len(values) + 1), values, smooth)
+
+
+def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
+    gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
+    assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
+    sparse = Series.of("reward", (0, 20, 40), (0.0, 20.0, 40.0))
+    assert lines_of(sparse, 80) == [([0, 20, 40], [0.0, 20.0, 40.0])]
+
+
 def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
     two = [("otter", stored(0.0, 0.0)), ("fox", stored(1.0, 1.0))]
     lines = metric_chart("reward", two, PLAIN)
     assert lines[1:3] == ["a otter  0", "b fox  1"]
-    assert any("a" in line for line in lines[3:-1])
-    assert any("b" in line for line in lines[3:-1])
+    assert any("aaaa" in line for line in lines)
+    assert any("bbbb" in line for line in lines)
     coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
-    assert "\x1b[94m" in coloured
-    assert "a otter" not in coloured
+    assert "\x1b[38;5;12m" in coloured
+    assert "aaaa" not in coloured
 
 
 def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
     runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
-    colours = re.compile("\x1b\\[(9[0-9])m")
+    colours = re.compile("\x1b\\[38;5;([0-9]+)m")
     for count in (6, 7):
         lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
         names = lines[1 : count + 1]
@@ -73,16 +86,17 @@ def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> N
         lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
                              Canvas(width=width, unicode=False), height=height)  # fmt: skip
         assert max(map(len, lines)) == width
-        assert len(lines) == 3 + height
+        assert len(lines) == 2 + height
+    assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
     assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
     values = [0.0] * 5000
     values[4] = 8.0
-    for smooth, top in ((0.0, "8"), (0.9, "2")):
+    for smooth, top in ((0.0, "8"), (0.9, "1")):
         lines = metric_chart("reward", [("otter", stored(*values))], PLAIN, smooth=smooth)
-        assert lines[2].split()[0] == top, lines[2]
+        assert lines[3].lstrip().startswith(f"{top}+") == (smooth == 0), lines[3]
 
 
 def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:

@@ -7,14 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
 from grpo_tui.app.charts.series import Trace, column
-
-if TYPE_CHECKING:
-    from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line
 
 LABELS = LABEL_CELLS + 1
 MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
@@ -166,7 +163,7 @@ def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
             return
 
 
-def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> "list[Line]":
+def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
     """The rows of a plot behind their axis labels, with a crosshair in one column."""
     lines = []
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
@@ -190,7 +187,7 @@ def cross_position(at: int, span: float, width: int) -> float:
     return (2 * at + 0.5) / (2 * width - 1) * span
 
 
-def axis_line(last: str, width: int, first: int = 0) -> "Line":
+def axis_line(last: str, width: int) -> Line:
     """The ends of the axis below charts."""
-    start = " " * LABELS + str(first)
+    start = " " * LABELS + "0"
     return [(start + last.rjust(max(len(last) + 1, width - len(start))), "label")]
