@@ -5,7 +5,7 @@ MLX is imported in the thread that calls first; callers must use one thread.
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -102,8 +102,6 @@ class Effect:
     steps: int = 0  # with token numbers
     groups: int = 0
     with_signal: int = 0
-    lowest: float = math.inf  # ratio
-    highest: float = -math.inf
     missing: frozenset[str] = frozenset()  # of MISSING
 
     @property
@@ -129,16 +127,9 @@ MEASURES = (
 
 def together(effects: Collection[Effect]) -> Effect:
     """Several steps as one."""
-    combined: dict[str, Callable[..., Any]] = {
-        "lowest": min,
-        "highest": max,
-        "missing": lambda names: frozenset().union(*names),
-    }
-    sums: dict[str, Any] = {
-        item.name: combined.get(item.name, sum)([getattr(effect, item.name) for effect in effects])
-        for item in fields(Effect)
-    }
-    return Effect(**sums)
+    names = [item.name for item in fields(Effect) if item.name != "missing"]
+    sums = {name: sum(getattr(effect, name) for effect in effects) for name in names}
+    return Effect(**sums, missing=frozenset().union(*(effect.missing for effect in effects)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,7 +150,7 @@ class Outcome:
         rows = slice(None) if row is None else [row]
         arrays = {name: values[rows] for name, values in self.arrays.items()}
         in_loss = arrays["mask"].astype(bool)
-        ratios, push = arrays["ratio"][in_loss], -arrays["contribution"].astype(np.float64)
+        push = -arrays["contribution"].astype(np.float64)
         updates = len(set(self.numbers.packed.minibatches))
         return replace(
             effect,
@@ -171,8 +162,6 @@ class Outcome:
             pushed=float(np.abs(push).sum()),
             kl=math.nan if "ref" in self.missing
             else float(arrays["penalty"].sum(dtype=np.float64)) / updates,
-            lowest=float(ratios.min(initial=math.inf)),
-            highest=float(ratios.max(initial=-math.inf)),
         )  # fmt: skip
 
 
@@ -263,7 +252,7 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
 
 def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> dict[str, Array]:
     terms = loss_of(packed, recipe, max_length=max_length).terms
-    names = ("mask", "side", "ratio", "contribution", "advantage")
+    names = ("mask", "side", "contribution", "advantage")
     arrays: dict[str, Any] = {name: getattr(terms, name) for name in names}
     arrays["penalty"] = terms.mask * terms.weight * recipe.beta * terms.anchor
     if by_token:

@@ -180,7 +180,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
             step = load_step(opened, opened.resolve(name).key, None)
             base, study = step.run.recipe, Study(step)
             variant = recipe(base, **changes)
-            outcomes, _ = study.of_step(opened, [base, variant], {})
+            outcomes = {how: study.outcome(opened, how, step.step) for how in (base, variant)}
             effects = [outcomes[how].effect() for how in (base, variant)]
             assert effects[0].tokens > 20
             assert effects[1].push == pytest.approx(effects[0].push, rel=1e-6, abs=1e-9)

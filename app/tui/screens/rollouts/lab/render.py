@@ -1,7 +1,7 @@
 """The lab as lines: settings, measures of both recipes, and what they do to steps and answers."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, Effect, differences, undetermined
 from grpo_tui.app.inspector.layout import lay_out
-from grpo_tui.app.inspector.measures import Values, shades
-from grpo_tui.app.text.numbers import share, short, signed, with_unit
+from grpo_tui.app.inspector.measures import shades
+from grpo_tui.app.text.numbers import share, signed, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad
-from grpo_tui.app.tui.screens.rollouts.lab.state import Index, LabView, name_of, value_text
+from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
@@ -78,7 +78,7 @@ def _measures(view: LabView, recipe: Recipe) -> list[str]:
 
 
 def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """Charts over the steps, or the answers of the step and tokens of the selected one."""
+    """Charts over the steps, or the answers of the step and the tokens of the selected one."""
     if not view.in_step:
         return chart_lines(view, width, height)
     if view.base not in view.outcomes or view.recipe not in view.outcomes:
@@ -86,7 +86,7 @@ def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
     if not view.answers:
         return [[("No answer of this step has token numbers.", "label")]]
     lines = answer_lines(view, width, max(3, height // 2))
-    return [*lines, [], *token_lines(view, width, height - len(lines) - 1)]
+    return [*lines, [], *token_lines(view, width)]
 
 
 def chart_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -141,48 +141,21 @@ def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     return lines
 
 
-def token_lines(view: LabView, width: int, height: int) -> list[Line]:
-    """The selected answer, then the others of its group, as far as there are lines.
-
-    Under a text is each token's gradient, before and after, on one scale for the group.
-    """
+def token_lines(view: LabView, width: int) -> list[Line]:
+    """The selected answer with each token's gradient below it, before and after."""
+    at = view.answer_at
     arrays = [view.outcomes[recipe].arrays for recipe in (view.base, view.recipe)]
-    selected = view.answers[view.answer_at]
-    rows = [row for row, index in enumerate(view.answers) if index[0] == selected[0]]
-    scaled = shades("push", [of["gradient"][row].tolist() for of in arrays for row in rows])
+    scaled = shades("push", [of["gradient"][at].tolist() for of in arrays])
+    replies = view.rows[view.answers[at]].replies
     lines: list[Line] = []
-    for row, *values in sorted(
-        zip(rows, scaled[: len(rows)], scaled[len(rows) :], strict=True),
-        key=lambda drawn: view.answers[drawn[0]] != selected,
-    ):
-        stopped = [np.flatnonzero(of["side"][row]).tolist() for of in arrays]
-        for part in _token_parts(
-            view, view.answers[row], [*zip(values, stopped, strict=True)], width
-        ):
-            if len(lines) + len(part) > height:
-                return lines
-            lines += part
-        lines.append([])
+    for part in lay_out(view.texts, max(2, width - 6)):
+        lines.append([(" " * 6, "")])
+        lines[-1] += [(p.text, "label" if p.token in replies else "text") for p in part]
+        if not all(p.token in replies for p in part):
+            for name, values, of in zip(("was", "would"), scaled, arrays, strict=True):
+                stopped = np.flatnonzero(of["side"][at]).tolist()
+                lines.append([(f"{name:<6}", "label"), *bars(values, part, stopped)])
     return lines
-
-
-def _token_parts(
-    view: LabView, index: Index, drawn: Sequence[tuple[Values, Sequence[int]]], width: int
-) -> Iterator[list[Line]]:
-    """Each line of an answer's tokens with the bars of their gradients, before and after."""
-    replies = view.rows[index].replies
-    head = letter(index[1])
-    for line in lay_out(view.texts(index), max(2, width - 6)):
-        text = [(f"{head:<6}", "label")]
-        text += [(p.text, "label" if p.token in replies else "text") for p in line]
-        part = [text]
-        if not all(p.token in replies for p in line):
-            part += [
-                [(f"{name:<6}", "label"), *bars(values, line, stopped)]
-                for name, (values, stopped) in zip(("was", "would"), drawn, strict=True)
-            ]
-        yield part
-        head = ""
 
 
 def missing_lines(view: LabView, width: int) -> list[Line]:
@@ -198,7 +171,7 @@ def missing_lines(view: LabView, width: int) -> list[Line]:
 
 def notes(view: LabView, width: int, limit: int) -> list[Line]:
     """What the numbers say exactly, and what they cannot say."""
-    before, parts = view.effect(view.base), []
+    parts = []
     if names := undetermined(view.recipe, view.base):
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
     if view.recipe.pays_in_reward:
@@ -208,8 +181,6 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
     if view.left_out and not view.in_step:
         count = len(view.steps)
         parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
-    if before and before.tokens:
-        low, high = short(before.lowest, 3), short(before.highest, 3)
-        parts.append("Every ratio is 1: with one pass, no bound is reached." if low == high
-                     else f"The run's ratios are from {low} to {high}.")  # fmt: skip
+    if view.base.passes == view.base.minibatches == 1:
+        parts.append("Every ratio is 1: with one pass, no bound is reached.")
     return paragraph(" ".join(parts), width, limit, "label")

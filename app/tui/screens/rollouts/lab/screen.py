@@ -169,15 +169,11 @@ class LabScreen(Dialog[None]):
         app, study = self.app, self._study
         assert isinstance(app, RunApp)
         with reporting(self):
-            view = self.view
-            read = partial(study.of_step, recipes=view.recipes, outcomes=view.outcomes)
-            outcomes, rows = await app.reader.ask(read, "lab.step")
-            self.update(outcomes=outcomes, rows=rows)
             while pending := self.view.pending:
                 recipe, step = pending[0]
-                compute = partial(study.effect, recipe=recipe, step=step)
-                effects = {pending[0]: await app.reader.ask(compute, "lab")}
-                self.update(effects={**self.view.effects, **effects})
+                compute = partial(study.outcome, recipe=recipe, step=step)
+                outcome = await app.reader.ask(compute, "lab")
+                self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
 
     # -- changes ----------------------------------------------------------------------------
 

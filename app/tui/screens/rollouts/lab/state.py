@@ -38,8 +38,6 @@ MAX_TOKENS = 8_000_000  # some 300 MB of numbers
 
 Index = tuple[int, int]  # of group and answer
 Rows = Mapping[Index, TokenRow]
-Outcomes = Mapping[Recipe, Outcome]
-Effects = Mapping[tuple[Recipe, int], Effect]
 
 
 def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
@@ -69,27 +67,16 @@ class Study:
     def __init__(self, base: StepGroups) -> None:
         self._base = base
         self._packed: dict[int, StepNumbers] = {}
-        self._rows: Rows = {}  # of the selected step
+        self.rows: Rows = {}  # of the selected step, once it is read
 
-    def _numbers(self, reader: "StoreReader", step: int) -> StepNumbers:
+    def outcome(self, reader: "StoreReader", recipe: Recipe, step: int) -> Outcome:
+        """A step under a recipe, by token for the selected one."""
+        selected = step == self._base.step
         if step not in self._packed:
             self._packed[step], rows = read_step(reader, self._base, step)
-            self._rows = rows if step == self._base.step else self._rows
-        return self._packed[step]
-
-    def of_step(
-        self, reader: "StoreReader", recipes: Sequence[Recipe], outcomes: Outcomes
-    ) -> tuple[Outcomes, Rows]:
-        """The selected step under each recipe, as far as it is not known, and its tokens."""
-        numbers, base = self._numbers(reader, self._base.step), self._base.run.recipe
-        return {
-            recipe: outcomes.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
-            for recipe in recipes
-        }, self._rows
-
-    def effect(self, reader: "StoreReader", recipe: Recipe, step: int) -> Effect:
-        """A step under a recipe."""
-        return outcome_of(self._numbers(reader, step), recipe, self._base.run.recipe).effect()
+            self.rows = rows if selected else self.rows
+        base = self._base.run.recipe
+        return outcome_of(self._packed[step], recipe, base, by_token=selected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +89,8 @@ class LabView:
     steps: tuple[int, ...]  # that are read
     left_out: int = 0  # steps of the run that are not read
     in_step: bool = False  # whether the selected step is shown, and not all of them
-    effects: Effects = field(default_factory=dict)
-    outcomes: Outcomes = field(default_factory=dict)
+    effects: Mapping[tuple[Recipe, int], Effect] = field(default_factory=dict)
+    outcomes: Mapping[Recipe, Outcome] = field(default_factory=dict)  # of the selected step
     rows: Rows = field(default_factory=dict)
 
     @property
@@ -118,9 +105,16 @@ class LabView:
 
     @property
     def pending(self) -> list[tuple[Recipe, int]]:
-        """What is not computed yet, step by step from the newest."""
-        pairs = [(recipe, step) for step in reversed(self.steps) for recipe in self.recipes]
+        """What is not computed yet: the selected step, then the others from the newest."""
+        steps = dict.fromkeys((self.step.step, *reversed(self.steps)))
+        pairs = [(recipe, step) for step in steps for recipe in self.recipes]
         return [pair for pair in pairs if pair not in self.effects]
+
+    def with_outcome(self, recipe: Recipe, step: int, outcome: Outcome, rows: Rows) -> "LabView":
+        """Take what was computed."""
+        effects = {**self.effects, (recipe, step): outcome.effect()}
+        selected = {recipe: outcome} if step == self.step.step else {}
+        return replace(self, effects=effects, outcomes={**self.outcomes, **selected}, rows=rows)
 
     def curve(self, of: Recipe) -> dict[int, Effect]:
         """The effects of a recipe by step, as far as they are computed.
@@ -136,7 +130,7 @@ class LabView:
     def effect(self, of: Recipe) -> Effect | None:
         """The effect of a recipe on what is shown; None before all of it is computed."""
         if self.in_step:
-            return self.outcomes[of].effect() if of in self.outcomes else None
+            return self.effects.get((of, self.step.step))
         effects = self.curve(of).values()
         complete = all((of, step) in self.effects for step in self.steps)
         return together(effects) if effects and complete else None
@@ -159,8 +153,10 @@ class LabView:
         """The position of the selected answer among them."""
         return self.answers.index(self.selected) if self.selected in self.answers else 0
 
-    def texts(self, index: Index) -> tuple[str, ...]:
-        """The tokens of an answer."""
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The tokens of the selected answer."""
+        index = self.answers[self.answer_at]
         texts = {(g.index, r.index): r.text for g in self.step.groups for r in g.rollouts}
         return split(texts[index], self.rows[index])
 
