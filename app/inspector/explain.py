@@ -23,7 +23,7 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
     text = blocked or _pushed(token, recipe, first_pass)
     if blocked and token.push:  # a ratio of whole answers reads every token of them
         text += f"; the ratio of its answer pushes it {_way(token.push)}"
-    return text + _pulled(token)
+    return text
 
 
 def _answer(token: TokenLoss) -> str:
@@ -51,16 +51,6 @@ def gradient_sum(token: TokenLoss) -> str:
 def _is_pulled(token: TokenLoss) -> bool:
     """Whether the KL penalty pulls, beyond float32's rounding."""
     return abs(token.pull) > ROUNDING * abs(token.push)
-
-
-def _pulled(token: TokenLoss) -> str:
-    """What the KL penalty does beside a push that it does not outweigh."""
-    if not _is_pulled(token):
-        return ""
-    if not token.push:
-        return f"; KL alone pulls it {_way(token.pull)}"
-    same = token.push * token.pull > 0
-    return f"; KL pulls it {_way(token.pull)}{' too' if same else ', but less'}"
 
 
 def blocked_by(token: TokenLoss, recipe: Recipe) -> str:

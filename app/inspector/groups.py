@@ -19,9 +19,9 @@ TOKENS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
 DIFF_LENGTH = 40_000  # characters; what follows is not compared
 ENDINGS = {
-    "environment_error": ("environment failed", False),
-    "turns": ("no turn left", None),
-    **dict.fromkeys(CUT, ("cut at the limit", False)),
+    "environment_error": "✗ environment failed",
+    "turns": "· no turn left",
+    **dict.fromkeys(CUT, "✗ cut at the limit"),
 }
 
 
@@ -66,28 +66,23 @@ def _measures(group: GroupView, by: Order) -> dict[int, float]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A short label for an answer: favourable, not, or neither (None)."""
+def verdicts(rollout: RolloutView, group: GroupView) -> list[str]:
+    """The labels of an answer: ✓ good, ✗ bad, · neither.
 
-    text: str
-    good: bool | None
-
-
-def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
-    """The labels of an answer: how it ended, rewards that do not apply, duplicates."""
+    How it ended, rewards that do not apply, duplicates.
+    """
     twins = [
         letter(other.index) for other in group.rollouts
         if other.index != rollout.index and other.text == rollout.text
     ]  # fmt: skip
-    return (
-        Verdict(*ENDINGS.get(rollout.finish, ("finished", True))),
+    return [
+        ENDINGS.get(rollout.finish, "✓ finished"),
         *(
-            Verdict(f"{reward.name} does not apply", None)
+            f"· {reward.name} does not apply"
             for reward in rollout.rewards if reward.value is None and not reward.reason
         ),
-        Verdict(f"same as {', '.join(twins)}", None) if twins else Verdict("no duplicate", True),
-    )  # fmt: skip
+        f"· same as {', '.join(twins)}" if twins else "✓ no duplicate",
+    ]  # fmt: skip
 
 
 def visits(history: Sequence[GroupView], group: GroupView) -> tuple[GroupView, ...]:

@@ -108,7 +108,7 @@ def test_no_moment_is_a_token_of_the_environment() -> None:
 
 
 def test_a_failed_environment_and_a_dialogue_without_turns_left_are_not_finished() -> None:
-    def first(one: ev.Completion) -> tuple[str, bool | None]:
+    def first(one: ev.Completion) -> str:
         fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
         view = RolloutView(**fields, key=1, group=1, tokens=1, clip_fraction=None, kl=None)
         group = GroupView(
@@ -116,10 +116,9 @@ def test_a_failed_environment_and_a_dialogue_without_turns_left_are_not_finished
             prompt_hash="", rollouts=(view,), reward_mean=0.0, reward_std=0.0, key=1, run=1,
             attempt=1, step=1, has_tokens=True,
         )  # fmt: skip
-        chip = verdicts(view, group)[0]
-        return chip.text, chip.good
+        return verdicts(view, group)[0]
 
     ended, spent, broken, _ = groups()[0].rollouts
-    assert first(ended) == ("finished", True)
-    assert first(spent) == ("no turn left", None)
-    assert first(broken) == ("environment failed", False)
+    assert first(ended) == "✓ finished"
+    assert first(spent) == "· no turn left"
+    assert first(broken) == "✗ environment failed"

@@ -43,8 +43,9 @@ def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
     none = RewardValue(name="math", value=None, weight=1.0, reason="")
     twin = rollout(2, text="x")
     one = rollout(0, text="x", finish="length", rewards=(none,))
-    words = [chip.text for chip in verdicts(one, group(0, one, rollout(1), twin))]
-    assert words == ["cut at the limit", "math does not apply", "same as c"]
+    assert verdicts(one, group(0, one, rollout(1), twin)) == [
+        "✗ cut at the limit", "· math does not apply", "· same as c",
+    ]  # fmt: skip
 
 
 def test_balance_counts_pushes() -> None:

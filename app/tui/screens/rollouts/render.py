@@ -7,27 +7,23 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 
-from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Span
 from grpo_tui.app.inspector.dialogue import Message, flow, messages
 from grpo_tui.app.inspector.explain import (
     UNBOUNDED,
     arithmetic,
-    blocked_by,
     explanation,
     gradient_sum,
 )
 from grpo_tui.app.inspector.groups import (
     Change,
     Order,
-    Verdict,
     balance,
     is_greedy,
     largest_by_reward,
     letter,
     measure_of,
     verdicts,
-    visits,
 )
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
@@ -37,11 +33,11 @@ from grpo_tui.app.inspector.measures import (
     MEASURES,
     Values,
 )
-from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
+from grpo_tui.app.text.numbers import BARS, clamped, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
-from grpo_tui.app.text.words import count_of, first_of
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
 from grpo_tui.app.tui.screens.rollouts.state import THINK_END, Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
@@ -65,7 +61,6 @@ ORDER_HEADINGS: Mapping[Order, str] = {
 }  # fmt: skip
 TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an answer, a token
 LABEL = 9  # cells of a name before what it says of a token
-MAX_NAMED = 3
 TRACK = 20  # cells of the line that the ratio is on
 BAR = 8  # cells of a reward's bar
 MAX_REPLY = 8  # lines of a reply
@@ -122,11 +117,8 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
 
 
-def position_line(view: View, width: int, *, newest: int) -> Line:
-    """The current position: run, step, prompt as far as it fits, target, answer.
-
-    Where the step is not the newest, also the key that leads there.
-    """
+def position_line(view: View, width: int) -> Line:
+    """The current position: run, step, prompt as far as it fits, target, answer."""
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
@@ -137,32 +129,23 @@ def position_line(view: View, width: int, *, newest: int) -> Line:
     end = f"  target {clip(group.target, 20)}" if group.target else ""
     if rollout is not None:
         end += f"  answer {letter(rollout.index)} of {len(group.rollouts)}"
-    if newest > group.step and group.origin == "train":
-        end += "  4 goes to the newest step"
     space = width - cells(line) - cell_len(end) - 3
     prompt = clip(last_question(group.prompt_text), max(8, space))
     return [*line, (f"“{prompt}”", "text"), (end, "label")]
 
 
-def history_line(history: Sequence[GroupView], group: GroupView, width: int, *, live: bool) -> Line:
-    """One prompt over the steps: a reward bar per visit, the current one in brackets.
-
-    Only a run that is `live` can follow another prompt.
-    """
-    same = visits(history, group)
+def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Line:
+    """One prompt over the steps: a reward bar per visit, the current one in brackets."""
     if len(same) < 2:
-        others = "; t goes to pinned and held-out prompts" * (group.origin == "train")
-        text = f" this prompt was drawn once{others}"
-        return [(clip(text + ", * pins it" * live, width), "label")]
+        text = " this prompt was drawn once; t goes to pinned and held-out prompts"
+        return [(clip(text, width), "label")]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
     current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
     texts = [f"{visit.step} {bar}" for visit, bar in zip(same, bars, strict=True)]
-    sampled = "greedy" if is_greedy(group) else "sampled"
-    names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
-    name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
-    before = f"{short(rewards[0])} → " if current else ""
-    end = f"  {before}{short(rewards[current])}  [ ] @ step  d diff"
+    greedy = ", greedy," if is_greedy(group) else ""
+    name = f" {origin_name(group.origin)} prompt{greedy} by step "
+    end = f"  {short(rewards[0])} → {short(rewards[current])}  [ ] step  d diff"
     space = width - len(name) - len(end) - 3
     indices = visible([len(text) + 2 for text in texts], space, current)
     line = [(name + "…" * (indices.start > 0), "label")]
@@ -200,10 +183,7 @@ def sibling_lines(view: View, width: int, height: int) -> list[Line]:
         return []
     rollouts = group.rollouts
     indices = visible([1] * len(rollouts), height - 1, view.answer_at)
-    heading = "all answers to this prompt"
-    if len(indices) < len(rollouts):
-        heading += f", {letter(indices[0])} to {letter(indices[-1])}"
-    lines = [[(heading, "label")]]
+    lines = [[("all answers to this prompt", "label")]]
     for index in indices:
         rollout = rollouts[index]
         if view.loaded and view.loaded.answers[index].thinking:
@@ -386,13 +366,15 @@ def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
 
 
 def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Line]:
-    """The token's probabilities, ratio, explanation and share of the loss, and notable tokens.
+    """The token's probabilities, ratio, explanation and share of the loss.
 
     Numbers are of the last pass.
     """
     row, recipe = answer.row, run.recipe
     assert row is not None
-    title = f"← token {_name(answer, token, f'of {len(row.own)} ')} →"
+    text = safe(answer.texts[token]) if token < len(answer.texts) else ""
+    number = bisect_left(answer.tokens, token) + 1
+    title = f"← token {number} of {len(row.own)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(answer, token, width))
     passes = [losses[token] for losses in answer.losses]
@@ -408,14 +390,7 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
         share = arithmetic(last, recipe, row.updates[-1], length=sum(loss_mask(row)),
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the objective: {share}"))
-        texts.append(("clipped", clipped_text(answer, recipe)))
     return lines + labelled(texts, LABEL, width, 3)
-
-
-def _name(answer: Answer, token: int, of: str = "") -> str:
-    """A token's number among the model's tokens, and its text."""
-    text = safe(answer.texts[token]) if token < len(answer.texts) else ""
-    return f"{bisect_left(answer.tokens, token) + 1} {of}“{text or EMPTY_SIGN}”"
 
 
 def probability_line(answer: Answer, token: int, width: int) -> Line:
@@ -459,10 +434,11 @@ def _ratio_line(loss: TokenLoss) -> Line:
     def cell(value: float) -> int:
         """A value's position; the interval is in the middle half."""
         position = round(low + (value - loss.low) / span * (high - low))
-        outside = (value > loss.high) - (value < loss.low)
-        if outside and low <= position <= high:  # by less than a cell
-            position = high + 1 if outside > 0 else low - 1
-        return max(0, min(TRACK, position))
+        if value > loss.high:  # also by less than a cell
+            position = max(position, high + 1)
+        elif value < loss.low:
+            position = min(position, low - 1)
+        return clamped(position, TRACK + 1)
 
     track = ["┈"] * (TRACK + 1)
     track[low : high + 1] = f"├{'─' * (high - low - 1)}┤"
@@ -473,20 +449,6 @@ def _ratio_line(loss: TokenLoss) -> Line:
     diamond = alarm if ratio[1][0] else "headline"
     line = [(mark, diamond if mark == "◆" else "label") for mark in track]
     return [(name, "label"), *line, ("  ", ""), *ratio]
-
-
-def clipped_text(answer: Answer, recipe: Recipe) -> str:
-    """The clipped tokens of an answer, and why the first is."""
-    row, last = answer.row, answer.last
-    assert row is not None
-    sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
-    clipped = [token for token in row.own if last[token].side != "free"]
-    if not clipped:
-        return "no token"
-    first = last[clipped[0]]
-    reason = blocked_by(first, recipe) or explanation(first, recipe, first_pass=False)
-    names = [f"{_name(answer, token)} {sides[last[token].side]}" for token in clipped]
-    return f"{first_of(names, MAX_NAMED)}; {reason}"
 
 
 def heat_notes(view: View) -> list[str]:
@@ -518,7 +480,9 @@ def reward_lines(view: View, width: int) -> list[Line]:
         lines.append(justified([("advantage", "label")], [push], width))
     largest = largest_by_reward(view.step.groups if view.step else ())
     lines += [[], *function_lines(rollout, largest, width)]
-    lines += [[], *verdict_lines(verdicts(rollout, group))]
+    marks = {"✓": "good", "✗": "bad", "·": "label"}
+    labels = verdicts(rollout, group)
+    lines += [[], *([(label[:2], marks[label[0]]), (label[2:], "text")] for label in labels)]
     texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
     for text in texts:
         lines += paragraph(text, width, 3, "label")
@@ -545,13 +509,3 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
             lines.append([(f"  × weight {short(reward.weight)}", "label")])
         lines += paragraph(reward.reason, width, 99, "text", ("  ", "")) if reward.reason else []
     return lines
-
-
-def verdict_lines(labels: Sequence[Verdict]) -> list[Line]:
-    """The verdicts on an answer, one per line: ✓ good, ✗ bad, · neither."""
-    marks = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("· ", "label")}
-    return [
-        [(mark, colour), (label.text, "text")]
-        for label in labels
-        for mark, colour in (marks[label.good],)
-    ]

@@ -72,17 +72,14 @@ class HistoryBar(ViewPanel, Bar, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
-    live: reactive[bool] = reactive(False)
-    newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
         view = self.view
         if view.group is None:
             return []
-        history = view.loaded.history if view.loaded else ()
         return [
-            render.position_line(view, width, newest=self.newest),
-            render.history_line(history, view.group, width, live=self.live),
+            render.position_line(view, width),
+            render.history_line(view.visits, view.group, width),
         ]
 
 
@@ -314,7 +311,6 @@ class RolloutsScreen(WorkbenchScreen):
 
     def show(self, snapshot: Snapshot) -> None:
         """Follow the run on Watch until the user picks a step; follow each newly opened run."""
-        self._update_history()
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
@@ -330,11 +326,6 @@ class RolloutsScreen(WorkbenchScreen):
         elif self.view.unfinished and snapshot.step != self._seen_step and self.view.group:
             self.opening = self._read_group(self.view.group)
         self._seen_step = snapshot.step
-
-    def _update_history(self) -> None:
-        for bar in self.query(HistoryBar):
-            bar.live = self.snapshot.active
-            bar.newest = 0 if self._following else self.snapshot.step
 
     def again(self) -> None:
         """Go to the newest step, and follow the run."""
@@ -386,7 +377,6 @@ class RolloutsScreen(WorkbenchScreen):
         hidden = frozenset({"heat"} if new.diff and new.earlier is not None else ())
         hidden |= NEED_ANSWERS if new.group is None else frozenset()
         self.key_bar.hidden = hidden | {"origin"} if new.step is None else hidden
-        self._update_history()
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:

@@ -133,7 +133,7 @@ def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> No
     assert f"prompt {group.index + 1} " in text
     assert f"answer {'abcd'[row.index]} of" in text
     assert f"← token {token + 1} of" in text
-    assert f"; {'better' if side == 'high' else 'worse'} answer, already" in text
+    assert f"{'better' if side == 'high' else 'worse'} answer, already" in text
 
 
 def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, text: str) -> None:
