@@ -4,7 +4,6 @@ MLX is imported in the thread that calls first; callers must use one thread.
 """
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -287,28 +286,12 @@ def with_setting(recipe: Recipe, name: str, value: Any) -> Recipe:
 
 
 def with_typed(recipe: Recipe, name: str, text: str) -> Recipe:
-    """The recipe with typed values: one for `name`, or `beta=.1 clip_high=.3`."""
-    parts = re.findall(r"[^\s,=]+", text)
-    parts = [name, *parts] if len(parts) == 1 else parts
-    if not parts or len(parts) % 2:
-        raise RecipeError(f"{text!r} is not a value or name=value pairs: type .1, or beta=.1")
-    for typed, value in zip(parts[::2], parts[1::2], strict=True):
-        setting = "name" if typed == "recipe" else typed
-        if setting not in VARIED:
-            raise RecipeError(
-                f"the stored numbers do not determine what another {typed} would have done: c "
-                f"opens New run; the lab changes {', '.join(VARIED).replace('name', 'recipe', 1)}"
-            )
-        recipe = with_setting(recipe, setting, _parsed(setting, value))
-    return recipe
-
-
-def _parsed(name: str, text: str) -> Any:
+    """The recipe with a value as it is typed."""
     setting = SETTINGS.get(name)
     if setting is None or setting.choices:
-        return text
+        return with_setting(recipe, name, text)
     values = {"true": True, "on": True, "false": False, "off": setting.off, "none": setting.off}
-    return values.get(text.lower(), text)
+    return with_setting(recipe, name, values.get(text.lower(), text))
 
 
 def differences(recipe: Recipe, other: Recipe) -> tuple[str, ...]:

@@ -31,16 +31,16 @@ class Ask(Dialog[str | None]):
         bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
     ]
 
-    def __init__(self, title: str, hint: str, text: str = "", *, select: bool = True) -> None:
+    def __init__(self, title: str, hint: str, text: str = "") -> None:
         super().__init__()
-        self._title, self._hint, self._text, self._select = title, hint, text, select
+        self._title, self._hint, self._text = title, hint, text
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = "⏎ done   esc cancel"
             yield Static(safe(self._hint, "\n"), markup=False)
-            yield Field(self._text, select_on_focus=self._select)
+            yield Field(self._text)
 
     @on(Input.Submitted)
     def submit(self, event: Input.Submitted) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
@@ -37,7 +37,6 @@ from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 
-TYPED = "0123456789.-"  # begins a value
 NAMES = list(VARIED)
 
 
@@ -117,7 +116,7 @@ class LabScreen(Dialog[None]):
     BINDINGS: ClassVar = [
         bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
         bind("enter", "type", "edit", "lab.type",
-             "Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
+             "Type the value"),
         bind("t", "scope", "scope", "lab.scope", "Show all steps, or the answers of the step"),
         bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
         bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
@@ -201,14 +200,8 @@ class LabScreen(Dialog[None]):
             else with_setting(recipe, name, getattr(base, name))
         )  # fmt: skip
 
-    def on_key(self, event: events.Key) -> None:
-        """Begin to type a value."""
-        if event.character and event.character in TYPED:
-            event.stop()
-            self.action_type(event.character)
-
-    def action_type(self, typed: str = "") -> None:
-        """Ask for a value of the selected setting, or for several settings."""
+    def action_type(self) -> None:
+        """Ask for a value of the selected setting."""
         name = self.setting
         allowed = (
             SETTINGS[name].allowed if name in SETTINGS else f"one of {', '.join(VARIED[name])}"
@@ -216,11 +209,9 @@ class LabScreen(Dialog[None]):
 
         def take(text: str | None) -> None:
             if text:
-                self._change(lambda recipe: with_typed(recipe, name, text))
+                self._change(lambda recipe: with_typed(recipe, name, text.strip()))
 
-        hint = f"{allowed}\nor several settings: beta=.1 clip_high=.3"
-        title = "recipe" if name == "name" else name
-        self.app.push_screen(Ask(title, hint, typed, select=False), take)
+        self.app.push_screen(Ask("recipe" if name == "name" else name, allowed), take)
 
     # -- scope ------------------------------------------------------------------------------
 
