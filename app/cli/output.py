@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.table import Row, format_value, table_lines
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import header_of, write_csv
@@ -30,20 +29,9 @@ def print_rows(
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
     elif as_csv:
-        written = write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
-        warn_of_escapes(written.escaped)
+        write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
     else:
         print_table(rows if table is None else table)
-
-
-def warn_of_escapes(cells: int) -> None:
-    """Say on stderr that cells of a CSV differ from their texts, and what writes them as is."""
-    if cells:
-        are = "1 cell is" if cells == 1 else f"{cells} cells are"
-        print_stderr(
-            f"{are} escaped, against spreadsheet formulas and control characters; "
-            "--raw writes texts as they are"
-        )
 
 
 def print_json(value: Any) -> None:

@@ -4,8 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from grpo_tui.experiments.db.texts import Escapes, escape
 from grpo_tui.experiments.export.json import number_text, plain
@@ -24,13 +23,6 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
-class Written(NamedTuple):
-    """How many rows were written, and how many cells differ from their texts."""
-
-    rows: int
-    escaped: int = 0
-
-
 def header_of(rows: Rows) -> list[str]:
     """Return all column names in order of first appearance."""
     names: dict[str, None] = {}
@@ -39,21 +31,15 @@ def header_of(rows: Rows) -> list[str]:
     return list(names)
 
 
-def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> Written:
+def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
     """Write a header and the rows, and count them; `raw` leaves texts as they are."""
     writer = csv.writer(out, lineterminator="\r\n")
-    count, escaped = -1, 0  # without the header
-    for row in chain([dict(zip(header, header, strict=True))], rows):
-        values = [row.get(name) for name in header]
-        cells = [cell(value, raw=raw) for value in values]
-        writer.writerow(cells)
+    writer.writerow([cell(name, raw=raw) for name in header])
+    count = 0
+    for row in rows:
+        writer.writerow([cell(row.get(name), raw=raw) for name in header])
         count += 1
-        if not raw:
-            escaped += sum(
-                isinstance(value, str) and text != value
-                for value, text in zip(values, cells, strict=True)
-            )
-    return Written(count, escaped)
+    return count
 
 
 def cell(value: Any, *, raw: bool = False) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from grpo_tui.experiments.errors import ExportError, StoreError, check_choice
-from grpo_tui.experiments.export.csv import Written, header_of, write_csv
+from grpo_tui.experiments.export.csv import header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.rows import PAGE, Row, rows_of
 from grpo_tui.experiments.values import RunSummary
@@ -30,7 +30,7 @@ def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary
 def write_rows(
     rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
     header: Sequence[str] | None = None,
-) -> Written:  # fmt: skip
+) -> int:  # fmt: skip
     """Write rows to a file or stream and count them.
 
     The columns of a CSV are `header`, or those of the first thousand rows; a later row with another
@@ -45,7 +45,7 @@ def write_rows(
         for row in rows:
             out.write(json_text(row) + "\n")
             count += 1
-        return Written(count)
+        return count
     first = list(islice(rows, 1000))
     names = list(header or header_of(first))
     return write_csv(out, names, _checked(chain(first, rows), set(names)), raw=raw)

@@ -24,7 +24,7 @@ def follow(store: Path, ref: str, tracker: str, after: int) -> None:
     """Log the steps of a run beyond `after` until it has ended or its process is gone."""
     with closing(StoreReader(store)) as reader:
         run = reader.resolve(ref)
-        with TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, live=True) as add:
+        with TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, True) as add:
             while True:
                 run = reader.resolve(ref)
                 steps = list(logged_steps(reader, run, after))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_tui.experiments.db.paths import inside_store
 from grpo_tui.experiments.db.texts import seconds
@@ -20,6 +20,10 @@ from grpo_tui.experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 
+Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
+# logs a run in a folder; a live one (the last argument) where the tracker's own programs look
+Tracker = Callable[[StoreReader, RunSummary, Path, bool], AbstractContextManager[Add]]
+
 
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
@@ -30,9 +34,9 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
         return sum(_export(TRACKERS[format], reader, run, out) for run in runs)
 
 
-def _export(tracker: "Tracker", reader: StoreReader, run: RunSummary, out: Path) -> int:
+def _export(tracker: Tracker, reader: StoreReader, run: RunSummary, out: Path) -> int:
     count = 0
-    with tracker(reader, run, out, live=False) as add:
+    with tracker(reader, run, out, False) as add:
         for step, at, values in logged_steps(reader, run):
             add(step, at, values)
             count += len(values)
@@ -53,19 +57,8 @@ def logged_steps(
         yield row["step"], seconds(row["at"]) if row["at"] else start, values
 
 
-Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
-
-
-class Tracker(Protocol):
-    """Logs a run under `out`; a live one logs where the tracker's own programs look."""
-
-    def __call__(
-        self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool
-    ) -> AbstractContextManager[Add]: ...
-
-
 @contextmanager
-def tensorboard(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:  # noqa: ARG001  # as the others
+def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
     start = time.time() if live else seconds(run.started_at or run.created_at)
     with closing(EventFile(inside_store(out, f"{_safe(run.name)}-{run.id}"), start)) as file:
@@ -79,7 +72,7 @@ def tensorboard(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) 
 
 
 @contextmanager
-def wandb(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:
+def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:
     """A run of Weights & Biases, with the run's id; an export is offline, for `wandb sync`."""
     package = installed("wandb")
     out.mkdir(parents=True, exist_ok=True)
@@ -101,7 +94,7 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Ite
 
 
 @contextmanager
-def trackio(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:
+def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:
     """A run of a local trackio project; an export has a folder of its own, live runs the user's."""
     if not live:
         out.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,7 @@ def test_every_table_is_written_in_every_format(
     out = tmp_path / f"deep/{what}.{format}"
     out.parent.mkdir()
     wanted = list(rows_of(what, reader, runs))
-    assert write_rows(iter(wanted), format, out, header=header).rows == len(wanted)
+    assert write_rows(iter(wanted), format, out, header=header) == len(wanted)
     assert [file.name for file in out.parent.iterdir()] == [out.name]
     if format == "jsonl":
         assert [json.loads(line) for line in out.read_text("utf-8").splitlines()] == [

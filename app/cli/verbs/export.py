@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from grpo_tui.app.cli.output import data_stdout, warn_of_escapes
+from grpo_tui.app.cli.output import data_stdout
 from grpo_tui.app.cli.params import Db, Raw, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
@@ -53,9 +53,8 @@ def export(
         rows = rows_of(what, reader, selected)
         header = header_for(what, reader, selected) if format != "jsonl" else None
         target = out if out is not None else data_stdout()
-        written = write_rows(rows, format, target, raw=raw, header=header)
-    print_stderr(f"{written.rows} rows" + (f" in {out}" if out else ""))
-    warn_of_escapes(written.escaped)
+        count = write_rows(rows, format, target, raw=raw, header=header)
+    print_stderr(f"{count} rows" + (f" in {out}" if out else ""))
 
 
 def _by_ending(out: Path) -> Format:
