@@ -174,7 +174,6 @@ class Comparison:
     differing: tuple[SettingDifference, ...]
     by_recipe: tuple[SettingDifference, ...] = ()
     same: Mapping[str, Any]
-    sources: tuple[str, ...] = ()  # a diff of the user's functions, from the baseline's
     metrics: tuple[MetricComparison, ...]
     seeds: tuple[SeedGroup, ...]
     rankings: tuple[Ranking, ...] = ()

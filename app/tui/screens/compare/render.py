@@ -245,8 +245,6 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
                 (pad(values[at], size - 1, ">") + " ", "bold headline" if changed else colour)
             )
         rows.append(row)
-    marks = {"+": "good", "-": "bad"}
-    rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.sources]
     head = (pad(window_text(window, len(columns)), path_width), "label")
     return [[head, *column_heads(view, window, size)], *scrolled(rows, view.row, height - 1)]
 
