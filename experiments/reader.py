@@ -65,7 +65,6 @@ DEFAULT_METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
-MAX_ANCESTORS = 100
 LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
 
@@ -237,14 +236,10 @@ class StoreReader(Connection):
     def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
         """Return the runs that a run began from, its parent first."""
         ancestors: dict[int, v.Ancestor] = {}
-        while len(ancestors) < MAX_ANCESTORS:
-            row = self.row(
-                select(PARENT.c.id, PARENT.c.short, PARENT.c.name)
-                .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
-                .where(RUN.c.id == run, self.not_deleted(PARENT))
-            )
-            if row is None or row.id in ancestors:  # only a damaged store has a circle
-                break
+        query = select(PARENT.c.id, PARENT.c.short, PARENT.c.name).where(self.not_deleted(PARENT))
+        query = query.join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
+        # only a damaged store has a circle
+        while (row := self.row(query.where(RUN.c.id == run))) and row.id not in ancestors:
             step = start_step(self.settings(run))
             run = row.id
             ancestors[run] = v.Ancestor(id=row.short, name=row.name, step=step)
@@ -276,8 +271,7 @@ class StoreReader(Connection):
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Return the attempts at a run, oldest first."""
-        query = self.select(v.AttemptView, ATTEMPT).filter_by(run_id=run)
-        return self.views(v.AttemptView, query.order_by(ATTEMPT.c.n))
+        return self.views(v.AttemptView, ATTEMPT, ATTEMPT.c.n, run_id=run)
 
     # -- resolving names ------------------------------------------------------------------------
 
@@ -353,32 +347,30 @@ class StoreReader(Connection):
 
     def steps(self, run: int, *, after: int = -1) -> tuple[v.StepView, ...]:
         """Return the finished steps beyond `after`, with tokens and seconds up to their ends."""
-        query = self.select(v.StepView, STEP).where(STEP.c.step > after)
-        query = query.filter_by(run_id=run, hidden=False)
-        return self.views(v.StepView, query.order_by(STEP.c.step))
+        step = STEP.c.step
+        return self.views(v.StepView, STEP, step, step > after, run_id=run, hidden=False)
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
         query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")
         query = query.filter_by(run_id=run).order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc())
-        return self.views(v.AlertView, query)
+        return tuple(as_view(v.AlertView, row) for row in self.rows(query))
 
     def muted_alerts(self, run: int) -> frozenset[str]:
         return frozenset(alert.rule for alert in self.alerts(run) if alert.muted)
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """Return the held-out evaluations of a run, oldest first."""
-        query = self.select(v.EvaluationView, EVALUATION).filter_by(run_id=run, hidden=False)
-        views = self.views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
+        order = EVALUATION.c.seq
+        views = self.views(v.EvaluationView, EVALUATION, order, run_id=run, hidden=False)
         return (
             tuple(replace(view, rows=self.samples(view.key)) for view in views) if rows else views
         )
 
     def samples(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
         """Return what an evaluation found for each of its problems."""
-        query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
-        query = query.filter_by(evaluation_id=evaluation).order_by(EVALUATION_SAMPLE.c.position)
-        return self.views(ev.EvaluationSample, query)
+        order = EVALUATION_SAMPLE.c.position
+        return self.views(ev.EvaluationSample, EVALUATION_SAMPLE, order, evaluation_id=evaluation)
 
     # -- groups and rollouts --------------------------------------------------------------------
 
@@ -404,7 +396,9 @@ class StoreReader(Connection):
         else:
             query = query.filter_by(step=step)
             query = query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq)
-        return self._with_rollouts(query) if rollouts else self.views(v.GroupView, query)
+        if rollouts:
+            return self._with_rollouts(query)
+        return tuple(as_view(v.GroupView, row) for row in self.rows(query))
 
     def groups_by_key(self, keys: Iterable[int]) -> tuple[v.GroupView, ...]:
         """Return groups with their rollouts, in the order of their keys."""
@@ -421,12 +415,10 @@ class StoreReader(Connection):
             .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
             .order_by(GROUP.step, GROUP.id, ROLLOUT.c.idx)
         )
-        newest: dict[str, tuple[int, dict[str, list[float | None]]]] = {}
+        by_step: dict[tuple[str, int], dict[str, list[float | None]]] = {}
         for example, step, function, value in self.rows(query):
-            if example not in newest or newest[example][0] < step:
-                newest[example] = step, {}
-            newest[example][1].setdefault(function, []).append(value)
-        return {example: scores for example, (_, scores) in newest.items()}
+            by_step.setdefault((example, step), {}).setdefault(function, []).append(value)
+        return {example: scores for (example, _), scores in by_step.items()}  # the last step's
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""

@@ -130,8 +130,12 @@ class Connection:
         """Return the first column of the first row; None without rows."""
         return next(iter(self.column(query)), None)
 
-    def views(self, view: type[V], query: Executable) -> tuple[V, ...]:
-        """Return a view of each row."""
+    def views(
+        self, view: type[V], table: Table, order: ColumnElement[Any], *where: ColumnElement[bool],
+        **columns: Any,
+    ) -> tuple[V, ...]:  # fmt: skip
+        """Return a view of each row where the columns have these values."""
+        query = self.select(view, table).where(*where).filter_by(**columns).order_by(order)
         return tuple(as_view(view, row) for row in self.rows(query))
 
     def select(

@@ -67,7 +67,9 @@ def reader(store: Path) -> Iterator[StoreReader]:
 
 
 @pytest.mark.slow
-def test_the_source_is_kept_and_a_changed_file_is_another_setting(reader: StoreReader, world: Path) -> None:
+def test_the_source_is_kept_and_a_changed_file_is_another_setting(
+    reader: StoreReader, world: Path
+) -> None:
     runs = [reader.resolve(name) for name in ("first", "second", "third")]
     source = reader.functions(runs[0].key)["signal"]
     assert (source["file"], source["text"]) == (str(world / "mine.py"), MINE)
