@@ -21,7 +21,7 @@ SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The values at both ends, and the labelled values from low to high; log10 if logarithmic."""
+    """The values at both ends, and the labelled values from low to high."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Axis:
 
 def axis(
     values: Iterable[float], *, unit: str = "", natural: tuple[float, float] = ANY,
-    guides: Sequence[float] = (), labels: int = 2, log: bool = False,
+    guides: Sequence[float] = (), labels: int = 2,
 ) -> Axis:  # fmt: skip
     """Return the axis of these values, with some labels, or one if all values are equal.
 
@@ -52,25 +52,21 @@ def axis(
     lines that are at most three times as high as the data, and 0 where the data is near.
     """
     finite = [0.0 if abs(value) < SMALLEST else value for value in values if abs(value) <= LARGEST]
-    finite = [value for value in finite if value > 0 or not log]
     if not finite:
         return Axis(0.0, 1.0)
     low, high = min(finite), max(finite)
     if unit == "GB" and max(abs(low), abs(high)) < MEGABYTES_BELOW:
         unit = "MB"
     if equal(low, high):
-        return _constant(high, unit, natural, log)
-    if log:
-        ends = _decades(low, high)
-    else:
-        low = 0.0 if 0 <= low <= 0.6 * high else low
-        near = [guide for guide in guides if 0 <= guide <= 3 * high]
-        ends = _round_ends(min([low, *near]), max([high, *near]), unit, natural)
+        return _constant(high, unit, natural)
+    low = 0.0 if 0 <= low <= 0.6 * high else low
+    near = [guide for guide in guides if 0 <= guide <= 3 * high]
+    ends = _round_ends(min([low, *near]), max([high, *near]), unit, natural)
     last = len(ends) - 1
     marks = [ends[round(last * part / (labels - 1))] for part in range(labels)]
     if not texts(marks, unit):
         marks = [ends[0], ends[-1]]
-    at = [math.log10(mark) if log else float(mark) for mark in marks]
+    at = [float(mark) for mark in marks]
     return Axis(at[0], at[-1], tuple(zip(at, texts(marks, unit), strict=True)))
 
 
@@ -79,15 +75,13 @@ def equal(low: float, high: float) -> bool:
     return high - low <= NOISE * abs(high)
 
 
-def _constant(value: float, unit: str, natural: tuple[float, float], log: bool) -> Axis:
+def _constant(value: float, unit: str, natural: tuple[float, float]) -> Axis:
     """The axis of a constant: its size to both sides, as far as the metric can be."""
-    label = rounded(value, unit)
-    if log:
-        middle, octave = math.log10(value), math.log10(2)
-        return Axis(middle - octave, middle + octave, ((middle, label),))
     smallest, limit = natural if natural[0] <= value <= natural[1] else ANY
     reach = abs(value) or 1.0
-    return Axis(max(smallest, value - reach), min(limit, value + reach), ((value, label),))
+    return Axis(
+        max(smallest, value - reach), min(limit, value + reach), ((value, rounded(value, unit)),)
+    )
 
 
 def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]) -> list[Decimal]:
@@ -102,16 +96,6 @@ def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]
         if ends[-1] > natural[1] >= high:
             ends[-1] = Decimal(round(natural[1]))
         if texts([ends[0], ends[-1]], unit):
-            return ends
-    raise AssertionError("the steps have no end")
-
-
-def _decades(low: float, high: float) -> list[Decimal]:
-    """1, 2 and 5 times the powers of ten, from below the data to above."""
-    ends: list[Decimal] = []
-    for step in _steps(math.floor(math.log10(low))):
-        ends = [step] if float(step) <= low else [*ends, step]
-        if float(step) >= high:
             return ends
     raise AssertionError("the steps have no end")
 

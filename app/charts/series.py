@@ -205,20 +205,6 @@ def _turns(values: "array[float]") -> tuple[float, ...]:
     return (finite[0], min(finite), max(finite), finite[-1]) if finite else (math.nan,)
 
 
-def logarithmic(trace: Trace) -> Trace:
-    """The curve's base-10 logarithms; values not above 0 become gaps."""
-
-    def log(value: float) -> float:
-        return math.log10(value) if value > 0 else math.nan
-
-    columns = []
-    for item in trace.columns:
-        low, high = log(item.low), log(item.high)
-        columns.append(Column(item.x, high if math.isnan(low) else low, high,
-                              tuple(map(log, item.line))))  # fmt: skip
-    return replace(trace, columns=tuple(columns))
-
-
 def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math.inf)) -> Trace:
     """Mean of several seeds as the line, its 95% confidence interval as the range.
 

@@ -15,7 +15,6 @@ from grpo_tui.app.charts.series import (
     axis_end,
     band,
     cut,
-    logarithmic,
     positions,
 )
 from grpo_tui.experiments.compare.runs import AMOUNTS
@@ -35,7 +34,6 @@ class CurveRequest:
     metrics: tuple[str, ...]
     axis: str
     smoothing: float
-    log: bool
     wide: int
     seeds: tuple[tuple[str, ...], ...] = ()
 
@@ -131,13 +129,11 @@ def _chart(
         if line.steps:
             at = positions(line.steps, *amounts[run]) if amounts else line.steps
             trace = traces[run] = cut(line, at, span, request.wide)
-            trace = logarithmic(trace) if request.log else trace
             curves.append(StoredCurve(run=run, series=line, positions=at, trace=trace))
     bands = []
     for group in request.seeds:
         if members := [traces[run] for run in group if run in traces]:
-            mean = band(members, natural_range(key))
-            bands.append((group, logarithmic(mean) if request.log else mean))
+            bands.append((group, band(members, natural_range(key))))
     missing = tuple(run for run in series if run not in traces)
     return ChartData(key=key, curves=tuple(curves), missing=missing, bands=tuple(bands))
 

@@ -19,7 +19,6 @@ from grpo_tui.app.charts.series import (
     band,
     column,
     cut,
-    logarithmic,
     positions,
 )
 
@@ -210,14 +209,6 @@ def test_a_part_of_the_axis_has_the_columns_of_its_steps(
         known = [values[step] for step in steps]
         assert (item.low, item.high) == (min(known), max(known))
         assert item.end == one.line[steps[-1]]  # the average still knows the values before
-
-
-def test_a_log_scale_keeps_what_has_logarithms() -> None:
-    one = series([-5.0, 100.0, 0.1, 10.0, math.nan, math.nan], 0.0, first=0)
-    columns = logarithmic(whole(one, 3)).columns  # two values to a column
-    assert [item.low for item in columns] == pytest.approx([2.0, -1.0, math.nan], nan_ok=True)
-    assert [item.high for item in columns] == pytest.approx([2.0, 1.0, math.nan], nan_ok=True)
-    assert columns[0].line == pytest.approx((math.nan, 2.0), nan_ok=True)
 
 
 def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:

@@ -59,7 +59,7 @@ def test_a_series_is_read_once_and_smoothed_again_without_reading(
     reader = StoreReader(path)
     runs = reader.runs()
     request = CurveRequest(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
-                           log=False, wide=40)  # fmt: skip
+                           wide=40)  # fmt: skip
     loader = CurveLoader()
     charts = loader.charts(reader, request)
     curve = charts.charts[0].curves[0]
@@ -81,7 +81,7 @@ def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
     record(path, run_events(steps=5, seed=1), seed=1)
     reader = StoreReader(path)
     (run,) = reader.runs()
-    request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9, log=False,
+    request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9,
                            wide=40)  # fmt: skip
     loader = CurveLoader()
     first = loader.charts(reader, request).charts[0].curves[0].series

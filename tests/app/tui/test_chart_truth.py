@@ -216,7 +216,7 @@ def compared(
         metrics=(key,), **looks,
     )  # fmt: skip
     return view, CurveRequest(
-        runs=runs, metrics=(key,), axis=view.axis, smoothing=view.smoothing, log=view.log, wide=80,
+        runs=runs, metrics=(key,), axis=view.axis, smoothing=view.smoothing, wide=80,
         seeds=(view.refs,) if view.bands else (),
     )  # fmt: skip
 
@@ -249,26 +249,21 @@ def several(draw: st.DrawFn) -> tuple[str, list[Points]]:
 
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(12, 60), st.integers(2, 12),
-       st.sampled_from(["step", "tokens", "wall"]), st.integers(0, 4), st.booleans())  # fmt: skip
+       st.sampled_from(["step", "tokens", "wall"]), st.integers(0, 4))  # fmt: skip
 @example(("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)],
-                            [(0, 0.34), (20, 0.82)]]), 40, 6, "step", 3, False)  # fmt: skip
-@example(("eval/accuracy", [[(0, 0.36), (4, 0.6), (8, 0.7), (12, 0.86)]]), 40, 6, "step", 3, False)
+                            [(0, 0.34), (20, 0.82)]]), 40, 6, "step", 3)  # fmt: skip
+@example(("eval/accuracy", [[(0, 0.36), (4, 0.6), (8, 0.7), (12, 0.86)]]), 40, 6, "step", 3)
 def test_on_compare_each_dot_is_where_its_value_belongs(
     made: Made, runs: tuple[str, list[Points]], width: int, height: int,
-    axis: str, smooth: int, log: bool,
+    axis: str, smooth: int,
 ) -> None:  # fmt: skip
     key, lines = runs
     picture, view, end = compare_picture(
-        made.run, key, lines, width, height, axis=axis, smooth=smooth, log=log
+        made.run, key, lines, width, height, axis=axis, smooth=smooth
     )
     picture = uncrossed(picture)
 
-    def shown(value: float) -> float:
-        return math.log10(value) if value > 0 else math.nan
-
-    if log:
-        picture.labels = {row: math.log10(value) for row, value in picture.labels.items()}
-    everything = [shown(v) if log else v for points in lines for _, v in finite(points)]
+    everything = [v for points in lines for _, v in finite(points)]
     if not any(map(math.isfinite, everything)) or not picture.labels:
         return
     for place, points in enumerate(lines):
@@ -280,8 +275,7 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
         columns: dict[int, list[tuple[float, float]]] = {}
         for step, value in found:
             x = where[step] * (picture.wide - 1) / (end or 1)
-            height_of = shown(value) if log and math.isfinite(value) else value
-            columns.setdefault(math.floor(x + 0.5), []).append((x, height_of))
+            columns.setdefault(math.floor(x + 0.5), []).append((x, value))
         colour = view.marker(f"r{place}").colour
         for items in columns.values():
             known = [item for item in items if math.isfinite(item[1])]

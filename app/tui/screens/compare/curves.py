@@ -87,7 +87,6 @@ class CurvesPanel(ViewPanel, ChartStack):
         view = self.view
         smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
         parts = [f"at {position_text(view.axis, view.x)}"]
-        parts += ["log scale"] if view.log else []
         parts += ["seeds as bands"] if view.bands else []
         parts += [smooth] if view.smoothing else []
         return " · ".join(parts)
@@ -128,7 +127,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         if chart is None:
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
-        content = (chart, size, view.visible_columns, view.column, view.log)
+        content = (chart, size, view.visible_columns, view.column)
         cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size))
         title = chart_title(key, view, width)
         return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
@@ -171,9 +170,8 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
 def plot_of(chart: ChartData, view: View, width: int, height: int) -> tuple[Any, Any]:
     """The cells of a chart without the crosshair, and its vertical axis."""
     guides, curves = spec(chart.key).guides, curves_of(chart, view)
-    scale = axis_of(chart.key, curves, height, guides, log=view.log)
-    lines = [] if view.log else [(value, ()) for value in guides]
-    return plot(curves, scale, width, height, lines), scale
+    scale = axis_of(chart.key, curves, height, guides)
+    return plot(curves, scale, width, height, [(value, ()) for value in guides]), scale
 
 
 def cross_of(view: View, width: int) -> int:

@@ -70,7 +70,6 @@ class CompareScreen(WorkbenchScreen):
         bind("m", "metrics", "metrics", "compare.metrics", "Choose the metrics to draw"),
         hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
         hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
-        unbound("switch('log')", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
         bind("right_square_bracket", "turn(1)", "page", "compare.page",
              "Next page: changed settings, ranking, metrics, answers", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
@@ -216,7 +215,7 @@ class CompareScreen(WorkbenchScreen):
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
-            log=view.log, wide=curves.pixels,
+            wide=curves.pixels,
             seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
         )  # fmt: skip
         with reporting(self):

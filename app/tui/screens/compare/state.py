@@ -121,7 +121,6 @@ class View:
     metrics: tuple[str, ...] = ()
     chart: int = 0
     axis: Axis = "step"
-    log: bool = False
     smooth: int = 3
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None

@@ -87,15 +87,11 @@ class Canvas:
         ]  # fmt: skip
 
 
-def axis_of(
-    key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = (), *,
-    log: bool = False,
-) -> Axis:  # fmt: skip
+def axis_of(key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = ()) -> Axis:
     """The vertical axis of a metric's chart of some rows of cells."""
     values = (value for curve in curves for value in curve.values() if math.isfinite(value))
     return axis(
-        (10.0**value for value in values) if log else values, unit=spec(key).unit,
-        natural=natural_range(key), guides=tuple(guides), log=log,
+        values, unit=spec(key).unit, natural=natural_range(key), guides=tuple(guides),
         labels=3 if height >= MIDDLE_FROM else 2,
     )  # fmt: skip
 

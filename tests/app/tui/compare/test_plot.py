@@ -1,6 +1,5 @@
 """One chart of several runs: marks, guide lines, crosshair, title and axes."""
 
-import math
 from dataclasses import replace
 from typing import cast
 
@@ -119,16 +118,15 @@ def test_the_chosen_run_is_in_front_with_its_range_and_a_hidden_one_is_not_there
     assert one.range_colour == ""
 
 
-def test_seeds_are_one_band_also_on_a_log_scale(made: Made) -> None:
+def test_seeds_are_one_band(made: Made) -> None:
     lines = [[(0, 0.1), (9, 1.0)], [(0, 0.2), (9, 0.9)]]
-    view = view_of(made, "eval/accuracy", lines, bands=True, log=True)
+    view = view_of(made, "eval/accuracy", lines, bands=True)
     (band,) = curves_of(chart_of(view), view)
     assert (band.range_colour, band.mark) == ("raw", "●")
-    # the mean is that of the values, not of their logarithms
-    assert means(band) == pytest.approx([math.log10(0.15), math.log10(0.95)])
-    assert max(highs(band)) == 0.0
+    assert means(band) == pytest.approx([0.15, 0.95])
+    assert max(highs(band)) == 1.0
     # mean .95, std .0707, t(.95, 1) = 12.706: .95 - 12.706 * .0707 / sqrt(2) = .3147
-    assert lows(band)[-1] == pytest.approx(math.log10(0.3147), abs=1e-3)
+    assert lows(band)[-1] == pytest.approx(0.3147, abs=1e-3)
     hidden = replace(view, hidden=frozenset({"r0", "r1"}))
     assert curves_of(chart_of(hidden), hidden) == []
 
