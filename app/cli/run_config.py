@@ -1,6 +1,6 @@
 """Build a RunConfig from the command line: preset, then file, then single settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ DEFAULT_PRESET = "starter"
 def assemble(
     file: Path | None,
     preset: str | None,
-    sets: Sequence[str],
+    sets: Iterable[str] | None,
     *,
     steps: int | None = None,
     seed: int | None = None,

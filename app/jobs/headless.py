@@ -164,9 +164,8 @@ class Watcher:
 
     def _announce(self, event: ev.Event) -> None:
         """Report the start or failure of a detached run to the process that started it."""
-        if self._ready is None:
-            return
-        if isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished):
+        is_first = isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished)
+        if self._ready is not None and is_first:
             failed = event.message if isinstance(event, ev.RunFailed) else ""
             write_ready(self._ready, self._job, failed)
             self._ready = None

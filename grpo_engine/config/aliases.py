@@ -17,14 +17,5 @@ MEANT: Final = {
 
 def meant(path: str, settings: Iterable[str]) -> str:
     """The setting that a wrong path means, or those of a similar name, as the end of a sentence."""
-    section, _, leaf = path.rpartition(".")
-    if leaf not in MEANT:
-        return nearest(path, settings)
-    meaning = MEANT[leaf]
-    alike = [
-        name for name in settings
-        if name.endswith(f".{leaf}") and name not in (meaning, path)
-    ]  # fmt: skip
-    in_section = meaning.startswith(f"{section}.") or not section
-    names = [meaning, *alike] if in_section else [*alike, meaning]
-    return f"; did you mean {' or '.join(names[:2])}?"
+    leaf = path.rpartition(".")[2]
+    return f"; did you mean {MEANT[leaf]}?" if leaf in MEANT else nearest(path, settings)

@@ -133,10 +133,10 @@ def _is_replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[s
         return True  # it will be refused
 
 
-def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
     """Parse `a.b=c` arguments into a tree."""
     tree: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         path, sign, text = pair.partition("=")
         path = path.strip()
         if not sign:

@@ -49,9 +49,9 @@ def init(
         tree, notes = translate(read(from_trl))
         for note in notes:
             typer.echo(note, err=True)
-        config = build(merge(tree, parse_sets(sets or [])), str(from_trl))
+        config = build(merge(tree, parse_sets(sets)), str(from_trl))
     else:
-        config = assemble(None, preset, sets or [])
+        config = assemble(None, preset, sets)
     text = explained(config) if full else write_yaml(config)
     if out is None:
         typer.echo(text, nl=False)
@@ -90,7 +90,7 @@ def check(
 
     Example: grpo-tui config check mine.yaml
     """
-    config = assemble(file, None, sets or [])
+    config = assemble(file, None, sets)
     changes, from_recipe = changed(flatten(config)), config.algorithm.differences()
     if as_json:
         print_json({"valid": True, "changed": changes, "differs_from_recipe": from_recipe})

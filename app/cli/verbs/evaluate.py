@@ -13,7 +13,7 @@ from grpo_engine.events import RunFailed
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.setup.startup import enter_engine
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Sets, complete_presets, complete_runs
+from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Preset, Sets, complete_runs
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.progress import printer
 from grpo_tui.app.jobs.start import folder_and_step
@@ -30,10 +30,7 @@ def evaluate(
     file: Annotated[
         Path | None, typer.Option("--config", help="Settings for an adapter or a model.")
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Settings for an adapter or a model.", autocompletion=complete_presets),
-    ] = None,
+    preset: Preset = None,
     task: Annotated[str | None, typer.Option(help="Evaluate on another task.")] = None,
     samples: Annotated[int | None, typer.Option(help="Sampled answers per problem.")] = None,
     problems: Annotated[int | None, typer.Option(help="Held-out problems.")] = None,
@@ -56,7 +53,7 @@ def evaluate(
     if task is not None:
         changes["task"] = {"name": task, "others": {}}
     resolved = find_target(
-        target, assemble(file, preset, sets or []), merge(changes, parse_sets(sets or [])),
+        target, assemble(file, preset, sets), merge(changes, parse_sets(sets)),
         step=step, folder=lambda run: folder_and_step(run, store_path(db))[0],
         adapter_model=file is None and preset is None,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def plan(
     from grpo_tui.app.cli.run_config import assemble
 
     total = size_in_bytes(memory) if memory else None
-    config = assemble(None, preset, sets or [])
+    config = assemble(None, preset, sets)
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     policy = describe(config.model)
     if config.teacher.path:

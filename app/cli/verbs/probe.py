@@ -39,7 +39,7 @@ def probe(
     from grpo_tui.app.jobs.start import with_pass_rates
     from grpo_tui.experiments.db.paths import store_path
 
-    config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
+    config = with_pass_rates(assemble(file, preset, sets), store_path(None))
     enter_engine(0)
     from grpo_engine.api.probe import PromptsProbed, sizes_of
     from grpo_engine.api.probe import probe as probed

@@ -9,14 +9,7 @@ import typer
 from grpo_engine.errors import quoted
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
-from grpo_tui.app.cli.params import (
-    ConfigFile,
-    Db,
-    Json,
-    Preset,
-    Steps,
-    complete_settings,
-)
+from grpo_tui.app.cli.params import ConfigFile, Db, Json, Preset, Sets, Steps
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.cli.store_access import writing
 from grpo_tui.app.jobs.launch import checked_sweep
@@ -32,12 +25,7 @@ RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 def sweep(
     file: ConfigFile = None,
     preset: Preset = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="a.b=1,2,3", help="Values to try.", autocompletion=complete_settings
-        ),
-    ] = None,
+    sets: Sets = None,
     seeds: Annotated[int, typer.Option(help="Seeds per point of the grid.", min=1)] = 1,
     steps: Steps = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
@@ -54,7 +42,7 @@ def sweep(
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Train a grid of settings and seeds, one run after another.
+    """Train a grid of settings and seeds, one run after another; --set takes several values.
 
     The same command again continues where it stopped: finished runs are not repeated, and a run
     that the store has already is taken as it is. Without --queue and with the same settings it

@@ -67,7 +67,7 @@ def show(
     from grpo_engine.policy.source import find_folder, opening
     from grpo_engine.rollouts.prompts import PromptRenderer
 
-    config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
+    config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
     task = load_task(config.task)
     path = model or config.model.path
     folder = find_folder(path)
@@ -98,7 +98,7 @@ def play(
     from grpo_engine.platform.scratch import scratch
     from grpo_tui.app.trial.episode import episode
 
-    config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
+    config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
     answers = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
     kind = ""
     with scratch("episode") as folder:

@@ -9,6 +9,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.threads import launched_rank
 from grpo_tui.app.cli.params import (
     ConfigFile,
+    Db,
     Detach,
     JsonLines,
     OnEnd,
@@ -55,7 +56,7 @@ def train(
     detach: Detach = False,
     as_json: JsonLines = False,
     on_end: OnEnd = "",
-    db: Annotated[Path | None, typer.Option(help="Store to record into.")] = None,
+    db: Db = None,
     no_store: Annotated[
         bool, typer.Option("--no-store", help="Keep only checkpoints and the log; do not record.")
     ] = False,
@@ -81,7 +82,7 @@ def train(
     if begin and preset is not None:
         raise typer.BadParameter("--from RUN brings the run's settings: leave --preset out")
     start = checkpoint_start(begin, db, with_optimizer=with_optimizer) if begin else None
-    config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name, start=start)
+    config = assemble(file, preset, sets, steps=steps, seed=seed, name=name, start=start)
     if detach:
         leave_to_background(as_json=as_json)
     config = with_teacher(config, store_path(db))
