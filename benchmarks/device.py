@@ -125,8 +125,8 @@ class Children:
         """Train the starter for some steps without a store."""
         chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
         return self.run(
-            "grpo_tui", "train", "--preset", "starter", "--json", "--no-store",
-            "--folder", str(folder), "--steps", str(steps), *chosen, **rest,
+            "grpo_tui", "train", "--preset", "starter", "--json",
+            "--no-store", str(folder), "--steps", str(steps), *chosen, **rest,
         )  # fmt: skip
 
 

@@ -1,9 +1,7 @@
 """Start a run, wherever it trains: its settings, its folder, its record in the store."""
 
 import json
-import re
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
@@ -23,7 +21,7 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
-from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_path
+from grpo_tui.experiments.db.paths import inside_store, run_folder, store_path
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
@@ -91,15 +89,15 @@ class Job:
 
 
 def new_job(
-    config: RunConfig, *, db: Path | None, store: bool = True, folder: Path | None = None,
+    config: RunConfig, *, db: Path | None, folder: Path | None = None,
     tags: tuple[str, ...] = (), parent: str = "", control: Control | None = None,
 ) -> Job:  # fmt: skip
-    """Prepare a new run; one that is not stored uses `folder`."""
+    """Prepare a new run; in a folder of its own it is not stored."""
     if launched_rank():
         return follower(config, resume=False)
     config = with_teacher(with_pass_rates(config, store_path(db)), store_path(db))
-    if not store:
-        return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
+    if folder is not None:
+        return Job(config=config, folder=folder, resume=False)
     start, origin = keep(store_path(db), config.model_dump())
     config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control = control or Control()
@@ -244,10 +242,3 @@ def follower(config: RunConfig, *, resume: bool) -> Job:
     """Prepare another rank's part of a run: settings, checkpoints and records are rank 0's."""
     folder = Path(tempfile.mkdtemp(prefix="grpo-tui-rank-"))
     return Job(config=config, folder=folder, resume=resume, follows=True)
-
-
-def loose_folder(config: RunConfig, db: Path | None) -> Path:
-    """Create a folder next to the stored runs' for a run that is not stored."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = re.sub(r"[^\w.-]+", "-", config.name or "run")
-    return inside_store(store_path(db).parent, RUNS, f"{name}-{stamp}")

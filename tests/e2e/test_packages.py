@@ -91,7 +91,7 @@ def test_a_recipe_that_cannot_be_imported_is_left_out_with_the_reason(home: Path
 @pytest.mark.slow
 def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) -> None:
     done = grpo_tui(
-        home, "train", "--no-store", "--folder", str(home / "run"), "--json",
+        home, "train", "--no-store", str(home / "run"), "--json",
         "--set", "task.name=shop-sums", "--set", "task.options.count=9",
         "--set", "rewards.functions=shop-brief", "--set", "algorithm.recipe=shop-grpo",
         "--set", "task.environment=shop-twice",
@@ -113,7 +113,10 @@ def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) ->
 def test_a_broken_package_fails_only_who_uses_it_and_is_named(
     home: Path, broken: str, setting: str
 ) -> None:
-    done = grpo_tui(home, "train", "--no-store", "--steps", "1", "--set", setting.format(broken))
+    done = grpo_tui(
+        home, "train", "--no-store", str(home / "run"), "--steps", "1",
+        "--set", setting.format(broken),
+    )  # fmt: skip
     assert done.returncode not in (0, 3)
     assert f"of the package {broken}-rl cannot be imported" in done.stderr
     assert "update or remove the package" in done.stderr

@@ -48,7 +48,7 @@ def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
 @pytest.mark.slow
 def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> None:
     config = write_config(world, tmp_path / "c.yaml", steps=1)
-    done = grpo_tui(tmp_path, "train", config, "--json", "--no-store", "--folder", tmp_path / "run")
+    done = grpo_tui(tmp_path, "train", config, "--json", "--no-store", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     events = [from_json(json.loads(line)) for line in done.stdout.splitlines()]
     assert isinstance(events[-1], RunFinished)
@@ -65,7 +65,7 @@ def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_pat
         world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 0}, **gate.changes
     )
     folder, out = tmp_path / "run", tmp_path / "out.txt"
-    process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
+    process = start(tmp_path, "train", config, "--no-store", folder, out=out)
     gate.wait()
     process.send_signal(signal.SIGINT)
     wait_for(out, "stopping after this step")
@@ -82,7 +82,7 @@ def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Pa
         world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 2}, **gate.changes
     )
     folder, out = tmp_path / "run", tmp_path / "out.txt"
-    process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
+    process = start(tmp_path, "train", config, "--no-store", folder, out=out)
     gate.wait()
     process.send_signal(signal.SIGINT)
     wait_for(out, "stopping after this step")
@@ -128,7 +128,7 @@ def test_kernels_that_are_planted_or_cut_off_end_no_run(tmp_path: Path) -> None:
     temporary.mkdir()
 
     def train() -> None:
-        words = ("--set", "steps=1", "--no-store", "--folder", tmp_path / uuid4().hex)
+        words = ("--set", "steps=1", "--no-store", tmp_path / uuid4().hex)
         done = grpo_tui(tmp_path, "train", *words, TMPDIR=str(temporary))
         assert done.returncode == 0, done.stderr
 

@@ -58,10 +58,10 @@ def train(
     on_end: OnEnd = "",
     db: Db = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep only checkpoints and the log; do not record.")
-    ] = False,
-    folder: Annotated[
-        Path | None, typer.Option(help="With --no-store: where checkpoints and the log go.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Do not record: keep only checkpoints and the log, in FOLDER."
+        ),
     ] = None,
     ready_file: ReadyFile = None,
 ) -> None:
@@ -73,8 +73,6 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
-    if folder is not None and not no_store:
-        raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
     if tag and no_store:
         raise typer.BadParameter("--tag is recorded in the store: leave it or --no-store out")
     if with_optimizer and not begin:
@@ -87,7 +85,7 @@ def train(
         leave_to_background(as_json=as_json)
     config = with_teacher(config, store_path(db))
     engine = _engine_for(config)
-    job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
+    job = new_job(config, db=db, folder=no_store, tags=tuple(tag or ()))
     raise typer.Exit(
         run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file, engine=engine)
     )

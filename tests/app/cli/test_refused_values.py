@@ -94,7 +94,7 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["logs", "@last", "--json", "--follow"], "leave --follow out"),
         (["sweep", "--queue", "--set", "steps=1"], "--queue runs what is queued"),
         (["train", "--set", "steps=nan", "--steps", "1"], "steps: must be a whole number"),
-        (["train", "--no-store", "--tag", "a"], "leave it or --no-store out"),
+        (["train", "--no-store", "there", "--tag", "a"], "leave it or --no-store out"),
         (["resume", "x", "--folder", "."], "leave RUN and --db out"),
         (["tasks", "test", "guess", "--row", '{"a": 1, "a": 2}'], "'a' is given twice"),
         (["rewards", "test", "length", "-c", "a", "--option", "x=1e-400"], "too small"),
