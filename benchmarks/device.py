@@ -220,7 +220,7 @@ def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part
     killed = children.train(cut, *settings, steps=steps, until=third, **same)
     if killed.late or killed.status != -signal.SIGKILL:
         return Part(passed=False, seen=f"the run to be killed: {killed.why}")
-    again = children.run("grpo_tui", "resume", "--folder", str(cut), "--json", **same)
+    again = children.run("grpo_tui", "resume", str(cut), "--json", **same)
     if again.status:
         return Part(passed=False, seen=f"the resumed run: {again.why}")
     return compared(events_in(whole.out), events_in(killed.out), events_in(again.out))

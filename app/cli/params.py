@@ -100,9 +100,6 @@ Steps = Annotated[int | None, typer.Option(help="Training steps.")]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background and print the run's name.")
 ]
-OnEnd = Annotated[
-    str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
-]
 ReadyFile = Annotated[Path | None, typer.Option(hidden=True)]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print every event as one JSON object a line.")

@@ -12,7 +12,7 @@ from grpo_tui.app.health.checks import Check
 from grpo_tui.experiments.db.connection import open_reader
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.migrations import too_new, version
-from grpo_tui.experiments.db.paths import runs_folder, store_path
+from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import StoreError
 
@@ -23,7 +23,7 @@ HARDLY = 100 << 20
 def checks(db: Path | None) -> list[Check]:
     """The folder, the file, and the SQLite that reads it."""
     path, sqlite = store_path(db), sqlite3.sqlite_version
-    return [folder(path), *file_system(path), database(path), used(path),
+    return [folder(path), *file_system(path), database(path),
             Check("SQLite", sqlite, numbers={"version": sqlite})]  # fmt: skip
 
 
@@ -60,19 +60,16 @@ def database(path: Path) -> Check:
         with closing(open_reader(path)) as connection:
             verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             number = version(connection)
-            journal = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
     except (sqlite3.Error, StoreError) as error:
         verdict = str(error)
     if verdict != "ok":
         remedy = f"Move {path} away or restore a backup; choose another with --db."
         return Check("database", verdict, remedy, True, {"path": str(path), "sound": False})
-    text = (
-        f"{path.name}, {decimal(path.stat().st_size)}, version {number}, journal {journal}, sound"
-    )
+    text = f"{path.name}, {decimal(path.stat().st_size)}, version {number}, sound"
     if number < CURRENT:
         text += f"; the next run upgrades it to version {CURRENT}, after a backup"
     is_newer = number > CURRENT
-    numbers = {"path": str(path), "version": number, "journal": journal, "sound": True}
+    numbers = {"path": str(path), "version": number, "sound": True}
     return Check("database", text, too_new(number, path) * is_newer, is_newer, numbers)
 
 
@@ -81,17 +78,3 @@ def file_system(path: Path) -> list[Check]:
     remedy = "Only one process may use the store there; a local disk is faster and safer."
     is_remote = network_file_system(nearest(path.parent))
     return [Check("file system", "over the network", remedy)] if is_remote else []
-
-
-def used(path: Path) -> Check:
-    """The total size of the runs' folders."""
-    total = files = 0
-    for parent, _, names in os.walk(runs_folder(path)):
-        for name in names:
-            try:
-                total += (Path(parent) / name).lstat().st_size
-            except OSError:
-                continue  # deleted in the meantime
-            files += 1
-    text = f"{decimal(total)} in {files} files" if files else "none yet"
-    return Check("runs", text, numbers={"bytes": total, "files": files})

@@ -7,7 +7,6 @@ computes. Facts are shown after the recorder has committed them.
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
 
 from grpo_engine import errors
 from grpo_engine import events as ev
@@ -32,16 +30,16 @@ TICK = 0.1
 
 
 def run_headless(
-    job: Job, *, as_json: bool = False, on_end: str = "", ready: Path | None = None,
+    job: Job, *, as_json: bool = False, ready: Path | None = None,
     engine: EngineThread | None = None,
 ) -> int:  # fmt: skip
     """Run the job to its end and return the exit status.
 
-    `on_end` is a shell command; a background run reports its start in the file `ready`. A process
+    A background run reports its start in the file `ready`. A process
     that has an engine thread already passes it.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    watcher = Watcher(job, as_json=as_json, on_end=on_end, ready=ready)
+    watcher = Watcher(job, as_json=as_json, ready=ready)
     with fault_log(job.folder), watcher.signals():
         return watcher.watch(engine or EngineThread())
 
@@ -49,9 +47,9 @@ def run_headless(
 class Watcher:
     """The main thread's part of a run."""
 
-    def __init__(self, job: Job, *, as_json: bool, on_end: str, ready: Path | None) -> None:
+    def __init__(self, job: Job, *, as_json: bool, ready: Path | None) -> None:
         self._job = job
-        self._as_json, self._on_end, self._ready = as_json, on_end, ready
+        self._ready = ready
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
         self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
@@ -222,8 +220,6 @@ class Watcher:
         self._log.close()
         if self._job.recorder is not None and self._job.recorder.left:
             self._write(f"not in the store yet: {self._job.recorder.left}")
-        if self._on_end:
-            self._run_command(self._on_end)
 
     def _status(self) -> int:
         match self._ended:
@@ -236,21 +232,6 @@ class Watcher:
             case ev.RunFinished():
                 return exit_codes.OK
         return exit_codes.FAILED
-
-    def _run_command(self, command: str) -> None:
-        """Run the user's `on_end` command, with facts about the run in its environment."""
-        ended = self._ended
-        variables: dict[str, Any] = {
-            "GRPO_TUI_RUN": self._job.recorder.id if self._job.recorder else self._job.name,
-            "GRPO_TUI_RUN_NAME": self._job.name,
-            "GRPO_TUI_RUN_FOLDER": self._job.folder,
-            "GRPO_TUI_STATUS": ended.reason if isinstance(ended, ev.RunFinished) else "failed",
-            "GRPO_TUI_STEP": ended.step if ended else 0,
-        }
-        environment = {**os.environ, **{key: str(value) for key, value in variables.items()}}
-        done = subprocess.run(command, shell=True, env=environment, check=False)
-        if done.returncode:
-            self._write(f"--on-end command exited with status {done.returncode}: {command}")
 
 
 def write_ready(path: Path, job: Job, failed: str) -> None:

@@ -174,16 +174,16 @@ def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
 
 
 def resumed_job(
-    run: str, *, db: Path | None, folder: Path | None = None, control: Control | None = None,
-    steps: int | None = None,
-) -> Job:  # fmt: skip
+    run: str, *, db: Path | None, control: Control | None = None, steps: int | None = None
+) -> Job:
     """Prepare a run from its last checkpoint, or from the start if it has none.
 
+    `run` refers to one in the store, or is the folder of one that is not stored, with a `/`.
     `steps` is a new number of steps.
     """
     if launched_rank():
         return follower(RunConfig(), resume=True)
-    if folder is not None:
+    if "/" in run and (folder := Path(run)).is_dir():
         saved, _ = latest(folder)
         if saved is None:
             raise CheckpointError(

@@ -24,17 +24,12 @@ def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
 ) -> None:
     evaluation = {"problems": 4, "pinned": 1, "before_and_after": True}
     config = write_config(world, tmp_path / "c.yaml", steps=2, evaluation=evaluation)
-    marker = tmp_path / "ended"
-    done = grpo_tui(
-        tmp_path, "train", config, "--name", "first", "--tag", "t1",
-        "--on-end", f'echo "$GRPO_TUI_RUN_NAME $GRPO_TUI_STATUS" > {marker}',
-    )  # fmt: skip
+    done = grpo_tui(tmp_path, "train", config, "--name", "first", "--tag", "t1")
     assert done.returncode == 0, done.stderr
     assert "step 2/2  reward" in done.stderr
     assert "before (step 0)" in done.stdout
     assert "after (step 2)" in done.stdout
     assert "adapter: " in done.stdout
-    assert marker.read_text() == "first completed\n"
     reader = StoreReader(tmp_path / "store.db")
     run = reader.resolve("first")
     assert (run.status, run.step, run.tags) == ("completed", 2, ("t1",))

@@ -1,16 +1,21 @@
 """`grpo-tui resume`: resume a run from its last checkpoint."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Db, Detach, JsonLines, OnEnd, ReadyFile, RunRef
+from grpo_tui.app.cli.params import Db, Detach, JsonLines, ReadyFile, complete_runs
 from grpo_tui.app.cli.startup import leave_to_background
 
 
 def resume(
-    run: RunRef = "@last",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id, unique prefix, name, @last, or the ./folder of a run that is not stored.",
+            autocompletion=complete_runs,
+        ),
+    ] = "@last",
     steps: Annotated[
         int | None,
         typer.Option(
@@ -20,23 +25,17 @@ def resume(
     ] = None,
     detach: Detach = False,
     as_json: JsonLines = False,
-    on_end: OnEnd = "",
     db: Db = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of a run that was made with --no-store.")
-    ] = None,
     ready_file: ReadyFile = None,
 ) -> None:
     """Resume a run from its last checkpoint, bit for bit as if it had not stopped.
 
     Example: grpo-tui resume @last --steps 200
     """
-    if folder is not None and (run != "@last" or db is not None):
-        raise typer.BadParameter("--folder names the run: leave RUN and --db out")
     if detach:
         leave_to_background(as_json=as_json)
     from grpo_tui.app.jobs.headless import run_headless
     from grpo_tui.app.jobs.start import resumed_job
 
-    job = resumed_job(run, db=db, folder=folder, steps=steps)
-    raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))
+    job = resumed_job(run, db=db, steps=steps)
+    raise typer.Exit(run_headless(job, as_json=as_json, ready=ready_file))

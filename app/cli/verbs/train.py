@@ -12,7 +12,6 @@ from grpo_tui.app.cli.params import (
     Db,
     Detach,
     JsonLines,
-    OnEnd,
     Preset,
     ReadyFile,
     Sets,
@@ -55,7 +54,6 @@ def train(
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
     detach: Detach = False,
     as_json: JsonLines = False,
-    on_end: OnEnd = "",
     db: Db = None,
     no_store: Annotated[
         Path | None,
@@ -86,9 +84,7 @@ def train(
     config = with_teacher(config, store_path(db))
     engine = _engine_for(config)
     job = new_job(config, db=db, folder=no_store, tags=tuple(tag or ()))
-    raise typer.Exit(
-        run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file, engine=engine)
-    )
+    raise typer.Exit(run_headless(job, as_json=as_json, ready=ready_file, engine=engine))
 
 
 def _engine_for(config: RunConfig) -> EngineThread:

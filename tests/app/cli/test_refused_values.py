@@ -95,7 +95,6 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["sweep", "--queue", "--set", "steps=1"], "--queue runs what is queued"),
         (["train", "--set", "steps=nan", "--steps", "1"], "steps: must be a whole number"),
         (["train", "--no-store", "there", "--tag", "a"], "leave it or --no-store out"),
-        (["resume", "x", "--folder", "."], "leave RUN and --db out"),
         (["tasks", "test", "guess", "--row", '{"a": 1, "a": 2}'], "'a' is given twice"),
         (["rewards", "test", "length", "-c", "a", "--option", "x=1e-400"], "too small"),
     ],
@@ -108,6 +107,12 @@ def test_it_is_refused_with_the_option_and_the_remedy(
     assert message in done.err
     assert "Traceback" not in done.err
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"s.db", "runs"}
+
+
+def test_a_folder_to_resume_from_is_one_with_a_checkpoint(cli: Cli) -> None:
+    done = cli("resume", "./runs")
+    assert (done.code, done.out) == (exit_codes.FAILED, "")
+    assert "runs holds no checkpoint to resume from" in done.err
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "s.db/below", "."])

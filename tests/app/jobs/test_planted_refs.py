@@ -12,9 +12,9 @@ from tests.experiments.made import record_run
 def test_a_planted_id_is_no_option_of_the_process_that_resumes_it(tmp_path: Path) -> None:
     store, mark = tmp_path / "s.db", tmp_path / "mark"
     record_run(store, name="theirs")
-    planted = f"--on-end=touch {mark}"
+    planted = f"--db={mark}"
 
-    with pytest.raises(LaunchError, match=r"no run .*--on-end"):
+    with pytest.raises(LaunchError, match=r"no run .*--db"):
         resume_detached(planted, store)
 
     assert not mark.exists()
