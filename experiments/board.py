@@ -9,8 +9,6 @@ from typing import Any
 from grpo_engine import events as ev
 from grpo_tui.experiments.values import BoardGroup, BoardRollout, BoardView
 
-_UNKNOWN = ev.PromptStarted(group=0, origin="train", prompt_text="", target="", rows=0)
-
 
 class Board:
     """The latest phase, counts and texts of a run; read by any thread.
@@ -55,10 +53,10 @@ class Board:
             case ev.PhaseStarted():
                 return self._start_phase(event)
             case ev.PromptsStarted():
-                shown = (
-                    _group(prompt.group, prompt, map(_empty, range(prompt.rows)))
-                    for prompt in event.prompts
-                )
+                shown = [
+                    _group(item.group, item, [BoardRollout(index=n) for n in range(item.rows)])
+                    for item in event.prompts
+                ]
                 return {"step": event.step, "groups": self._with(*shown)}
             case ev.GroupScored(group=group):  # after a refill the board has only the new prompts
                 shown_group = _group(group.index, group, map(_complete, group.rollouts))
@@ -96,9 +94,9 @@ class Board:
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
         groups = {group.index: group for group in self._view.groups}
         for delta in event.rows:
-            group = groups.get(delta.group) or _group(delta.group, _UNKNOWN, ())
+            group = groups.get(delta.group) or BoardGroup(index=delta.group)
             rollouts = {rollout.index: rollout for rollout in group.rollouts}
-            rollout = rollouts.get(delta.index) or _empty(delta.index)
+            rollout = rollouts.get(delta.index) or BoardRollout(index=delta.index)
             rollouts[delta.index] = replace(
                 rollout, text=rollout.text + delta.text, tokens=rollout.tokens + delta.tokens,
                 finish=delta.finish or rollout.finish, spans=rollout.spans + delta.spans,
@@ -119,10 +117,6 @@ def _group(
         index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
         rollouts=tuple(rollouts),
     )  # fmt: skip
-
-
-def _empty(index: int) -> BoardRollout:
-    return BoardRollout(index=index, text="", tokens=0)
 
 
 def _complete(item: ev.Completion) -> BoardRollout:

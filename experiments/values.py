@@ -343,8 +343,8 @@ class BoardRollout:
     """
 
     index: int
-    text: str
-    tokens: int
+    text: str = ""
+    tokens: int = 0
     finish: Finish | None = None
     spans: tuple[Span, ...] = ()
     waits_since: float | None = None
@@ -355,9 +355,9 @@ class BoardGroup:
     """A prompt whose completions are sampled in this step."""
 
     index: int
-    origin: Origin
-    prompt_text: str
-    target: str
+    origin: Origin = "train"
+    prompt_text: str = ""
+    target: str = ""
     rollouts: tuple[BoardRollout, ...] = field(default=(), metadata={"stored": "rows"})
 
 
