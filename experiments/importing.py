@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from grpo_tui.experiments.db.tables import ATTEMPT, RUN
-from grpo_tui.experiments.errors import ImportRefusedError, StoreError
+from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.store_file import StoreFile
@@ -48,8 +48,7 @@ def import_store(
                 except Exception as error:  # whatever is wrong with it, the others are imported
                     refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
     except Exception as error:  # the file is from elsewhere
-        kind = "" if isinstance(error, StoreError) else f" ({type(error).__name__})"
-        raise ImportRefusedError(f"{path} cannot be imported{kind}: {error}") from error
+        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
     if refused:
         raise ImportRefusedError(
             f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "

@@ -70,17 +70,14 @@ def _cause(error: str, folder: Path, attempt: Any) -> str:
         return f"unknown: it ran on {attempt.host}, which cannot be checked from this machine"
     if attempt.boot != boot_id():
         return "the machine restarted while it ran"
-    parts = []
     if 0 < free < 0.05 * (used + free):
-        parts.append(f"probably out of memory: it used {used:.1f} GB and {free:.1f} GB were free")
+        return f"probably out of memory: it used {used:.1f} GB and {free:.1f} GB were free"
     if attempt.slept_s > 0:
-        parts.append(f"the machine was suspended for {attempt.slept_s:.0f} s while it ran")
-    if not parts:
-        parts.append(
-            "its process was killed (kill -9, the terminal or the system), "
-            f"last sign of life at {attempt.heartbeat}"
-        )
-    return "; ".join(parts)
+        return f"the machine was suspended for {attempt.slept_s:.0f} s while it ran"
+    return (
+        "its process was killed (kill -9, the terminal or the system), "
+        f"last sign of life at {attempt.heartbeat}"
+    )
 
 
 def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
