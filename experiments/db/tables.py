@@ -723,21 +723,12 @@ MIGRATIONS = {
 CURRENT = len(MIGRATIONS)
 
 
-def declared() -> list[type[SQLModel]]:
-    """The tables in the order of their declaration."""
-    return [
-        row
-        for row in globals().values()
-        if isinstance(row, type) and issubclass(row, SQLModel) and hasattr(row, "__table__")
-    ]
-
-
 @cache
 def schema() -> tuple[str, ...]:
     """The statements that make an empty file a store."""
     sql: list[DDLElement] = []
-    for row in declared():
-        sql.append(CreateTable(SQLModel.metadata.tables[str(row.__tablename__)]))
+    for row in [row for row in globals().values() if hasattr(row, "__table__")]:
+        sql.append(CreateTable(row.__table__))
         # in their order: among indices that are as good, SQLite takes the one made last
         options = getattr(row, "__table_args__", ())
         sql += [CreateIndex(index) for index in options if isinstance(index, Index)]
@@ -758,4 +749,4 @@ for _table in SQLModel.metadata.tables.values():
     RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,
     METRIC_SUMMARY, ROLLOUT_GROUP, ROLLOUT, ROLLOUT_REWARD, EVALUATION,
     EVALUATION_SAMPLE, RUN_LIVE, CONTROL, SWEEP, QUEUE_ITEM, MIGRATION,
-) = (SQLModel.metadata.tables[str(row.__tablename__)] for row in declared())  # fmt: skip
+) = SQLModel.metadata.tables.values()  # fmt: skip
