@@ -31,10 +31,7 @@ from grpo_tui.experiments.values import RecordedEvent
 
 POLL_S = 0.2
 LOCK_LIMIT_S = 2.0
-AT_ONCE = (
-    ev.StepFinished, ev.RunStarted, ev.RunPaused, ev.RunResumed, ev.RunFinished, ev.RunFailed,
-    ev.CheckpointSaved, ev.EvaluationFinished,
-)  # fmt: skip
+AT_ONCE = (ev.StepFinished, ev.RunPaused, ev.RunResumed)  # the rest when there is time
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
 PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
 
@@ -123,11 +120,6 @@ class Recorder:
             self._warn(warning)
         for tracker in (row.config.get("record") or {}).get("trackers") or ():
             start_tracker(str(tracker), store.path, self.id, from_step or -1, self._warn)
-
-    @property
-    def trouble(self) -> str:
-        """The store's current problem in words; empty if there is none."""
-        return self.board.snapshot().store_warning
 
     @property
     def path(self) -> Path:
@@ -247,12 +239,13 @@ class Recorder:
         try:
             spill.append(self.path, self.id, self._pending)
         except OSError as error:
-            self.board.warn(
+            text = (
                 f"neither {self.path} nor {self._spill_file} can be written "
                 f"({error.strerror or error}); {len(self._pending)} events wait in memory, and "
                 "the run waits before its next step: free some disk space"
             )
-            self._control.block(self.trouble)
+            self.board.warn(text)
+            self._control.block(text)
             return
         self._control.block("")
         self._deliver()

@@ -138,6 +138,11 @@ def record_run(
     return handle.id
 
 
+def trouble(handle: Recorder) -> str:
+    """The store's current problem in words; empty if there is none."""
+    return handle.board.snapshot().store_warning
+
+
 def hits_of(reader: StoreReader, text: str, run: str = "@last", **options: Any) -> list[SearchHit]:
     """All hits of a search."""
     return [hit for hit in search(reader, reader.resolve(run).key, text, **options) if hit]

@@ -12,7 +12,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.recorded_events import events_after
-from tests.experiments.made import CONFIG, same
+from tests.experiments.made import CONFIG, same, trouble
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
     ["", "\x00", "\\x00", '"', "'", "\r\n", "😀", "\ud800", "=1+1", "x" * 300]
@@ -139,7 +139,7 @@ def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
         handle = start_run(path, CONFIG)
         for event in events:
             handle.put(event)
-        assert handle.close(), handle.trouble
+        assert handle.close(), trouble(handle)
         reader = StoreReader(path)
         found = [fact.event for fact in events_after(reader, handle.key, limit=10_000)]
         reader.close()

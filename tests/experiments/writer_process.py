@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run, start_run
-from tests.experiments.made import CONFIG, ended, started, step_events
+from tests.experiments.made import CONFIG, ended, started, step_events, trouble
 
 
 def main(path: Path, steps: int, pause: float, resume: str) -> None:
@@ -43,7 +43,7 @@ def main(path: Path, steps: int, pause: float, resume: str) -> None:
     handle.put(ended(first + steps))
     stored = handle.close()
     shower.join()
-    print(json.dumps({"stored": stored, "trouble": handle.trouble}), flush=True)
+    print(json.dumps({"stored": stored, "trouble": trouble(handle)}), flush=True)
 
 
 if __name__ == "__main__":

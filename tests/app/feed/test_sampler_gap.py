@@ -14,6 +14,7 @@ from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_i
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.engine.runs import events_of, settings
+from tests.experiments.made import trouble
 
 RATIO = "sampling/importance_sampling_ratio"
 ON = {"algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_mask"}
@@ -25,7 +26,7 @@ def stored(config: RunConfig, folder: Path) -> tuple[list[Event], StoreReader, i
     handle = start_run(folder / "store.db", config.model_dump(mode="json"))
     for event in events:
         handle.put(event)
-    assert handle.close(), handle.trouble
+    assert handle.close(), trouble(handle)
     reader = StoreReader(folder / "store.db")
     return events, reader, reader.runs()[0].key
 
