@@ -138,7 +138,31 @@ class Curves(WatchPanel, ChartStack, ListPanel):
             self.cursor = at[0]
 
 
-class Answers(WatchPanel, ListPanel):
+class GroupPanel(WatchPanel, ListPanel):
+    """A panel with a cursor on an answer to the prompt in focus."""
+
+    @property
+    def group(self) -> StepGroup | None:
+        """The group of the selected prompt."""
+        return group_at(self.snapshot, self.state.prompt)
+
+    def count(self) -> int:
+        return len(self.group.rollouts) if self.group else 0
+
+    def action_open(self) -> None:
+        """Open the selected answer."""
+        group = self.group
+        if group is not None and group.rollouts:
+            answer = group.rollouts[self.selected].index
+            step = self.snapshot.groups_step
+            self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
+
+    def copy_text(self) -> str:
+        """Return the text of the selected answer."""
+        return self.group.rollouts[self.selected].text if self.group else ""
+
+
+class Answers(GroupPanel):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar = [
@@ -151,14 +175,6 @@ class Answers(WatchPanel, ListPanel):
     @property
     def snapshot(self) -> Snapshot:
         return self.state.answers
-
-    @property
-    def group(self) -> StepGroup | None:
-        """The group of the selected prompt."""
-        return group_at(self.snapshot, self.state.prompt)
-
-    def count(self) -> int:
-        return len(self.group.rollouts) if self.group else 0
 
     about = "panel:answers"
 
@@ -202,20 +218,8 @@ class Answers(WatchPanel, ListPanel):
             blocks.append(render.with_edge(lane, self.has_focus and index == self.selected))
         return self.listed(blocks, height, self.selected, above)
 
-    def action_open(self) -> None:
-        """Open the selected answer."""
-        group = self.group
-        if group is not None and group.rollouts:
-            answer = group.rollouts[self.selected].index
-            step = self.snapshot.groups_step
-            self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
 
-    def copy_text(self) -> str:
-        """Return the text of the selected answer."""
-        return self.group.rollouts[self.selected].text if self.group else ""
-
-
-class Groups(WatchPanel, ListPanel):
+class Groups(GroupPanel):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
     BINDINGS: ClassVar = [
@@ -235,10 +239,6 @@ class Groups(WatchPanel, ListPanel):
         """Take the width that the new groups need."""
         if _answers(old.groups) != _answers(new.groups):
             self.refresh(layout=True)
-
-    def count(self) -> int:
-        group = group_at(self.snapshot, self.state.prompt)
-        return len(group.rollouts) if group else 0
 
     about = "panel:groups"
 
@@ -284,13 +284,6 @@ class Groups(WatchPanel, ListPanel):
     def choose(self, item: int) -> None:
         """Show another prompt."""
         self.call_later(self.run_action, f"screen.choose({item})")
-
-    def action_open(self) -> None:
-        """Open the selected group at the selected answer."""
-        group = group_at(self.snapshot, self.state.prompt)
-        if group is not None:
-            step = self.snapshot.groups_step
-            self.post_message(RolloutOpened(0, step, group.origin, group.index, self.selected))
 
 
 def _answers(snapshot: Snapshot) -> int:
