@@ -7,7 +7,6 @@ from textual.geometry import Size
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
-from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
@@ -28,7 +27,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     log_entries,
     no_push_reason,
     rows_of,
-    waits_since,
 )
 from grpo_tui.app.tui.widgets.charts.plot import axis_line
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
@@ -170,19 +168,11 @@ class Answers(GroupPanel):
              "Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
 
-    now: reactive[float] = reactive(0.0, repaint=False)
-
     @property
     def snapshot(self) -> Snapshot:
         return self.state.answers
 
     about = "panel:answers"
-
-    def watch_now(self) -> None:
-        """Count the seconds of those that wait for their environment."""
-        group = self.group
-        if group is not None and any(waits_since(item) is not None for item in group.rollouts):
-            self.refresh()
 
     def watch_state(self, old: WatchState, new: WatchState) -> None:
         """Show a new prompt from its first answer."""
@@ -197,14 +187,10 @@ class Answers(GroupPanel):
             self.title, self.note = "answers", ""
             text = "Answers appear here while they are sampled, one below the other."
             return hint(render.waiting(self.snapshot, text), width)
-        names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
         self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height)
-        waiting = sum(waits_since(item) is not None for item in group.rollouts)
-        answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
-        step = f"step {self.snapshot.groups_step}"
-        self.note_first(f"{step} · {answers_note}" if answers_note else step, answers_note)
+        self.note = f"step {self.snapshot.groups_step}"
         return lines + self._answers(group, width, height - len(lines), above=len(lines))
 
     def _answers(self, group: StepGroup, width: int, height: int, above: int) -> list[Line]:
@@ -214,7 +200,7 @@ class Answers(GroupPanel):
         rows = max(1, min(render.MOST_LINES, height // count))
         blocks = []
         for index in range(count):
-            lane = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
+            lane = render.lane_lines(group.rollouts[index], width - 1, rows, group)
             blocks.append(render.with_edge(lane, self.has_focus and index == self.selected))
         return self.listed(blocks, height, self.selected, above)
 

@@ -29,7 +29,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     last_step,
     reward_chart,
     spent_in,
-    waits_since,
+    waits,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
@@ -132,14 +132,13 @@ def arrow(advantage: float | None) -> str:
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
-def end_mark(rollout: StepRollout, now: float = 0.0) -> Span:
+def end_mark(rollout: StepRollout) -> Span:
     """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished.
 
     An answer with an environment may have failed, have no turn left, or wait for a reply.
     """
-    since = waits_since(rollout)
-    if since is not None:
-        return f" ⚙ {seconds(max(0.0, now - since))}", "label"
+    if waits(rollout):
+        return " ⚙", "label"
     if rollout.finish is None:
         return "▌", "accent"
     ends = {"environment_error": (" [failed]", "bad"), "turns": (" [no turn left]", "warn")}
@@ -156,8 +155,7 @@ def push_of(rollout: StepRollout) -> str:
 
 
 def lane_lines(
-    rollout: StepRollout, width: int, rows: int, group: StepGroup,
-    now: float = 0.0,
+    rollout: StepRollout, width: int, rows: int, group: StepGroup
 ) -> list[Line]:  # fmt: skip
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     lead = [(f"{letter(rollout.index):>2} ", "text")]
@@ -167,7 +165,7 @@ def lane_lines(
         colour = push_colour(rollout.advantage, largest_push(group))
         lead.append((f"{arrow(rollout.advantage)}{push_of(rollout):>{PUSH}} ", f"bold {colour}"))
         lead.append((f"{clip(narrow(rollout.reward, REWARD), REWARD):>{REWARD}}  ", "text"))
-    mark = end_mark(rollout, now)
+    mark = end_mark(rollout)
     lines: list[Line] = []
     for part in text_rows(rollout, mark[0], width - LEAD, rows):
         text = [(text, "label" if reply else "text") for text, reply in part]

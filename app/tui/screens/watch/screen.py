@@ -133,8 +133,8 @@ class WatchScreen(ControlScreen):
         self._draw()
 
     def tick(self, now: float) -> None:
-        """Update the elapsed time of the phase, and of the environments that are waited for."""
-        self.query_one(PhaseBar).now = self.query_one(Answers).now = now
+        """Update the elapsed time of the phase."""
+        self.query_one(PhaseBar).now = now
 
     def places(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well."""

@@ -67,9 +67,9 @@ def largest_push(group: StepGroup) -> float:
     return max((abs(item.advantage) for item in group.rollouts if item.advantage), default=1.0)
 
 
-def waits_since(rollout: StepRollout) -> float | None:
-    """When the environment of an answer was asked for the reply that has not come yet."""
-    return rollout.waits_since if isinstance(rollout, BoardRollout) else None
+def waits(rollout: StepRollout) -> bool:
+    """Whether the environment of an answer was asked for a reply that has not come yet."""
+    return isinstance(rollout, BoardRollout) and rollout.waits_since is not None
 
 
 def no_push_reason(group: StepGroup) -> str:

@@ -53,8 +53,7 @@ async def test_turns_are_shown_as_they_happen(
         frames.check(app)
         text = frames.text(app)
         assert "56▪" in text
-        assert "53 ⚙ 7.0s" in text  # who waits, and for how long
-        assert "⚙ 1 waits" in text
+        assert "53 ⚙" in text  # who waits
         assert "75 [failed]" in text
         if size[0] > 80:
             assert "2 wait for an environment" in text  # of both prompts
