@@ -557,22 +557,12 @@ def recipe_card(view: View, name: str, width: int) -> list[Line]:
 
 def start_picker(view: View) -> Picker:
     """The presets and runs to start from."""
-    runs = {f"clone:{run.id}": run for run in view.runs[:200]}
-    items = [Item(f"preset:{name}", (name, "preset")) for name in names()]
-    items += [Item(value, (run.name or run.id, about(run))) for value, run in runs.items()]
-
-    def details(value: str, width: int) -> list[Line]:
-        if run := runs.get(value):
-            return paragraph(about(run), width, 9, "text")
-        chosen = preset(value.partition(":")[2])
-        body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
-        lines = [*paragraph(chosen.about, width, 6, "text"), []]
-        return lines + [part for line in body for part in paragraph(line, width, 2, "label")]
-
+    items = [Item(f"preset:{name}", (name, preset(name).about)) for name in names()]
+    items += [Item(f"clone:{run.id}", (run.name or run.id, about(run))) for run in view.runs[:200]]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
     return Picker("start from", items, hint="u undoes it: what is changed now comes back.",
-                  cursor=current, details=details)  # fmt: skip
+                  cursor=current)  # fmt: skip
 
 
 def launch_dialog(view: View, training: str) -> Choice[str]:
