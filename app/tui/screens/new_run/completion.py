@@ -10,19 +10,11 @@ from textual.suggester import Suggester
 from grpo_engine.config.parse import settings
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
+from grpo_engine.tasks.base import BUILT_IN as TASKS
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "model.path": tuple(EMBEDDED),
-    "task.name": (
-        "arithmetic",
-        "countdown",
-        "gsm8k",
-        "endings",
-        "guess",
-        "calculator",
-        "countdown-turns",
-        "reasoning-gym:",
-    ),
+    "task.name": (*TASKS, "reasoning-gym:"),
     "task.chat_template": ("plain",),
     "rewards.functions": tuple(BUILT_IN),
     "record.trackers": settings()["record.trackers"].choices,
