@@ -253,13 +253,10 @@ class Workbench(RunApp):
     # -- actions ----------------------------------------------------------------------------
 
     async def action_mode(self, mode: str) -> None:
-        """Switch to a screen, which follows where the present one asks it to."""
+        """Switch to a screen."""
         screen = self.screen
-        request = screen.going_to(mode) if isinstance(screen, WorkbenchScreen) else None
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.again()
-        elif request is not None:
-            await self.forward(request)
         else:
             if mode in ("watch", "rollouts") and self.session is None and self.selected:
                 self._open(self.selected)  # as if opened before, also after a restart

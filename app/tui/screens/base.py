@@ -29,7 +29,7 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.messages import ExplainRequested, ScreenRequest
+from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
@@ -96,10 +96,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def run_opened(self, run: str) -> None:
         """Follow another run that is on Watch; called once, when its id is known."""
-
-    def going_to(self, mode: str) -> ScreenRequest | None:  # noqa: ARG002 - for subclasses
-        """What another screen is to show, to follow this one; None leaves it where it is."""
-        return None
 
     def again(self) -> None:
         """Respond to the key that leads to this screen, on this screen."""

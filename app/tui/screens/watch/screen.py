@@ -17,7 +17,7 @@ from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import bind, hidden, step_keys
-from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened, ScreenRequest
+from grpo_tui.app.tui.messages import MetricRequested
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -241,14 +241,6 @@ class WatchScreen(ControlScreen):
         curves.focus()
         if self.maximized is not curves:
             self.maximize(curves, container=False)
-
-    def going_to(self, mode: str) -> ScreenRequest | None:
-        """Rollouts goes to the earlier step on screen."""
-        past = self.past
-        if mode != "rollouts" or past is None or not past.groups:
-            return None
-        group = past.groups[min(self.prompt, len(past.groups) - 1)]
-        return RolloutOpened(0, past.groups_step, group.origin, group.index, 0)
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""
