@@ -14,8 +14,7 @@ from tests.app import frames
 
 # The example prompts of a task, as its trial gives them.
 EXAMPLES: Final[Mapping[str, Any]] = {
-    "name": "sums", "about": "Sums.", "train": 2, "held_out": 1, "notes": [], "lacking": "",
-    "gets": "text",
+    "about": "Sums.", "train": 2, "held_out": 1, "notes": [], "gets": "text",
     "examples": [{"key": "a", "where": "", "text": "1 + 2 = ?", "tokens": 5, "folded": False,
                   "target": "3", "columns": ""}],
 }  # fmt: skip

@@ -393,12 +393,12 @@ def prompt_lines(view: View, width: int) -> list[Line]:
         sizes += f", {skipped:,} skipped"
     lines = paragraph(examples["about"], width, 3, "text")
     lines.append([(clip(sizes, width), "label")])
-    for note in filter(None, (*examples["notes"], examples["lacking"])):
+    for note in examples["notes"]:
         lines += paragraph(note, width, 6, "warn")
     for index, example in enumerate(examples["examples"]):
         selected = index == view.example
-        count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
-        head = clip(f" {index + 1} of 3 · {example['key']}{count} ", width - 4)
+        title = f" {index + 1} of 3 · {example['key']} · {example['tokens']} tokens "
+        head = clip(title, width - 4)
         rule = "─" * max(0, width - cell_len(head) - 2)
         lines += [
             [],

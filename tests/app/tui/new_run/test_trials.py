@@ -94,8 +94,7 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
         for place in range(0, len(HOSTILE), 3):
             screen.view = replace(
                 screen.view,
-                examples={"name": HOSTILE[4], "about": HOSTILE[1], "train": 1, "held_out": 1,
-                          "notes": [HOSTILE[3]], "lacking": "",
+                examples={"about": HOSTILE[1], "train": 1, "held_out": 1, "notes": [HOSTILE[3]],
                           "examples": examples[place : place + 3]},
                 scores={"rows": [row], "total": 0.5, "problems": [HOSTILE[3]]},
                 memory={"problem": HOSTILE[0]},
