@@ -635,7 +635,7 @@ class NewRunScreen(WorkbenchScreen):
         """Describe the launch and ask where to run."""
         if self._ready() is None:
             return
-        if self.view.refused:
+        if self.view.errors:
             self._show_errors()
             self.try_settings()  # a file may have been mended
             return

@@ -347,15 +347,10 @@ class View:
         typed = self.form.fields["name"]
         return typed.text if typed.changed else suggest(self)
 
-    @property
-    def refused(self) -> dict[str, str]:
-        """By setting, why a run would fail at its first step."""
-        return dict(self.ready.get("problems", ()))
-
     @cached_property
     def errors(self) -> dict[str, str]:
-        """By setting, what has to be changed."""
-        return {**self.refused, **self.form.errors}
+        """By setting, what has to be changed, and why a run would fail at its first step."""
+        return {**dict(self.ready.get("problems", ())), **self.form.errors}
 
     @property
     def total_cost(self) -> tuple[float | None, float]:

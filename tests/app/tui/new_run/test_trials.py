@@ -154,7 +154,7 @@ async def test_what_was_refused_is_tried_again_when_it_is_launched(
         await until(app, lambda: "1 to fix" in frames.text(app))
         refused["rewards.functions"] = "mine.py: there is no function length"
         await pilot.press("L")
-        await until(app, lambda: "length" in screen.view.refused["rewards.functions"])
+        await until(app, lambda: "length" in screen.view.errors["rewards.functions"])
         refused.clear()
         await pilot.press("L")
         await until(app, lambda: "✓ ready" in frames.text(app))
