@@ -46,6 +46,10 @@ LABEL = 12
 MARK = 3
 NAME_CELLS = 24
 OFF = "–"
+ONE_TASK = (
+    "starter knows the task arithmetic alone and may get nothing else right; set model.path to a "
+    "language model"
+)
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
     files("grpo_tui.app.text").joinpath("setting_values.toml").read_text(encoding="utf-8")
@@ -85,6 +89,9 @@ def _status(view: View) -> tuple[str, str, str]:
         if text := view.ready.get(name):
             message = text if isinstance(text, str) else " ".join(text)
             return f"▲ {state}", f"▲ {message}", "warn"
+    fields = view.form.fields
+    if fields["model.path"].text == "starter" and fields["task.name"].text != "arithmetic":
+        return "▲ ready", f"▲ {ONE_TASK}", "warn"
     return "✓ ready", "", "good"
 
 

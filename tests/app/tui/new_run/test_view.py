@@ -10,6 +10,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.presets import names
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
+    header_line,
     help_lines,
     is_unread,
     value_text,
@@ -65,6 +66,13 @@ def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
     assert is_unread(view, fields["rollout.temperature"])
     assert not is_unread(view, fields["rollout.prompts"])
     assert value_text(view, fields["rollout.group_size"])[1] == "not read"
+
+
+def test_the_starter_is_said_to_know_one_task() -> None:
+    ready = {"problems": [], "now": "", "fetches": []}
+    for task, text in (("arithmetic", "✓ ready"), ("rows.jsonl", "starter knows the task")):
+        view = replace(typed(preset_view("starter"), task__name=task), ready=ready)
+        assert text in words([header_line(view, 160)])
 
 
 def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
