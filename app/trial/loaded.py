@@ -29,6 +29,7 @@ class Loaded:
     def latest(self, name: str, key: object, load: Callable[[], T]) -> T:
         """The value of this key, loaded unless it is the latest one."""
         if name not in self._latest or self._latest[name][0] != key:
+            self._latest.pop(name, None)  # loading the new one may end the old one, and fail
             self._latest[name] = key, load()
         value: T = self._latest[name][1]
         return value
