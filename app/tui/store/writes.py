@@ -1,7 +1,7 @@
 """What screens write to the store; called on a worker thread, which loads SQLModel."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
+    from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.store import ExperimentStore
 
 
@@ -75,6 +76,14 @@ def describe(path: Path, runs: Sequence[RunSummary], values: Mapping[str, str]) 
                 store.change(run.key, note=note)
             store.tag(run.key, add=tags, remove=removed)
     return f"{count(runs)} changed."
+
+
+def change_queue(path: Path, change: "Callable[[RunQueue], object]") -> None:
+    """Change the queue of waiting runs."""
+    from grpo_tui.experiments.queue import RunQueue
+
+    with _opened(path) as store:
+        change(RunQueue(store))
 
 
 def mute(path: Path, run: int, rule: str, muted: bool) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -20,7 +20,8 @@ from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import Item
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.store.writes import shared_tags
+from grpo_tui.app.tui.store.reader import reporting
+from grpo_tui.app.tui.store.writes import change_queue, shared_tags
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
@@ -30,6 +31,8 @@ from grpo_tui.experiments.values import QueueItemView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
+
+    Change = Callable[[RunQueue, QueueItemView], object]
     from grpo_tui.experiments.reader import StoreReader
 
 MANY = 10_000  # more settings than are declared: those of other versions come last
@@ -122,46 +125,31 @@ class QueueScreen(Dialog[None]):
 
     def action_remove(self) -> None:
         """Remove the run under the cursor from the queue."""
-        item = self.query_one(QueuePanel).item
-        if item is None or self.refused():
-            return
-        if item.state == "queued":
-            self._write(lambda queue: queue.finish(item.key, "cancelled"))
-        else:
-            self.notify(f"Only a waiting run can be removed; this one is {item.state}.")
+        self._change(("queued",), lambda queue, item: queue.finish(item.key, "cancelled"),
+                     "no longer waits")  # fmt: skip
 
     def action_train_anyway(self) -> None:
         """Queue the run under the cursor once more."""
+        self._change(AGAIN, lambda queue, item: queue.requeue(item.state, item=item.key),
+                     "waits again; ⏎ starts a worker")  # fmt: skip
+
+    def _change(self, states: Sequence[str], change: "Change", result: str) -> None:
+        """Change the run under the cursor if it is in one of the states."""
         item = self.query_one(QueuePanel).item
         if item is None or self.refused():
             return
-        if item.state in AGAIN:
-            done = f"{item.name or 'The run'} waits again; ⏎ starts a worker."
-            self._write(lambda queue: queue.requeue(item.state, item=item.key), done)
+        name = item.name or "The run"
+        if item.state in states:
+            self._write(lambda queue: change(queue, item), f"{name} {result}.")
         else:
-            self.notify(
-                f"This run is {item.state}; what was skipped or failed can be queued again."
-            )
+            self.notify(f"{name} is {item.state}.", markup=False)
 
     @work(group="write")
-    async def _write(self, change: "Callable[[RunQueue], object]", done: str = "") -> None:
-        path = self.workbench.store
-
-        def write() -> None:
-            from grpo_tui.experiments.queue import RunQueue
-            from grpo_tui.experiments.store import ExperimentStore
-
-            with closing(ExperimentStore(path)) as store:
-                change(RunQueue(store))
-
-        try:
-            await self.workbench.write(write)
-        except StoreError as error:
-            self.report(error)
-            return
-        if done:
-            self.notify(done)
-        self.read()
+    async def _write(self, change: "Callable[[RunQueue], object]", done: str) -> None:
+        with reporting(self):
+            await self.workbench.write(partial(change_queue, self.workbench.store, change))
+            self.notify(done, markup=False)
+            self.read()
 
     def action_close(self) -> None:
         """Return to the runs."""

@@ -196,9 +196,7 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
         if column.width < left:
             chosen.append(column)
             left -= column.width + 1
-    wider = replace(name, width=name.width + min(left, 14))
-    return tuple(wider if column is name else column
-                 for column in by_key.values() if column in chosen)  # fmt: skip
+    return tuple(column for column in by_key.values() if column in chosen)
 
 
 def column_at(columns: Sequence[Column], x: int) -> Column | None:

@@ -179,7 +179,7 @@ class RunsScreen(ControlScreen):
         super().__init__()
         # what brings runs back, and the first of them
         self._undo: list[tuple[Callable[[], str], str]] = []
-        self._growing: set[int] = set()  # active runs whose sparklines were read
+        self._read_steps: dict[int, int] = {}  # up to which sparklines were read, by run
         self._awaited = ""  # the run that the cursor goes to once it is listed
 
     def body(self) -> ComposeResult:
@@ -263,15 +263,13 @@ class RunsScreen(ControlScreen):
         if not (tables := self.query(RunsTable)):
             return  # the screen was closed while the store was read
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
-        known = self.view.sparks.keys() - self._growing
-        unread = [run for run in runs if run.active or run.key not in known]
+        unread = [run for run in runs if self._read_steps.get(run.key) != run.step]
         selected = self.view.selected
         with suppress(StoreError, asyncio.CancelledError):
             if unread:
                 sparks = await self.ask(partial(load_sparks, runs=unread), "sparks")
                 self.update(sparks={**self.view.sparks, **sparks})
-                self._growing -= {run.key for run in unread if not run.active}
-                self._growing |= {run.key for run in unread if run.active}
+                self._read_steps |= {run.key: run.step for run in unread}
             if selected is not None:
                 preview = await self.ask(partial(load_preview, run=selected), "preview")
                 self.update(preview=preview)
@@ -432,10 +430,8 @@ class RunsScreen(ControlScreen):
     def send(self, verb: Asked) -> None:
         """Send a request; the answer names the run."""
         run, controlled = self.view.selected, self.controlled_run()
-        if run is None or controlled is None:
-            self.warn("No run is under the cursor.")
-        elif not controlled.active:
-            self.warn(f"{controlled.name} has ended.")
+        if run is None or controlled is None or not controlled.active:
+            self.warn("No active run is under the cursor.")
         elif not self.refused():
             self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
             session = self._session(run)
@@ -443,19 +439,15 @@ class RunsScreen(ControlScreen):
                 session.ask(verb)
                 self.workbench.frame_now()
             else:
-                self.run_worker(partial(self._send_request, run, verb), thread=True,
-                                group="control", exit_on_error=False)  # fmt: skip
+                self._send_request(run, verb)
 
-    def _send_request(self, run: RunSummary, verb: str) -> None:
-        """Send a request through the store to the training process; called on a thread."""
-        try:
-            problem = writes.request(self.workbench.store, run, verb)
-        except StoreError as error:
-            problem = str(error)
-        if problem and self.workbench.is_running:
-            self.workbench.call_from_thread(
-                self.notify, f"{run.name or run.id}: {problem}", severity="warning", markup=False
-            )
+    @work(group="control")
+    async def _send_request(self, run: RunSummary, verb: str) -> None:
+        """Send a request through the store to the training process, and say why it failed."""
+        with reporting(self):
+            problem = await asyncio.to_thread(writes.request, self.workbench.store, run, verb)
+            if problem:
+                self.warn(f"{run.name or run.id}: {problem}")
 
     # -- changes in the store: archive, delete, name, tags, note -----------------------------
 
