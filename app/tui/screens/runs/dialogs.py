@@ -216,8 +216,10 @@ class DescribeDialog(Dialog[dict[str, str] | None]):
         self.dismiss(None)
 
 
-def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
-    """The columns to choose from: those that are shown, the settings and the metrics."""
+def column_items(
+    reader: "StoreReader", columns: Sequence[str], groups: Sequence[str] = ()
+) -> list[Item]:
+    """What to choose from: these columns and properties of runs, the settings and the metrics."""
     from grpo_engine.config.parse import settings
     from grpo_tui.experiments.read.columns import Names
 
@@ -231,4 +233,6 @@ def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
           for key in metrics for stat in ("best", "last")),
     ]  # fmt: skip
     listed = {item.value for item in items}
-    return [*(Item(text, (safe(text), "")) for text in columns if text not in listed), *items]
+    first = [(text, safe(text)) for text in columns if text not in listed]
+    first += [(text, text or "no groups") for text in groups]
+    return [*(Item(value, (text, "")) for value, text in first), *items]

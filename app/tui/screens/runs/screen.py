@@ -3,11 +3,11 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
@@ -17,7 +17,6 @@ from textual.reactive import reactive
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -50,6 +49,9 @@ from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph, visible
 from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.app.tui.dialogs.picker import Picked
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
@@ -153,8 +155,8 @@ class RunsScreen(ControlScreen):
         hidden("b", "baseline", "baseline", "runs.baseline", "Pin this run as the baseline"),
         hidden("i", "describe", "name, tags, note", "runs.describe",
                "Name, tags and note of this run; tags of the marked runs"),
-        hidden("g", "group", "group", "runs.group",
-               "Group by recipe, task, model, sweep, seed or status"),
+        hidden("g", "group", "group…", "runs.group",
+               "Group by recipe, task, model, sweep, seed, status, or any setting or metric"),
         hidden("m", "columns", "columns…", "runs.columns",
                "Choose columns from all settings and metrics"),
         hidden("s", "sort", "sort", "runs.order",
@@ -165,7 +167,6 @@ class RunsScreen(ControlScreen):
         hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
         bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
         unbound("new", "new run", "runs.new", "Settings of a new run"),
-        unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
         unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
         unbound("switch('active_only')", "active runs only", "runs.running",
                 "Only active runs, or all"),
@@ -527,40 +528,34 @@ class RunsScreen(ControlScreen):
         """List active runs only, or archived ones as well; or no longer."""
         self.refresh_runs()
 
-    def action_group(self) -> None:
-        """Group by the next property."""
-        index = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
-        self._relist(group=GROUPS[(index + 1) % len(GROUPS)], folded=frozenset())
-
-    def action_group_by(self) -> None:
-        """Ask what to group by, and do so if the store has it."""
-        hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
-        self.app.push_screen(Ask("group by", hint, self.view.group), self._group_by)
-
-    def _group_by(self, text: str | None) -> None:
-        if text is not None:
-            self._try_group(text.strip())
-
-    @work(exclusive=True, group="columns")
-    async def _try_group(self, group: str) -> None:
-        with reporting(self):
-            if group not in GROUPS:
-                await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
-            self._relist(group=group, folded=frozenset())
+    @work(exclusive=True, group="dialog")
+    async def action_group(self) -> None:
+        """Choose what to group by: a property of runs, or any setting or metric."""
+        picked = await self._pick("group by", groups=GROUPS, cursor=self.view.group)
+        if picked is not None:
+            self._relist(group=picked.value, folded=frozenset())
 
     @work(exclusive=True, group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
+        marks = self.view.columns
+        picked = await self._pick("columns", marks, verb="show", marks=marks, optional=True)
+        if picked is not None:
+            self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
+            self._relist(columns=picked.marks)
+
+    async def _pick(
+        self, title: str, columns: Sequence[str] = (), groups: Sequence[str] = (), **how: Any
+    ) -> "Picked | None":
+        """Let the user pick from all settings and metrics."""
         from grpo_tui.app.tui.dialogs.picker import Picker
         from grpo_tui.app.tui.screens.runs.dialogs import column_items
 
-        columns = self.view.columns
-        with suppress(StoreError, asyncio.CancelledError):  # there is no store yet
-            items = await self.ask(partial(column_items, columns=columns), "columns")
-            picker = Picker("columns", items, marks=columns, verb="show", optional=True)
-            if picked := await self.answer(picker):
-                self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
-                self._relist(columns=picked.marks)
+        try:
+            read = partial(column_items, columns=columns, groups=groups)
+            return await self.answer(Picker(title, await self.ask(read, "columns"), **how))
+        except (StoreError, asyncio.CancelledError):  # there is no store yet
+            return None
 
     def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
