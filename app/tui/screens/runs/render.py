@@ -216,8 +216,8 @@ def table_note(view: View) -> str:
     """How many runs there are and why some are hidden, for the frame."""
     runs = count_of(len(view.runs), "run")
     parts = (
-        f"filter {view.filter}" * bool(view.filter), "active only" * view.active_only,
-        "archived too" * view.archived, f"by {view.group}" * bool(view.group),
+        f"filter {view.filter}" * bool(view.filter), "archived too" * view.archived,
+        f"by {view.group}" * bool(view.group),
         f"{len(view.marked)} marked" * bool(view.marked),
         f"{view.queued} in the queue (Q)" * bool(view.queued),
         f"{view.deleted} deleted (u)" * bool(view.deleted),

@@ -166,10 +166,7 @@ class RunsScreen(ControlScreen):
         bind("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
         hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
         bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
-        unbound("new", "new run", "runs.new", "Settings of a new run"),
         unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
-        unbound("switch('active_only')", "active runs only", "runs.running",
-                "Only active runs, or all"),
         unbound("switch('archived')", "archived runs too", "runs.archived",
                 "Show archived runs as well"),
     ]  # fmt: skip
@@ -335,10 +332,6 @@ class RunsScreen(ControlScreen):
             self.view = replace(self.view, baseline=key).on_run(run.id)
 
     # -- other screens ----------------------------------------------------------------------
-
-    def action_new(self) -> None:
-        """Open the New run form."""
-        self.post_message(msg.NewRunRequested())
 
     def action_clone(self) -> None:
         """Open the form with this run's settings."""
@@ -525,7 +518,7 @@ class RunsScreen(ControlScreen):
         self.refresh_runs()
 
     def switched(self) -> None:
-        """List active runs only, or archived ones as well; or no longer."""
+        """List archived runs as well, or no longer."""
         self.refresh_runs()
 
     @work(exclusive=True, group="dialog")

@@ -70,7 +70,6 @@ class View:
     baseline: int = 0
     filter: str = ""
     sort: str = "-created"
-    active_only: bool = False
     archived: bool = False
     columns: tuple[str, ...] = ()  # that the user has added, in the column language
     axes: tuple[str, ...] = ()  # settings that differ among the listed runs
@@ -87,9 +86,8 @@ class View:
     @property
     def rows(self) -> tuple[Row, ...]:
         """The table's lines: the baseline on top, then groups, unless folded, under headings."""
-        runs = [run for run in self.runs if not self.active_only or run.active]
-        top = [Row(run) for run in runs if run.key == self.baseline]
-        others = [run for run in runs if run.key != self.baseline]
+        top = [Row(run) for run in self.runs if run.key == self.baseline]
+        others = [run for run in self.runs if run.key != self.baseline]
         if not self.group:
             return (*top, *map(Row, others))
         rows = top
@@ -137,7 +135,7 @@ class View:
     @property
     def is_empty(self) -> bool:
         """Whether the store lists no runs at all."""
-        return self.loaded and not (self.runs or self.filter or self.active_only or self.problem)
+        return self.loaded and not (self.runs or self.filter or self.problem)
 
     def on_run(self, *ids: str) -> "View":
         """Move the cursor to the first of these runs that is in the table."""
