@@ -54,7 +54,7 @@ class RunApp(ThemedApp):
         self.bridge = Bridge(store, self._post)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
-        self.marked = msg.CompareRequested(())  # the runs marked on Runs
+        self.marked: tuple[str, ...] = ()  # the runs marked on Runs
         self.selected = ""  # the run under the cursor of Runs
         self.has_deleted = False  # whether there are deleted runs to purge
         self.tour: Tour | None = None

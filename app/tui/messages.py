@@ -76,7 +76,6 @@ class CompareRequested(ScreenRequest):
 
     mode = "compare"
     refs: tuple[str, ...]
-    baseline: str = ""
 
 
 @dataclass

@@ -22,14 +22,14 @@ def test_a_key_of_the_users_file_sends_the_run_to_the_clipboard_of_the_terminal(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "grpo-tui").mkdir()
     (tmp_path / "grpo-tui" / "settings.json").write_text(
-        json.dumps({"keymap": {"copy": "B", "runs.baseline": "y"}})
+        json.dumps({"keymap": {"copy": "B", "runs.mark": "y"}})
     )
     store = tmp_path / "grpo.db"
     record(store, name="calm-otter")
     with Terminal(["-m", "grpo_tui", "--db", str(store)]) as terminal:
         terminal.until("calm-otter")
-        terminal.press("y")  # on this screen it pins the baseline
-        terminal.until("◆")
+        terminal.press("y")  # on this screen it marks the run
+        terminal.until("1 marked")
         assert b"\x1b]52;" not in terminal.raw
         terminal.press("B")
         terminal.until("Sent")

@@ -111,7 +111,7 @@ class CompareScreen(WorkbenchScreen):
         self._curve_loader = CurveLoader()
         self._wait_until = 0.0
         self._reading = 0
-        self._marked = msg.CompareRequested(())  # the runs last marked on Runs
+        self._marked: tuple[str, ...] = ()  # the runs last marked on Runs
 
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
@@ -157,13 +157,13 @@ class CompareScreen(WorkbenchScreen):
         """Compare the runs sent by another screen."""
         self._marked = self.workbench.marked  # they no longer count
         if isinstance(message, msg.CompareRequested):
-            self.compare(message.refs, message.baseline)
+            self.compare(message.refs)
 
     def on_screen_resume(self) -> None:
         """Show at once what was marked or changed meanwhile."""
         marked, self._marked = self._marked, self.workbench.marked
-        if self._marked != marked and len(self._marked.refs) > 1:
-            self.compare(self._marked.refs, self._marked.baseline)
+        if self._marked != marked and len(self._marked) > 1:
+            self.compare(self._marked)
         elif self.view.refs:
             self.reload()
 
@@ -228,9 +228,9 @@ class CompareScreen(WorkbenchScreen):
         await asyncio.sleep(REST_S)
         self.reload()
 
-    def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
+    def compare(self, refs: tuple[str, ...]) -> None:
         """Compare these runs side by side."""
-        self.view = self.view.with_refs(refs, baseline)
+        self.view = self.view.with_refs(refs)
         self._show_card(not refs)
         self.refresh_bindings()
         if refs:

@@ -191,16 +191,15 @@ class View:
         turn = slot + slot // len(MARKS)
         return Marker(MARKS[turn % len(MARKS)], f"cycle.{slot}")
 
-    def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
+    def with_refs(self, refs: Sequence[str]) -> "View":
         """Compare these runs; those already present keep their mark and colour."""
         slots = {ref: slot for ref, slot in self.slots.items() if ref in refs}
         for ref in refs:
             used = set(slots.values())
             slots.setdefault(ref, next(n for n in range(len(used) + 1) if n not in used))
-        base = baseline if baseline in refs else self.baseline
         return replace(
             self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
-            baseline=base if base in refs else next(iter(refs), ""), prompts=None,
+            baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
             answers=None, row=0, reading=bool(refs),
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
+from grpo_tui.app.text.numbers import seconds, share, short, sparkline, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
@@ -104,21 +104,15 @@ def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
 
 
 def _best(key: str) -> Draw:
-    """The best value and its step; with a baseline, the tinted difference to it."""
+    """The best value and its step."""
     unit = spec(key).unit
 
-    def draw(run: RunSummary, view: View) -> Line:
-        metric, base = metric_of(run, key), view.baseline_run
+    def draw(run: RunSummary, _view: View) -> Line:
+        metric = metric_of(run, key)
         if metric is None or metric.best is None:
             return [("–", "label")]
-        other = metric_of(base, key) if base and base.key != run.key else None
-        tint, note = "label", f"@{short(metric.best_step)}"
-        if other is not None and other.best is not None:
-            difference = metric.best - other.best
-            note = change(metric.best, difference, unit)
-            better = (difference > 0) == (spec(key).direction == "up")
-            tint = "label" if note == "=" else "good" if better else "bad"
-        return [(with_unit(metric.best, unit), "text"), (" " + pad(note, 5), tint)]
+        step = pad(f"@{short(metric.best_step)}", 5)
+        return [(with_unit(metric.best, unit), "text"), (f" {step}", "label")]
 
     return draw
 
@@ -250,9 +244,8 @@ def head_line(columns: Sequence[Column], sort: str) -> Line:
 
 
 def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
-    """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
-    signs = ("◆" if run.key == view.baseline else " ") + ("*" if run.key in view.marked else " ")
-    line = [(signs, "bold accent")]
+    """One run as a row: its mark, then the cells."""
+    line = [(" *" if run.key in view.marked else "  ", "bold accent")]
     for column in columns:
         line += [*aligned(column.draw(run, view), column.width, column.align), (" ", "")]
     return line

@@ -152,7 +152,6 @@ class RunsScreen(ControlScreen):
                "Ask the trained model and the one it began as the same thing"),
         bind("r", "resume", "resume", "runs.resume", "Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
-        hidden("b", "baseline", "baseline", "runs.baseline", "Pin this run as the baseline"),
         hidden("i", "describe", "name, tags, note", "runs.describe",
                "Name, tags and note of this run; tags of the marked runs"),
         hidden("g", "group", "group…", "runs.group",
@@ -276,7 +275,7 @@ class RunsScreen(ControlScreen):
         """Pass the view to every panel, and what is selected to the other screens."""
         if self.is_mounted:
             bench = self.workbench
-            bench.marked = self._side_by_side() if new.marked else msg.CompareRequested(())
+            bench.marked = new.marked_ids
             bench.selected = new.selected.id if new.selected else ""
             for panel in self.query(ViewPanel):
                 panel.view = new
@@ -324,13 +323,6 @@ class RunsScreen(ControlScreen):
             self.notify(f"{run.name or run.id} is part of no sweep; space marks runs.")
         self.view = self.view.mark_sweep()
 
-    def action_baseline(self) -> None:
-        """Pin the run on top as the baseline, or unpin it."""
-        run = self.view.selected
-        if run is not None:
-            key = 0 if run.key == self.view.baseline else run.key
-            self.view = replace(self.view, baseline=key).on_run(run.id)
-
     # -- other screens ----------------------------------------------------------------------
 
     def action_clone(self) -> None:
@@ -367,20 +359,10 @@ class RunsScreen(ControlScreen):
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""
-        request = self._side_by_side()
-        if len(request.refs) < 2:
+        if len(self.view.marked_ids) < 2:
             self.notify("Mark two runs or more with space, then press d.")
         else:
-            self.post_message(request)
-
-    def _side_by_side(self) -> msg.CompareRequested:
-        """The baseline, if one is pinned, and the selected runs, the oldest first."""
-        baseline = self.view.baseline_run
-        runs = sorted(self.view.selection, key=lambda run: run.created_at)
-        refs = [run.id for run in runs if run.key != self.view.baseline]
-        if baseline is None:
-            return msg.CompareRequested(tuple(refs))
-        return msg.CompareRequested((baseline.id, *refs), baseline.id)
+            self.post_message(msg.CompareRequested(self.view.marked_ids))
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
@@ -424,8 +406,10 @@ class RunsScreen(ControlScreen):
     def send(self, verb: Asked) -> None:
         """Send a request; the answer names the run."""
         run, controlled = self.view.selected, self.controlled_run()
-        if run is None or controlled is None or not controlled.active:
-            self.warn("No active run is under the cursor.")
+        if run is None or controlled is None:
+            self.warn("No run is under the cursor.")
+        elif not controlled.active:
+            self.warn(f"{controlled.name} has ended.")
         elif not self.refused():
             self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
             session = self._session(run)

@@ -1,6 +1,6 @@
 """The state of Runs: the listed runs, their order, groups and marks, and what is read for it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,6 @@ class View:
     loaded: bool = False
     cursor: int = 0
     marked: frozenset[int] = frozenset()
-    baseline: int = 0
     filter: str = ""
     sort: str = "-created"
     archived: bool = False
@@ -85,21 +84,19 @@ class View:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The table's lines: the baseline on top, then groups, unless folded, under headings."""
-        top = [Row(run) for run in self.runs if run.key == self.baseline]
-        others = [run for run in self.runs if run.key != self.baseline]
+        """The table's lines: runs, or groups of them under headings unless folded."""
         if not self.group:
-            return (*top, *map(Row, others))
-        rows = top
-        for key, members in self._groups(others).items():
+            return tuple(map(Row, self.runs))
+        rows = []
+        for key, members in self._groups().items():
             folded = key in self.folded
             rows.append(Row(None, key, str(self._group_of(members[0])), len(members), folded))
             rows += [] if folded else map(Row, members)
         return tuple(rows)
 
-    def _groups(self, runs: Iterable[RunSummary]) -> dict[str | int | None, list[RunSummary]]:
+    def _groups(self) -> dict[str | int | None, list[RunSummary]]:
         groups: dict[str | int | None, list[RunSummary]] = {}
-        for run in runs:
+        for run in self.runs:
             key = run.sweep_id if self.group == "sweep" else str(self._group_of(run))
             groups.setdefault(key, []).append(run)
         return groups
@@ -129,8 +126,10 @@ class View:
         return marked or ((self.selected,) if self.selected else ())
 
     @property
-    def baseline_run(self) -> RunSummary | None:
-        return next((run for run in self.runs if run.key == self.baseline), None)
+    def marked_ids(self) -> tuple[str, ...]:
+        """The ids of the marked runs, the oldest first."""
+        marked = [run for run in self.runs if run.key in self.marked]
+        return tuple(run.id for run in sorted(marked, key=lambda run: run.created_at))
 
     @property
     def is_empty(self) -> bool:
@@ -152,7 +151,7 @@ class View:
         row = self.row
         if row is None:
             return self
-        runs = [row.run] if row.run else self._groups(self.runs).get(row.key, [])
+        runs = [row.run] if row.run else self._groups().get(row.key, [])
         keys = frozenset(run.key for run in runs)
         marked = self.marked - keys if keys <= self.marked else self.marked | keys
         return replace(self, marked=marked)

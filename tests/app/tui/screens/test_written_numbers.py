@@ -63,12 +63,11 @@ def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> No
     if low.name != "low":
         low, high = high, low
 
-    def drawn(title: str, baseline: bool) -> list[str]:
-        view = View(runs=(low, high), baseline=low.key if baseline else 0)
+    def drawn(title: str) -> list[str]:
+        view = View(runs=(low, high))
         columns = (*COLUMNS, *fitting(200, View(columns=(own,))))
         column = next(column for column in columns if column.title == title)
         return "".join(text for text, _ in run_line(high, [column], view)).split()
 
-    assert drawn("held-out", baseline=False) == ["75%", "@3"]
-    assert drawn("held-out", baseline=True) == ["75%", "▲50.0"]
-    assert drawn(own, baseline=False) == ["75%"]
+    assert drawn("held-out") == ["75%", "@3"]
+    assert drawn(own) == ["75%"]
