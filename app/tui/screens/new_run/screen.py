@@ -429,8 +429,9 @@ class NewRunScreen(WorkbenchScreen):
         self.find(self.query_one(FindBar).query_one(Input).value)
 
     def find(self, text: str) -> None:
-        """Show only the settings that match."""
-        self.view = self.view.searched(text)
+        """Show only the settings that match, until the search is closed."""
+        if self.query_one(FindBar).display:
+            self.view = self.view.searched(text)
 
     def end_search(self) -> None:
         """Show the main settings."""

@@ -109,6 +109,11 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
         assert screen.view.rows[-1].path.rpartition(".")[2] in frames.text(app)
         await pilot.press("escape")
         assert [row.path for row in screen.view.rows] == list(MAIN)
+        await pilot.press("slash", *"beta", "enter")
+        assert len(screen.view.rows) < len(MAIN)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert [row.path for row in screen.view.rows] == list(MAIN)
 
 
 async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
