@@ -250,14 +250,14 @@ def cost_lines(view: View, width: int) -> list[Line]:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
     price = cost(config, view.runs)
     about, time = "at most", "no run of this model on this machine yet"
-    if price.run:
-        about, total = "about", seconds(price.seconds)
-        time = f"{seconds(price.seconds_per_step)} a step, {total} in all, as in {price.run}"
-    rows, count = price.rollouts_per_step, price.tokens_per_step
+    if price.seconds is not None:
+        about, a_step = "about", seconds(price.seconds / config.steps)
+        time = f"{a_step} a step, {seconds(price.seconds)} in all, as in {price.run}"
+    rows, count = config.training.rows, price.tokens / config.steps
     per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
     entries = [
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
-        ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
+        ("tokens", f"{about} {tokens(count)} a step, {tokens(price.tokens)} in all"),
     ]
     others = [
         ("time", time), ("disk", f"{with_unit(price.gigabytes, 'GB')} of token numbers"),
@@ -348,8 +348,7 @@ def cost_summary(view: View) -> str:
     if view.form.count > 1:
         return sweep_cost(view)
     price = cost(config, view.runs)
-    parts = [f"{price.rollouts_per_step:,} answers a step",
-             f"{tokens(price.tokens_per_step * config.steps)} tokens in all"]  # fmt: skip
+    parts = [f"{config.training.rows:,} answers a step", f"{tokens(price.tokens)} tokens in all"]
     if view.memory.get("peak"):
         parts.append(f"{with_unit(view.memory['peak'] / GIGA, 'GB')} of memory")
     if price.seconds is not None:

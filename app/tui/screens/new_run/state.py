@@ -255,11 +255,9 @@ RECORDED = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0, "nothing": 0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a step and a run will cost; None if unknown."""
+    """What a run will cost; None if unknown."""
 
-    rollouts_per_step: int
-    tokens_per_step: int
-    seconds_per_step: float | None
+    tokens: int
     seconds: float | None
     gigabytes: float
     run: str  # the one that it is estimated from, if any
@@ -270,22 +268,17 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
 
     Without one, the longest answers are assumed.
     """
-    rollouts = config.training.rows
     latest = next((run for run in runs if run.model == config.model.path and run.tokens > 0), None)
     length, per_token = float(config.rollout.max_new_tokens), None
     if latest is not None:
         per_token = latest.elapsed / latest.tokens
         former = latest.metrics.get("completions/mean_length")
         length = min(length, former.mean) if former and former.mean else length
-    tokens = round(rollouts * length)
-    seconds = None if per_token is None else tokens * per_token
-    recorded = tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens]
+    tokens = round(config.training.rows * length) * config.steps
     return Cost(
-        rollouts_per_step=rollouts,
-        tokens_per_step=tokens,
-        seconds_per_step=seconds,
-        seconds=None if seconds is None else seconds * config.steps,
-        gigabytes=recorded * config.steps / 1e9,
+        tokens=tokens,
+        seconds=None if per_token is None else tokens * per_token,
+        gigabytes=tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens] / 1e9,
         run="" if latest is None else latest.name or latest.id,
     )
 

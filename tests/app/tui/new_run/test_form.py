@@ -123,7 +123,7 @@ def test_a_mapping_is_typed_as_it_is_shown() -> None:
 def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
     # 4 prompts x 8 answers x 64 tokens = 2048 tokens; x 20 bytes x 100 steps = 4.1 MB
     got = cost(BASE)
-    assert (got.rollouts_per_step, got.tokens_per_step) == (32, 2048)
+    assert got.tokens == 2048 * 100
     assert got.seconds is None
     assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
 
@@ -137,7 +137,7 @@ def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
     runs: Any = [ran("two", 12.0), ran("one", 20.0)]
     got = cost(BASE, runs)
     # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
-    assert (got.seconds_per_step, got.run) == (3.0, "two")
+    assert (got.seconds, got.run) == (3.0 * 100, "two")
 
 
 def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:

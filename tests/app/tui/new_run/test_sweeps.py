@@ -86,8 +86,7 @@ def test_each_value_is_checked_like_a_single_one(
 def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def price(config: object, _runs: object = ()) -> state.Cost:
         steps = config.steps  # type: ignore[attr-defined]
-        return state.Cost(rollouts_per_step=1, tokens_per_step=1, seconds_per_step=1.0,
-                          seconds=float(steps), gigabytes=steps / 1000, run="")  # fmt: skip
+        return state.Cost(tokens=1, seconds=float(steps), gigabytes=steps / 1000, run="")
 
     monkeypatch.setattr(state, "cost", price)
     monkeypatch.setattr(render, "cost", price)
