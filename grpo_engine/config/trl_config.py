@@ -91,17 +91,12 @@ def _python(text: str, path: Path) -> Tree:
 def _keywords(call: ast.Call, path: Path) -> Tree:
     values: Tree = {}
     for keyword in call.keywords:
-        if keyword.arg is None:
-            raise ConfigError(
-                f"{path}:{call.lineno}: GRPOConfig(**…) cannot be read; write its values out"
-            )
         try:
-            values[keyword.arg] = ast.literal_eval(keyword.value)
+            values[keyword.arg or "**"] = ast.literal_eval(keyword.value)
         except ValueError as error:
-            shown = ast.unparse(keyword.value)[:60]
             raise ConfigError(
-                f"{path}:{keyword.value.lineno}: {keyword.arg}={shown} is not a literal; write the "
-                "value itself"
+                f"{path}:{keyword.value.lineno}: {ast.unparse(keyword)[:80]} is not a literal; "
+                "write the value itself"
             ) from error
     return values
 
