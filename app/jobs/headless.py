@@ -50,7 +50,8 @@ class Watcher:
     def __init__(self, job: Job, *, as_json: bool, ready: Path | None) -> None:
         self._job = job
         self._ready = ready
-        self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
+        # the recorder puts facts into it after their commits, the engine everything else
+        self._queue = job.recorder.facts if job.recorder else SimpleQueue[ev.Event | None]()
         self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
         self._interrupts = self._step = 0
@@ -58,7 +59,6 @@ class Watcher:
         self._rank_lost_at: float | None = None
         self._blocked = ""
         self._ended: ev.RunFinished | ev.RunFailed | None = None
-        self._committed = job.recorder.facts if job.recorder else None
         self._train_ended = False
 
     def watch(self, engine: EngineThread) -> int:
@@ -71,7 +71,8 @@ class Watcher:
             engine.start()
         while not (self._train_ended and (self._ended or self._is_recorded())):
             self._read()
-        self._show_facts()
+        while not self._queue.empty():
+            self._read()
         if self._rank_lost_at is None:
             engine.join(PATIENCE)
         self._close()
@@ -93,23 +94,18 @@ class Watcher:
             self._queue.put(event)
 
     def _read(self) -> None:
-        """Show what has come: facts in the order of their commits, then progress."""
+        """Show the next event, or look after what else may happen while there is none."""
         try:
             event = self._queue.get(timeout=TICK)
-            self._train_ended = event is None
         except Empty:
-            event = None
             self._leave_if_stuck()
             self._report_trouble()
             self._end_without_rank()
-        self._show_facts()
-        if event is not None:
+            return
+        if event is None:
+            self._train_ended = True
+        else:
             self._show(event)
-
-    def _show_facts(self) -> None:
-        while self._committed is not None and not self._committed.empty():
-            if (fact := self._committed.get()) is not None:
-                self._show(fact)
 
     def _is_recorded(self) -> bool:
         return self._job.recorder is None or self._job.recorder.flush(PATIENCE)
