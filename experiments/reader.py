@@ -290,14 +290,13 @@ class StoreReader(Connection):
                 return run
         query = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
         rows = self.rows(query.where(self.not_deleted()))
-        matches: list[Any] = []
-        for matches in (
-            [row for row in rows if ref in (row.short, row.uid)],
-            [row for row in rows if ref == row.name],
-            [row for row in rows if ref and any(name.startswith(ref) for name in row[1:])],
-        ):
-            if len(matches) == 1:
-                return self.runs(archived=True, keys=[matches[0].id])[0]
+        matches = (
+            [row for row in rows if ref in (row.short, row.uid)]
+            or [row for row in rows if ref == row.name]
+            or [row for row in rows if ref and any(name.startswith(ref) for name in row[1:])]
+        )
+        if len(matches) == 1:
+            return self.runs(archived=True, keys=[matches[0].id])[0]
         if matches:
             first = ", ".join(f"{row.short} ({row.name})" for row in matches[:5])
             raise RunNotFoundError(

@@ -188,13 +188,9 @@ def _compile(node: Node, names: Names) -> Condition:
 def _condition(term: Term, names: Names) -> Condition:
     key, value = term.key, term.value
     if key == "tag":
-        if term.op not in (":", "=", "==", "!="):
-            raise QueryError(f"tags are compared as tag:{value}, not with {term.op}")
         tagged = _tagged(func.lower(RUN_TAG.c.tag) == func.lower(_literal(value)))
         return not_(tagged) if term.op == "!=" else tagged
     column = parse_column(key, names)
-    if term.op == ":" and column.kind != "field":
-        raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
     if column.path == "status" and term.op != "~":
         check_choice("status", value.lower(), get_args(Status), QueryError)
     if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
