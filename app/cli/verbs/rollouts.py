@@ -1,6 +1,5 @@
 """`grpo-tui rollouts`: list, search and print rollouts of a run."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,8 +12,9 @@ from grpo_tui.app.text.safe_text import excerpt
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
+    from grpo_tui.experiments.export.rows import Row
     from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.values import RunSummary, SearchHit
+    from grpo_tui.experiments.values import GroupView, RunSummary, SearchHit
 
 Origin = Literal["train", "eval", "pinned"]
 Sort = Literal["reward", "advantage", "length", "kl", "clip", "newest"]
@@ -41,84 +41,65 @@ def rollouts(
     Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
     """
     from grpo_engine.errors import quoted
+    from grpo_tui.experiments.export.rows import rollout_row
     from grpo_tui.experiments.search import search as find
 
+    columns = {"step": step, "idx": group, "origin": origin}
+    chosen: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
+    hits: dict[int, SearchHit] = {}
     with reading(db) as reader:
         target = reader.resolve(run)
-        hits: list[SearchHit] = []
         if search:
             maximum = limit + 1 if limit else 2**31
-            columns = {"step": step, "idx": group, "origin": origin}
-            options = {name: value for name, value in columns.items() if value is not None}
-            stream = find(
-                reader, target.key, search, sort=sort or "newest", limit=maximum, **options
-            )
-            hits = [hit for hit in stream if hit]
-            more = len(hits) == maximum
-            hits = hits[: limit or None]
-            rows = _of_hits(reader, target, hits)
+            order = sort or "newest"
+            stream = find(reader, target.key, search, sort=order, limit=maximum, **chosen)
+            hits = {hit.rollout: hit for hit in stream if hit}
+            groups = reader.groups_by_key({hit.group for hit in hits.values()})
         else:
-            rows = _of_step(reader, target, step, group, origin)
-            more = bool(limit) and len(rows) > limit
-            rows = _sorted(rows, sort)[: limit or None]
-    print_rows(rows, as_json=as_json, as_csv=as_csv, table=_table(rows, hits), raw=raw)
-    if not rows:
+            groups = _of_step(reader, target, **chosen)
+    rows = {item.key: rollout_row(target, view, item) for view in groups for item in view.rollouts}
+    listed = [rows[key] for key in hits] if search else _sorted(list(rows.values()), sort)
+    shown = listed[: limit or None]
+    table = [_line(row, hits.get(row["rollout"])) for row in shown]
+    print_rows(shown, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
+    if not shown:
         print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
-    elif more:
+    elif len(listed) > len(shown):
         print_stderr(f"the first {limit}; --limit 0 gives all")
 
 
-def _table(rows: list[dict[str, Any]], hits: "Sequence[SearchHit]") -> list[dict[str, Any]]:
+def _line(row: "Row", hit: "SearchHit | None") -> dict[str, Any]:
     """The columns for people; a text that was searched shows its match."""
-    table = [
-        {
-            "step": row["step"], "group": row["group"], "answer": row["index"],
-            "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
-            "prompt": asked(row["prompt"])[-40:], "completion": row["completion"],
-        }
-        for row in rows
-    ]  # fmt: skip
-    for line, hit in zip(table, hits, strict=False):
+    line = {
+        "step": row["step"], "group": row["group"], "answer": row["index"],
+        "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
+        "prompt": asked(row["prompt"])[-40:], "completion": row["completion"],
+    }  # fmt: skip
+    if hit is not None:
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
-    return table
+    return line
 
 
 def _of_step(
-    reader: "StoreReader",
-    run: "RunSummary",
-    step: int | None,
-    group: int | None,
-    origin: Origin | None,
-) -> list[dict[str, Any]]:
+    reader: "StoreReader", run: "RunSummary", step: int | None = None, **chosen: Any
+) -> "tuple[GroupView, ...]":
+    """The groups of a step, by default the last one that has any."""
     from grpo_tui.experiments.errors import NothingStoredError
-    from grpo_tui.experiments.export.rows import rollout_row
 
     if step is None:
-        origins = [origin] if origin else ["train", "pinned", "eval"]
-        steps = [
-            steps[-1] for origin_ in origins if (steps := reader.group_steps(run.key, origin_))
-        ]
-        if not steps:
+        origins = [chosen["origin"]] if "origin" in chosen else ["train", "pinned", "eval"]
+        last = [steps[-1] for name in origins if (steps := reader.group_steps(run.key, name))]
+        if not last:
             raise NothingStoredError(f"{run.name} has no rollouts stored")
-        step = steps[0]
+        step = last[0]
         print_stderr(f"step {step}")
-    groups = [view for view in reader.groups(run.key, step, origin) if group in (None, view.index)]
+    groups = reader.groups(run.key, step, **chosen)
     if not groups:
-        which = "rollouts" if group is None else f"group {group}"
+        which = f"group {chosen['idx']}" if "idx" in chosen else "rollouts"
         raise NothingStoredError(
             f"{run.name} has no {which} at step {step}; its last step is {run.step}"
         )
-    return [rollout_row(run, view, rollout) for view in groups for rollout in view.rollouts]
-
-
-def _of_hits(
-    reader: "StoreReader", run: "RunSummary", hits: "Sequence[SearchHit]"
-) -> list[dict[str, Any]]:
-    from grpo_tui.experiments.export.rows import rollout_row
-
-    groups = reader.groups_by_key({hit.group for hit in hits})
-    rows = {item.key: rollout_row(run, view, item) for view in groups for item in view.rollouts}
-    return [rows[hit.rollout] for hit in hits]
+    return groups
 
 
 def _sorted(rows: list[dict[str, Any]], sort: Sort | None) -> list[dict[str, Any]]:
