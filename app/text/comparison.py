@@ -51,19 +51,10 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
             for item in result.metrics
         },
         "seeds": [dataclasses.asdict(group) for group in result.seeds],
-        "tests": [_test_json(test) for test in result.tests],
         **({"rankings": [dataclasses.asdict(ranking) for ranking in result.rankings]}
            if result.rankings else {}),
         "notes": list(result.notes),
     }  # fmt: skip
-
-
-def _test_json(test: "PairedTest") -> dict[str, Any]:
-    """Return a test as JSON; one of single runs has the keys that earlier versions gave it."""
-    tree = dataclasses.asdict(test)
-    if len(test.own.runs) == len(test.other.runs) == 1:
-        del tree["own"], tree["other"]
-    return tree
 
 
 # -- sentences ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from grpo_engine.metrics import Direction
@@ -178,9 +177,3 @@ class Comparison:
     seeds: tuple[SeedGroup, ...]
     rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]
-
-    @property
-    def tests(self) -> tuple[PairedTest, ...]:
-        """Each setting against the baseline's."""
-        rows = chain.from_iterable(ranking.settings for ranking in self.rankings)
-        return tuple(row.test for row in rows if row.test)

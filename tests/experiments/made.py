@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine import events as ev
+from grpo_tui.experiments.compare.values import Comparison, PairedTest
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, start_run
 from grpo_tui.experiments.search import search
@@ -146,6 +147,12 @@ def trouble(handle: Recorder) -> str:
 def hits_of(reader: StoreReader, text: str, run: str = "@last", **options: Any) -> list[SearchHit]:
     """All hits of a search."""
     return [hit for hit in search(reader, reader.resolve(run).key, text, **options) if hit]
+
+
+def paired_tests(comparison: Comparison) -> tuple[PairedTest, ...]:
+    """Each setting against the baseline's."""
+    rows = (row for ranking in comparison.rankings for row in ranking.settings)
+    return tuple(row.test for row in rows if row.test)
 
 
 def same(left: object, right: object) -> bool:

@@ -21,6 +21,7 @@ from tests.experiments.made import (
     config,
     ended,
     evaluated,
+    paired_tests,
     put_all,
     record_run,
     started,
@@ -189,8 +190,8 @@ def test_numbers_that_are_none_have_no_interval() -> None:
 def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:
     run = reader.resolve("slow")
     found = compare(reader, [run], baseline=run, axis="step", keys=["reward"])
-    assert (found.at, found.differing, found.seeds, found.tests, found.rankings, found.notes) == (
-        f"step {run.step}", (), (), (), (), ()
+    assert (found.at, found.differing, found.seeds, found.rankings, found.notes) == (
+        f"step {run.step}", (), (), (), ()
     )  # fmt: skip
     assert found.same["seed"] == run.seed
     (cell,) = found.metrics[0].cells
@@ -214,7 +215,7 @@ def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> St
 
 def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
     with closing(two_evaluated(tmp_path / "s.db")) as reader:
-        (found,) = compare(reader, [reader.resolve("base"), reader.resolve("better")]).tests
+        (found,) = paired_tests(compare(reader, [reader.resolve("base"), reader.resolve("better")]))
     # ten won, one lost: 2 * (1 + 11) / 2**11
     assert found.p_value == pytest.approx(24 / 2048)
     assert (found.problems, found.method) == (12, "McNemar's exact test")
@@ -226,7 +227,7 @@ def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path)
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0, 0, 0, 0), samples=2),))
     run_of(path, "better", (0.1,), extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
     with closing(StoreReader(path)) as reader:
-        (found,) = compare(reader, [reader.resolve("base"), reader.resolve("better")]).tests
+        (found,) = paired_tests(compare(reader, [reader.resolve("base"), reader.resolve("better")]))
     assert found.method == "paired permutation test"
     # of 16 ways to sign .5, .5, .5 and 1, the two with equal signs reach a sum of 2.5
     assert found.p_value == pytest.approx(2 / 16)
@@ -255,12 +256,12 @@ def test_settings_are_tested_pooled_over_their_seeds(tmp_path: Path) -> None:
     ids = {run.name: run.id for run in found.runs}
     base = found.runs[0].name.partition("-")[0]
     own = "b0.4" if base == "b0.04" else "b0.04"
-    assert [test.mode for test in found.tests] == ["greedy", "sampled"]
-    for test in found.tests:
+    assert [test.mode for test in paired_tests(found)] == ["greedy", "sampled"]
+    for test in paired_tests(found):
         assert set(test.own.runs) == {ids[f"{own}-s0"], ids[f"{own}-s1"]}
         assert set(test.other.runs) == {ids[f"{base}-s0"], ids[f"{base}-s1"]}
         assert (test.own.steps, test.own.samples) == ((2, 2), 1 if test.mode == "greedy" else 4)
-    sampled = found.tests[1]
+    sampled = paired_tests(found)[1]
     shares = {run: share for side in (sampled.own, sampled.other)
               for run, share in zip(side.runs, side.shares, strict=True)}  # fmt: skip
     # beta .04: 0 or 1 of 4 and 1 or 2 of 4; beta .4: 3 or 4 of 4 and always 4
@@ -275,9 +276,9 @@ def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: P
         runs = reader.runs(sort="created")
         early = compare(reader, runs, axis="step", at=1)
         before = compare(reader, runs, axis="step", at=0)
-    (test,) = early.tests
+    (test,) = paired_tests(early)
     assert (test.mode, test.step, test.difference) == ("sampled", 1, 0)
-    assert before.tests == ()
+    assert paired_tests(before) == ()
 
 
 def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path: Path) -> None:
@@ -291,14 +292,14 @@ def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path:
         equal = compare(reader, runs, axis="step", at=2)
         untrained = compare(reader, runs, axis="step", at=0)
         or_last = compare(reader, runs, axis="step", at=2, or_last=True)
-    (test,) = last.tests
+    (test,) = paired_tests(last)
     assert (test.step, test.baseline_step, test.difference) == (2, 3, -0.5)
-    assert (or_last.tests, or_last.rankings) == (last.tests, last.rankings)
-    assert equal.tests == ()  # up to step 2 long has only what it knew before
+    assert (paired_tests(or_last), or_last.rankings) == (paired_tests(last), last.rankings)
+    assert paired_tests(equal) == ()  # up to step 2 long has only what it knew before
     assert equal.rankings == ()
     assert equal.notes == ("no paired test of short and long: not both were evaluated in training "
                            "by step 2",)  # fmt: skip
-    (test,) = untrained.tests
+    (test,) = paired_tests(untrained)
     assert (test.step, test.baseline_step, test.difference) == (0, 0, 0)
 
 
@@ -309,15 +310,15 @@ def test_seeds_of_one_setting_are_tested_one_by_one(tmp_path: Path) -> None:
     with closing(StoreReader(path)) as reader:
         base = reader.resolve("s1")
         found = compare(reader, reader.runs(), baseline=base)
-    assert len(found.tests) == 2
-    assert {test.other.runs for test in found.tests} == {(base.id,)}
+    assert len(paired_tests(found)) == 2
+    assert {test.other.runs for test in paired_tests(found)} == {(base.id,)}
 
 
 def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:
     with closing(two_evaluated(tmp_path / "s.db", fingerprint="other")) as reader:
         runs = [reader.resolve("better"), reader.resolve("base")]
         result = compare(reader, runs)
-    assert result.tests == ()
+    assert paired_tests(result) == ()
     assert "their data sets differ (data, other)" in result.notes[0]
 
 
