@@ -36,7 +36,7 @@ VERBS: Final = tuple(
         (BEFORE, "recipes", "recipes:app", "List the algorithms; show one."),
         (BEFORE, "tasks", "tasks:app", "List the tasks; show or play one."),
         (BEFORE, "rewards", "rewards:app", "List the reward functions; show or try one."),
-        (BEFORE, "models", "models:app", "List models; show, import or export one."),
+        (BEFORE, "models", "models:app", "List models; import or export one."),
         (DURING, "pause", "requests:pause", "Pause a run."),
         (DURING, "continue", "requests:continue_", "Let a paused run continue."),
         (DURING, "stop", "requests:stop", "Ask a run to save a checkpoint and stop."),

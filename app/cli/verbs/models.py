@@ -1,4 +1,4 @@
-"""`grpo-tui models`: list and describe local models, import GGUF files, export trained models."""
+"""`grpo-tui models`: list local models, import GGUF files, export trained models."""
 
 import dataclasses
 import json
@@ -14,13 +14,13 @@ from grpo_engine.config.parse import changed, flatten
 from grpo_engine.evaluation.target import Target, of_run
 from grpo_engine.events import EvaluationFinished
 from grpo_engine.paths import irregular_file
-from grpo_tui.app.cli.output import print_fields, print_json, print_rows
+from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.stderr import print_stderr
 
-app = typer.Typer(help="List models; show, import or export one. Example: grpo-tui models")
+app = typer.Typer(help="List models; import or export one. Example: grpo-tui models")
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of this machine alone
@@ -33,21 +33,6 @@ def list_(as_json: Json = False) -> None:
     Example: grpo-tui models
     """
     print_rows(list(local_models()), as_json=as_json)
-
-
-@app.command()
-def show(
-    path: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
-    as_json: Json = False,
-) -> None:
-    """Say what a model is: size, layers, context, end tokens, chat template.
-
-    Example: grpo-tui models show starter
-    """
-    details = describe(path)
-    if as_json:
-        return print_json(details)
-    return print_fields(details)
 
 
 @app.command("import")
@@ -177,29 +162,3 @@ def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
         with suppress(OSError, ValueError, AttributeError):
             model_type = json.loads((folder / "config.json").read_text()).get("model_type", "?")
     return {"path": path, "type": model_type, "size_mb": round(size / 1e6, 1), "from": origin}
-
-
-def describe(path: str) -> dict[str, Any]:
-    """Describe a model without running it."""
-    from grpo_engine.config.settings import ModelConfig
-    from grpo_engine.policy.load import context_length, end_tokens
-    from grpo_engine.policy.source import load_parts
-    from grpo_engine.rollouts.prompts import has_chat_template
-
-    model, tokenizer, settings, folder, notes = load_parts(ModelConfig(path=path), lazy=True)
-    from mlx_lm.utils import get_total_parameters
-
-    ends = sorted(end_tokens(tokenizer, settings))
-    return {
-        "folder": str(folder),
-        "type": settings.get("model_type"),
-        "parameters": int(get_total_parameters(model)),
-        "layers": len(model.layers),
-        "width": settings.get("hidden_size"),
-        "vocabulary": settings.get("vocab_size"),
-        "context": context_length(settings),
-        "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
-        "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
-        "chat template": "yes" if has_chat_template(tokenizer) else "no",
-        "notes": "; ".join(notes) or None,
-    }

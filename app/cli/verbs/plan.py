@@ -88,6 +88,7 @@ def report_of(
         "parameters": policy.parameters,
         "trained": policy.trainable_parameters,
         "dtype": policy.dtype,
+        "context": policy.context_length,
         "tuning": config.model.tuning,
         "notes": list(policy.notes),
         "limit": limit,
@@ -128,7 +129,8 @@ def print_report(report: dict[str, Any]) -> None:
     typer.echo(
         f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
         f"parameters in {report['dtype']}, {short(report['trained'])} of them trained "
-        f"({report['tuning']})\n{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
+        f"({report['tuning']}), a context of {report['context']} tokens\n"
+        f"{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
         f"{report['group_size']} answers; a run may use {gigabytes(report['limit'])} GB\n"
     )
     print_table(
