@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import seconds, share, short, sparkline, tokens, with_unit
+from grpo_tui.app.text.numbers import seconds, short, sparkline, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
@@ -272,19 +272,13 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     if preview.post_mortem is not None:
         lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
-    lines += _evaluations(preview, width)
     if preview.alert is not None:
         text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
         lines += paragraph(text, width, 6, "warn")
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("changed settings", "label")]]
-        lines += labelled(preview.changed, _name_width(width), width)
+        lines += labelled(preview.changed, min(27, width * 3 // 5), width)
     return lines[:height]
-
-
-def _name_width(width: int) -> int:
-    """Cells of the names, before the values of settings and evaluations."""
-    return min(27, width * 3 // 5)
 
 
 def _head(preview: Preview, width: int) -> list[Line]:
@@ -344,15 +338,3 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
         title.append((clip(" smoothed", left), "label"))
     cells = plot([trace], scale, columns, CHART_HEIGHT)
     return [title, *plot_lines(cells, scale)]
-
-
-def _evaluations(preview: Preview, width: int) -> list[Line]:
-    """Held-out accuracy before and after training, for each sampling method."""
-    entries = []
-    for mode in ("greedy", "sampled"):
-        metrics = [item.metrics for item in preview.evaluations if item.mode == mode]
-        values = [share(item["eval/accuracy"]) for item in metrics
-                  if item.get("eval/accuracy") is not None]  # fmt: skip
-        text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
-        entries.append((f"held-out, {mode}", text if metrics else ""))
-    return labelled(entries, _name_width(width), width)

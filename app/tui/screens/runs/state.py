@@ -9,7 +9,6 @@ from grpo_tui.app.text.numbers import averaged, clamped
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import (
     AlertView,
-    EvaluationView,
     MetricSeries,
     PostMortem,
     RunDetail,
@@ -41,7 +40,6 @@ class Preview:
     changed: tuple[tuple[str, str], ...]
     series: tuple[MetricSeries, ...]
     alert: AlertView | None
-    evaluations: tuple[EvaluationView, ...]
     post_mortem: PostMortem | None
 
 
@@ -238,6 +236,5 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
         ),
         series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
         alert=next((alert for alert in reader.alerts(run.key) if not alert.muted), None),
-        evaluations=reader.evaluations(run.key),
         post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
     )
