@@ -273,8 +273,7 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
         title = title if cell_len(title) < name_width - 2 else spec(metric.key).label
         arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
         line = [
-            ("▸" if metric.key in view.metrics else " ", "accent"),
-            (pad(title, name_width - 2), "text"),
+            (" " + pad(title, name_width - 2), "text"),
             (arrow, "label"),
         ]
         for column in window:

@@ -88,7 +88,7 @@ class CompareScreen(WorkbenchScreen):
         hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
                "Answers to the previous prompt"),
         bind("enter", "enter", "open", "compare.open",
-             "Open the run, draw the metric, show equal settings, or answers by token"),
+             "Open the run, explain the metric, show equal settings, or answers by token"),
         unbound("bands", "seeds as bands", "compare.bands",
                 "Pool runs that differ only in the seed: mean and 95% interval"),
     ]  # fmt: skip
@@ -493,9 +493,7 @@ class CompareScreen(WorkbenchScreen):
             self.update(everything=not view.everything, row=0)
         elif on_page and view.page == "answers":
             self.open_answers()
-        elif on_page and view.page == "metrics":
-            self.draw_row()
-        elif isinstance(focused, CurvesPanel):
+        elif isinstance(focused, CurvesPanel) or (on_page and view.page == "metrics"):
             self.post_message(msg.ExplainRequested(focused.topic()))
         else:
             self.open_run()
@@ -511,15 +509,3 @@ class CompareScreen(WorkbenchScreen):
                     run=group.run, step=group.step, origin=group.origin, group=group.index, answer=0
                 )
             )
-
-    def draw_row(self) -> None:
-        """Draw the row's metric, or remove it from the charts."""
-        view = self.view
-        if not view.rows:
-            return
-        key = view.rows[clamped(view.row, len(view.rows))].key
-        others = tuple(metric for metric in view.metrics if metric != key)
-        metrics = others if key in view.metrics and others else (*others, key)
-        chart = metrics.index(key) if key in metrics else 0
-        self.view = replace(view, metrics=metrics, chart=chart)
-        self.draw()

@@ -376,15 +376,12 @@ def list_runs(
 
 def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -> list[str]:
     """Some settings in which a run differs from another, as `beta 0.4`."""
-    changes = [
+    return [
         f"{path.rpartition('.')[2]} {value_text(value)}"
-        for path, value in (
-            reader.settings(run.key, in_force=True) if other else {}
-        ).items()
+        for path, value in reader.settings(run.key, in_force=True).items()
         if path in other and path not in ("name", "seed") and not only_recorded(path)
         and value_text(value) != value_text(other[path])
-    ]  # fmt: skip
-    return changes[:MAX_CHANGES] + (["…"] if len(changes) > MAX_CHANGES else [])
+    ][:MAX_CHANGES]  # fmt: skip
 
 
 def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
