@@ -22,24 +22,21 @@ class PagesPanel(Panel):
         """The name of the visible page."""
         raise NotImplementedError
 
-    def strip_line(self, width: int) -> Line:
-        """The titles of the pages, the current one marked, with gaps where they fit."""
-        titles = self.titles()
-        gap = " " * (1 + (sum(map(cell_len, titles.values())) + 2 * len(titles) <= width))
-        line = [(" ", "")]
-        for name, title in titles.items():
-            if name == self.page:
-                line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], "accent")
-                line += [(title, "bold headline"), (f"▐{gap}"[: len(gap)], "accent")]
-            else:
-                line += [(title, "label"), (gap, "")]
+    def strip_line(self) -> Line:
+        """The titles of the pages, the current one marked."""
+        line: Line = []
+        for name, title in self.titles().items():
+            here = name == self.page
+            style = "bold headline" if here else "label"
+            line += [("▌" if here else " ", "accent"), (title, style)]
+            line += [("▐" if here else " ", "accent")]
         return line
 
     async def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
         offset, end = self.inside(event.offset), 0
         names = {title: name for name, title in self.titles().items()}
-        for text, _ in self.strip_line(self.inner.width):
+        for text, _ in self.strip_line():
             start, end = end, end + cell_len(text)
             if offset.y == 0 and start <= offset.x < end and text in names:
                 await self.run_action(f"screen.page('{names[text]}')")

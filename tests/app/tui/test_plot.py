@@ -23,7 +23,7 @@ def dots(cells: Sequence[Sequence[Cell]], colour: str) -> Dots:
     """The dots in cells of one colour."""
     return {
         (2 * x + side, 4 * y + down)
-        for y, row in enumerate(cells) for x, (char, look, _) in enumerate(row)
+        for y, row in enumerate(cells) for x, (char, look) in enumerate(row)
         if look == colour and 0x2800 < ord(char) < 0x2900
         for side in range(2) for down in range(4) if (ord(char) - 0x2800) & SIDES[side][down]
     }  # fmt: skip

@@ -168,7 +168,7 @@ class PagePanel(ViewPanel, PagesPanel):
         draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
                 "answers": answers_lines}[self.view.page]  # fmt: skip
         lines = draw(self.view, width, height - 1) if self.view.comparison else []
-        return [self.strip_line(width), *lines]
+        return [self.strip_line(), *lines]
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""

@@ -200,22 +200,27 @@ def window_text(window: range, count: int) -> str:
     return f"{window[0] + 1}–{window[-1] + 1} of {count}" if len(window) < count else ""
 
 
-def column_heads(view: View, window: range, size: int, tail: int = 0) -> Line:
-    """The marks over their columns, `tail` cells from the right; ◆ the baseline.
+def column_heads(
+    view: View, left: int, width: int, minimum: int, tail: int = 0
+) -> tuple[Line, range, int]:
+    """The marks over the columns that fit beside `left` cells, which columns, and their width.
 
-    Names as well if all of them fit; the legend has every mark and name.
+    Marks are `tail` cells from the right; ◆ is the baseline. Names as well if all of them fit; the
+    legend has every mark and name.
     """
     columns = view.columns
+    window, size = column_window(len(columns), view.column, width - left - 1, minimum)
+    size = min(size, WIDEST)
     names = [f" {view.column_name(runs)}" for runs in columns]
     with_names = max(map(cell_len, names)) <= size - 4
-    line = []
+    line = [(pad(window_text(window, len(columns)), left), "label")]
     for index in window:
         runs = columns[index]
         text = names[index] * with_names + " ◆" * (len(columns) > 1 and runs == view.base_column)
         style = "bold headline" if index == view.column else "label"
         gap = max(0, size - tail - 2 - cell_len(text))
         line += [(" " * gap, ""), view.marker(runs[0]).span, (pad(text, size - gap - 1), style)]
-    return line
+    return line, window, size
 
 
 def settings_lines(view: View, width: int, height: int) -> list[Line]:
@@ -232,8 +237,7 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
     path_width = min(max(len(path) for path, _, _ in settings), max(16, width * 2 // 5))
     longest = max(cell_len(text) for row in texts for text in row)
     minimum = max(5, min(10, longest + 2))
-    window, size = column_window(len(columns), view.column, width - path_width - 1, minimum)
-    size = min(size, WIDEST)
+    head, window, size = column_heads(view, path_width, width, minimum)
     base = columns.index(view.base_column) if view.base_column else 0
     rows = []
     for (path, _, differs), values in zip(settings, texts, strict=True):
@@ -245,8 +249,7 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
                 (pad(values[at], size - 1, ">") + " ", "bold headline" if changed else colour)
             )
         rows.append(row)
-    head = (pad(window_text(window, len(columns)), path_width), "label")
-    return [[head, *column_heads(view, window, size)], *scrolled(rows, view.row, height - 1)]
+    return [head, *scrolled(rows, view.row, height - 1)]
 
 
 def scrolled(rows: list[Line], top: int, height: int) -> list[Line]:
@@ -260,14 +263,11 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     metrics = view.rows
     if not metrics:
         return [[("no metric matches", "label")]]
-    columns = view.columns
     name_width = min(max(cell_len(full_name(row.key)) for row in metrics) + 3, max(18, width // 4))
-    window, size = column_window(len(columns), view.column, width - name_width - 1, 20)
-    size = min(size, WIDEST)
+    head, window, size = column_heads(view, name_width, width, 20, tail=10)
     current = min(view.row, len(metrics) - 1)
     top = max(0, min(current - (height - 1) // 2, len(metrics) - (height - 1)))
-    head = (pad(window_text(window, len(columns)), name_width), "label")
-    lines = [[head, *column_heads(view, window, size, tail=10)]]
+    lines = [head]
     for index, metric in enumerate(metrics[top : top + height - 1], top):
         title = full_name(metric.key)
         title = title if cell_len(title) < name_width - 2 else spec(metric.key).label
@@ -277,7 +277,7 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
             (arrow, "label"),
         ]
         for column in window:
-            line += metric_cell(view, metric.key, columns[column], size)
+            line += metric_cell(view, metric.key, view.columns[column], size)
         lines.append(list_row(line, width, selected=index == current))
     return lines
 

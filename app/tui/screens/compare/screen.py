@@ -204,8 +204,6 @@ class CompareScreen(WorkbenchScreen):
                 self.read_more()
         self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if not self._reading:
-            self.update(reading=False)
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
@@ -487,14 +485,13 @@ class CompareScreen(WorkbenchScreen):
 
     def action_enter(self) -> None:
         """Open the item under the cursor."""
-        view, focused = self.view, self.focused
-        on_page = isinstance(focused, PagePanel)
-        if on_page and view.page == "settings":
-            self.update(everything=not view.everything, row=0)
-        elif on_page and view.page == "answers":
+        page = self.view.page if isinstance(self.focused, PagePanel) else ""
+        if page == "settings":
+            self.update(everything=not self.view.everything, row=0)
+        elif page == "answers":
             self.open_answers()
-        elif isinstance(focused, CurvesPanel) or (on_page and view.page == "metrics"):
-            self.post_message(msg.ExplainRequested(focused.topic()))
+        elif page == "metrics" or isinstance(self.focused, CurvesPanel):
+            self.action_explain()
         else:
             self.open_run()
 

@@ -114,7 +114,6 @@ class View:
     slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
     comparison: Comparison | None = None
     charts: Charts | None = None
-    reading: bool = False  # whether the requested runs are not those shown yet
     baseline: str = ""
     hidden: frozenset[str] = frozenset()
     run: int = 0
@@ -160,6 +159,11 @@ class View:
         return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
 
     @property
+    def reading(self) -> bool:
+        """Whether the requested runs are not those shown yet."""
+        return bool(self.refs) and {run.id for run in self.runs} != set(self.refs)
+
+    @property
     def visible_columns(self) -> tuple[tuple[str, ...], ...]:
         """Those of which not all runs are hidden."""
         return tuple(runs for runs in self.columns if not self.hidden.issuperset(runs))
@@ -200,7 +204,7 @@ class View:
         return replace(
             self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
-            answers=None, row=0, reading=bool(refs),
+            answers=None, row=0,
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
         )  # fmt: skip
@@ -223,7 +227,7 @@ class View:
         the chart of what the verdict is by.
         """
         if comparison is None:
-            return replace(self, comparison=None, charts=None, reading=False)
+            return replace(self, comparison=None, charts=None)
         keys = [item.key for item in comparison.metrics]
         metrics = tuple(key for key in self.metrics if key in keys)
         if not metrics or self.metrics == first_metrics(self.metric_keys()):
@@ -238,7 +242,7 @@ class View:
             if bands or any(len(ranking.settings) > 2 for ranking in comparison.rankings):
                 page = "ranking"
         return replace(
-            self, comparison=comparison, page=page, bands=bands, metrics=metrics, reading=False,
+            self, comparison=comparison, page=page, bands=bands, metrics=metrics,
             chart=min(chart, max(0, len(metrics) - 1)),
         )  # fmt: skip
 

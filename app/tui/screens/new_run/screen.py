@@ -141,7 +141,7 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         view = self.view
         self.title = PAGE[view.page].title
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head = [self.strip_line(width), []]
+        head = [self.strip_line(), []]
         if view.page == "try":
             head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
         lines = PAGE[view.page].lines(view, width)

@@ -70,8 +70,8 @@ class Column:
     annotated: bool = False  # a note behind the value leaves the last cell free, also in the title
 
 
-def _text(value_of: Callable[[RunSummary], str]) -> Draw:
-    return lambda run, _: [(value_of(run), "text")]
+def _text(name: str) -> Draw:
+    return lambda run, _: [(getattr(run, name), "text")]
 
 
 def _name(run: RunSummary, view: View) -> Line:
@@ -150,19 +150,19 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">",
            annotated=True),
     Column(title="steps", width=14, key="step", draw=_steps, align=">"),
-    Column(title="tags", width=14, key="", draw=_text(lambda run: " ".join(run.tags))),
+    Column(title="tags", width=14, key="", draw=lambda run, _: [(" ".join(run.tags), "text")]),
     Column(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
-    Column(title="recipe", width=10, key="recipe", draw=_text(lambda run: run.recipe)),
+    Column(title="recipe", width=10, key="recipe", draw=_text("recipe")),
     Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
     Column(title="age", width=7, key="created", draw=_age, align=">"),
     Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
            align=">", annotated=True),
-    Column(title="task", width=14, key="task", draw=_text(lambda run: run.task)),
+    Column(title="task", width=14, key="task", draw=_text("task")),
     Column(title="clip", width=6, key="clip_ratio/region_mean",
            draw=_last("clip_ratio/region_mean"), align=">"),
     Column(title="tok/s", width=6, key="tokens_per_second", draw=_last("tokens_per_second"),
            align=">"),
-    Column(title="model", width=14, key="model", draw=_text(lambda run: run.model)),
+    Column(title="model", width=14, key="model", draw=_text("model")),
 )  # fmt: skip
 SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
             "steps": "steps"}  # fmt: skip

@@ -60,10 +60,6 @@ NEED_RUNS = frozenset(
     {"mark", "mark_sweep", "compare", "clone", "resume", "remove", "find", "zoom"}
 )
 OFFERS: Final = {"open": "starter run", "demo": "recorded run"}
-REQUESTS: Final = {
-    "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
-    "stop_after_step": "stop after this step", "stop_now": "stop now",
-}  # fmt: skip
 
 
 class ViewPanel(Panel):
@@ -126,9 +122,7 @@ class PreviewPanel(ViewPanel):
         run, preview = view.selected, view.preview
         self.title = (run.name or run.id) if run else "preview"
         if run is None:
-            hint = "⏎ folds or unfolds the group, space marks its runs."
-            if view.row is None:
-                hint = "The curves of a run appear here."
+            hint = "The curves of a run appear here. ⏎ folds a group, space marks its runs."
             return paragraph(hint, width, height, "label")
         if preview is None or preview.detail.summary.key != run.key:
             return [[("reading", "label")]]
@@ -311,10 +305,7 @@ class RunsScreen(ControlScreen):
 
     def action_mark(self) -> None:
         """Mark the run or the whole group."""
-        first = not self.view.marked
         self.view = self.view.mark()
-        if first and self.view.marked:
-            self.notify("Marked with *. d compares the marked runs, x removes them, esc unmarks.")
 
     def action_mark_sweep(self) -> None:
         """Mark the run's sweep in place of what was marked, or unmark it."""
@@ -411,7 +402,8 @@ class RunsScreen(ControlScreen):
         elif not controlled.active:
             self.warn(f"{controlled.name} has ended.")
         elif not self.refused():
-            self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
+            request = verb.replace("_", " ")
+            self.notify(f"Asked {controlled.name} to {request}.", markup=False)
             session = self._session(run)
             if session is not None and session.feed.may_control:
                 session.ask(verb)

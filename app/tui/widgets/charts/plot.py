@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
@@ -21,7 +22,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 GUIDE = "┈"
 CROSSED = {" ": "│", GUIDE: "┼"}
 
-Cell = tuple[str, str, bool]
+Cell = tuple[str, str]  # a character and its style
 Dot = tuple[int, int]
 Guide = tuple[float, Sequence[str]]
 """A value, and the words of its line, of which the first that fit are used."""
@@ -81,7 +82,7 @@ class Canvas:
     def cells(self) -> list[list[Cell]]:
         """Each row of cells; empty ones are spaces."""
         return [
-            [(chr(0x2800 + bits), colour, False) if bits else (" ", "", False)
+            [(chr(0x2800 + bits), colour) if bits else (" ", "")
              for bits, colour in zip(*row, strict=True)]
             for row in zip(self.bits, self.colours, strict=True)
         ]  # fmt: skip
@@ -120,7 +121,7 @@ def plot(
         for x, y in _marks(path, curve, turn, len(curves)):
             if (x, y) not in marked:
                 marked.add((x, y))
-                cells[y][x] = (curve.mark, curve.colour, True)
+                cells[y][x] = (curve.mark, f"bold {curve.colour}")
     return cells
 
 
@@ -143,19 +144,13 @@ def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> 
 
 
 def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
-    """A guide line in the empty cells of its row, with the first text that fits.
-
-    It is in the middle, else where the row is free first.
-    """
-    for x, (char, _, _) in enumerate(row):
-        if char == " ":
-            row[x] = (GUIDE, "guide", False)
-    line = "".join(char for char, _, _ in row)
-    fitting = [f" {text} " for text in texts if len(text) + 8 < len(row)]
-    middle = [(text, (len(row) - len(text)) // 2) for text in fitting]
-    for text, start in (*middle, *((text, line.find(GUIDE * len(text))) for text in fitting)):
-        if start >= 0 and line.startswith(GUIDE * len(text), start):
-            row[start : start + len(text)] = [(char, "label", False) for char in text]
+    """A guide line in the empty cells of its row, with the first text for which there is room."""
+    row[:] = [(GUIDE, "guide") if char == " " else (char, style) for char, style in row]
+    line = "".join(char for char, _ in row)
+    for text in (f" {text} " for text in texts if len(text) + 8 < len(row)):
+        start = line.find(GUIDE * len(text), len(row) // 4)
+        if start >= 0:
+            row[start : start + len(text)] = [(char, "label") for char in text]
             return
 
 
@@ -164,11 +159,10 @@ def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) ->
     lines = []
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
         if 0 <= cross < len(row) and row[cross][0] in CROSSED:
-            row[cross] = (CROSSED[row[cross][0]], "label", False)
+            row[cross] = (CROSSED[row[cross][0]], "label")
         line = [(label, "label")]
-        for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
-            style = f"bold {colour}" if bold else colour
-            line.append(("".join(char for char, _, _ in group), style))
+        for style, group in groupby(row, key=itemgetter(1)):
+            line.append(("".join(char for char, _ in group), style))
         lines.append(line)
     return lines
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.widgets.panel import Line, cells
 
-GAPS = ("  ", " ")
-
 
 @dataclass(frozen=True, slots=True)
 class Readout:
@@ -46,13 +44,12 @@ def _readouts(readouts: Sequence[Readout], space: int) -> Line:
     """All of them with the longest names that fit, else those that fit without names."""
     levels = max((len(item.names) for item in readouts), default=0)
     for level in range(levels):
-        for gap in GAPS if level == levels - 1 else GAPS[:1]:
-            parts = [item.spans(level) for item in readouts]
-            free = space - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
-            if free >= 0:
-                details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
-                parts[0] += [(details, "label")] if details else []
-                return [span for part in parts for span in ((gap, ""), *part)][1:]
+        parts = [item.spans(level) for item in readouts]
+        free = space - sum(cells(part) + 2 for part in parts) + 2
+        if free >= 0:
+            details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
+            parts[0] += [(details, "label")] if details else []
+            return [span for part in parts for span in (("  ", ""), *part)][1:]
     line: Line = []
     for part in (item.spans(levels) for item in readouts):
         if cells(line) + cells(part) + 2 > space:

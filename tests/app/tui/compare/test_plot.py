@@ -94,7 +94,7 @@ def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
     # 80 dots: step 20 is at dot 39.5, drawn as 40, in cell 20; .5 of 24 dots is row 11 or 12
     assert marks(drawn(view), "●") == [(39, 0), (20, 2), (0, 5)]
     cell = drawn(view)[0][39]
-    assert cell == ("●", view.marker("r0").colour, True)
+    assert cell == view.marker("r0").span
 
 
 # -- what is drawn ------------------------------------------------------------------------------
