@@ -31,8 +31,9 @@ class Feed:
     restarts = 0  # how often it has begun again: what it told before no longer holds
 
     def __init__(self, head: Head) -> None:
-        self._head = head
-        self._muted: frozenset[str] = frozenset()
+        self.head = head  # the run's names and settings
+        self.muted: frozenset[str] = frozenset()  # alert rules
+        self.status: Status | None = None  # `lost` and `aborted`, which events cannot tell
 
     @property
     def mark(self) -> str:
@@ -44,10 +45,6 @@ class Feed:
         """Return whether it is still reading towards the moment to show."""
         return False
 
-    def head(self) -> Head:
-        """Return the run's names and settings for the top of a screen."""
-        return self._head
-
     def facts(self) -> list[TimedEvent]:
         """Return what was recorded since the last call, with wall times where known."""
         return []
@@ -55,14 +52,6 @@ class Feed:
     def board(self) -> BoardView | None:
         """Return the latest progress; the same object while nothing changed."""
         return None
-
-    def status(self) -> Status | None:
-        """Return a status that events cannot tell: `lost`, or None."""
-        return None
-
-    def muted(self) -> frozenset[str]:
-        """Return the alert rules muted for the run; the same object while nothing changed."""
-        return self._muted
 
     def ask(self, verb: Asked) -> None:
         """Send a request to the run."""
@@ -101,7 +90,7 @@ class LiveFeed(Feed):
     ) -> None:
         super().__init__(Head(id=recorder.id, name=recorder.name))
         self.run = recorder.key
-        self._muted = muted  # before this process resumed the run
+        self.muted = muted  # before this process resumed the run
         self._control, self._board, self._queue = control, recorder.board, recorder.facts
 
     def facts(self) -> list[TimedEvent]:

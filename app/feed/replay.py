@@ -285,8 +285,8 @@ class ReplayFeed(Feed):
         try:
             with closing(StoreReader(self._path)) as reader:
                 run = reader.resolve(self._ref)
-                self.run, self._head = run.key, head_of(reader, run)
-                self._muted = reader.muted_alerts(run.key)
+                self.run, self.head = run.key, head_of(reader, run)
+                self.muted = reader.muted_alerts(run.key)
                 yield from timed(_pages(reader, run.key), step)
         except (StoreError, OSError) as error:
             note = ev.NoteWritten(step=0, text=str(error), severity="error")

@@ -1,7 +1,7 @@
 """RunState: folds a run's events into immutable snapshots; uses no Textual, threads or files.
 
-Facts come through `apply`, the progress board through `look`, a person's requests through `ask`. A
-group has scores once it is recorded. Kept are all values of the metrics, one entry per
+Facts come through `apply`, what else a feed knows through `look`, a person's requests through
+`ask`. A group has scores once it is recorded. Kept are all values of the metrics, one entry per
 alert rule, a log of fixed length, and only the latest step's groups.
 """
 
@@ -26,7 +26,7 @@ class RunState:
     """Folds events into snapshots; returns the same object while nothing changed."""
 
     def __init__(self, head: Head | None = None) -> None:
-        self._head = head or Head()
+        self._head = self._named = head or Head()
         self._series: dict[str, Series] = {}
         self._new: dict[str, tuple[list[int], list[float]]] = {}  # steps and values
         self._groups: dict[tuple[str, int], ev.Group] = {}
@@ -81,18 +81,21 @@ class RunState:
             case ev.RunFailed():
                 values.update(status="failed", asked="", failure=event)
 
-    def look(self, board: BoardView | None) -> None:
-        """Update from the board; a board of the same version changes nothing."""
+    def look(
+        self, board: BoardView | None, head: Head | None = None,
+        muted: frozenset[str] = frozenset(), status: Status | None = None,
+    ) -> None:  # fmt: skip
+        """Take what comes beside the events: progress, names, muted rules, a lost process."""
         if board is not None and board is not self._board:
-            self._board = board
-            self._dirty = True
-
-    def name(self, head: Head) -> None:
-        """Set the run's names, which may become known after the first events."""
-        if self._head.config:  # the run's first event has said the rest
-            head = dataclasses.replace(self._head, id=head.id, name=head.name)
-        self._head = head
-        self._dirty = True
+            self._board, self._dirty = board, True
+        if head is not None and head is not self._named:
+            # the run's first event has said the rest
+            told = dataclasses.replace(self._head, id=head.id, name=head.name)
+            self._named, self._head, self._dirty = head, told if told.config else head, True
+        if muted != self._muted:
+            self._muted, self._dirty = muted, True
+        if status not in (None, self._values["status"]):
+            self._values["status"], self._dirty = status, True
 
     def ask(self, verb: Asked) -> None:
         """Show a person's request before the engine answers; a pause taken back needs no answer."""
@@ -100,26 +103,10 @@ class RunState:
         self._values["asked"] = "" if withdrawn else verb
         self._dirty = True
 
-    def _answer(self, *verbs: Asked) -> None:
-        """Forget the request if it was one of these; an event may answer the one before."""
-        if self._values.get("asked") in verbs:
+    def _answer(self, verb: Asked) -> None:
+        """Forget the request if it was this one; an event may answer the one before."""
+        if self._values.get("asked") == verb:
             self._values["asked"] = ""
-
-    def mute(self, rules: frozenset[str]) -> None:
-        """Replace the alert rules that are muted for this run."""
-        if self._muted != rules:
-            self._muted = rules
-            self._dirty = True
-
-    @property
-    def muted(self) -> frozenset[str]:
-        return self._muted
-
-    def set_status(self, status: Status) -> None:
-        """Set a status that is known from outside the run's events."""
-        if self._values.get("status") != status:
-            self._values["status"] = status
-            self._dirty = True
 
     def note(self, text: str) -> None:
         """Add a line to the log."""
@@ -140,20 +127,21 @@ class RunState:
         values = self._values
         board = self._board
         step = values.get("step", 0)
-        seconds = self._smoothed("step_time")
+        series = self._all_series()
+        seconds = series["step_time"].value if "step_time" in series else None
         left = max(0, self._head.total_steps - step)
         groups_step, groups = self._step_groups()
         trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
-        speed = self._smoothed("tokens_per_second")
+        speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
         return Snapshot(
             head=self._head,
             board=board,
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
             eta=seconds * left if seconds is not None and left else None,
-            tokens_per_second=live or speed or 0.0,
-            series=self._all_series(),
+            tokens_per_second=live or speed,
+            series=series,
             groups=groups,
             groups_step=groups_step,
             trained=trained,
@@ -170,10 +158,6 @@ class RunState:
             for rule, alert in self._alerts.items()
         )
         return tuple(sorted(alerts, key=lambda alert: -alert.last_step))
-
-    def _smoothed(self, key: str) -> float | None:
-        series = self._all_series().get(key)
-        return series.value if series is not None else None
 
     def _all_series(self) -> Mapping[str, Series]:
         """The series with the values that came since the last call."""

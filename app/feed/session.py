@@ -10,9 +10,7 @@ from grpo_tui.app.feed.snapshot import Asked, Snapshot
 class Session:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self._head = feed.head()
-        self._muted: frozenset[str] = frozenset()
-        self.state = RunState(self._head)
+        self.state = RunState(feed.head)
         self.opened = False  # whether everything that was recorded before has been read once
         self._restarts = feed.restarts
         # while the feed reads towards another moment; what it reads is not what happens
@@ -26,26 +24,15 @@ class Session:
 
     def pull(self) -> Snapshot:
         """Apply what arrived since the last call; return the same object if nothing did."""
-        if self.feed.restarts != self._restarts:
-            self._restarts, self._snapshot = self.feed.restarts, self.state.snapshot()
-            self.state = RunState(self._head)
-            self.state.mute(self._muted)
-        head = self.feed.head()
-        if head is not self._head:
-            self._head = head
-            self.state.name(head)
-        muted = self.feed.muted()
-        if muted is not self._muted:
-            self._muted = muted
-            self.state.mute(muted)
-        catching_up = self.feed.catching_up  # asked first: a fact may arrive at any time
-        for at, event in self.feed.facts():
+        feed = self.feed
+        if feed.restarts != self._restarts:
+            self._restarts, self._snapshot = feed.restarts, self.state.snapshot()
+            self.state = RunState(feed.head)
+        catching_up = feed.catching_up  # asked first: a fact may arrive at any time
+        for at, event in feed.facts():
             self.state.apply(event, at)
         self.opened = self.opened or not catching_up
-        self.state.look(self.feed.board())
-        status = self.feed.status()
-        if status is not None:
-            self.state.set_status(status)
+        self.state.look(feed.board(), feed.head, feed.muted, feed.status)
         if self._snapshot is not None and catching_up:
             return self._snapshot
         self._snapshot = None
@@ -59,8 +46,8 @@ class Session:
 
     def mute(self, rule: str, muted: bool) -> None:
         """Show at once that an alert rule of this run is muted or unmuted."""
-        rules = self.state.muted
-        self.state.mute(rules | {rule} if muted else rules - {rule})
+        rules = self.feed.muted
+        self.feed.muted = rules | {rule} if muted else rules - {rule}
 
     def close(self) -> None:
         """Detach from the run, which continues."""

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -39,6 +38,19 @@ def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     return replace(state.snapshot(), status="running", step=step, series={})
 
 
+def request(path: Path, run: int, verb: str, argument: str = "") -> str:
+    """Send a request to a run in another process; return why it failed, or an empty text."""
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.store import ExperimentStore
+
+    with closing(ExperimentStore(path)) as store, closing(StoreReader(path)) as reader:
+        key = store.request(run, verb, argument=argument)
+        end = time.monotonic() + ANSWER_S
+        while (answer := reader.control(key)).state == "asked" and time.monotonic() < end:
+            time.sleep(POLL_S)
+    return "" if answer.state == "taken" else answer.message
+
+
 class StoreFeed(Feed):
     """Reads one run on a thread of its own."""
 
@@ -47,9 +59,7 @@ class StoreFeed(Feed):
         self.may_control = may_control
         self._path, self._ref = path, ref
         self._facts: SimpleQueue[TimedEvent] = SimpleQueue()
-        self._asks: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._board: BoardView | None = None
-        self._status: Status | None = None
         self._stop = threading.Event()
         self.caught_up = threading.Event()
         threading.Thread(target=self._work, name="store feed", daemon=True).start()
@@ -67,17 +77,24 @@ class StoreFeed(Feed):
         """Return the board as the run's process last wrote it."""
         return self._board
 
-    def status(self) -> Status | None:
-        """Return `lost` or `aborted` if the run's process is gone without a word."""
-        return self._status
-
     def ask(self, verb: Asked) -> None:
         """Store a request for the run's process, which polls for them."""
         if verb:
-            self._asks.put((verb, ""))
+            self._request(verb)
 
     def pin(self, example_key: str) -> None:
-        self._asks.put(("pin", example_key))
+        self._request("pin", example_key)
+
+    def _request(self, verb: str, argument: str = "") -> None:
+        def send() -> None:
+            try:
+                problem = request(self._path, self.run, verb, argument)
+            except (StoreError, OSError) as error:
+                problem = str(error)
+            if problem:
+                self._note(problem)
+
+        threading.Thread(target=send, name="request", daemon=True).start()
 
     def close(self) -> None:
         """Stop; the thread ends by itself."""
@@ -115,17 +132,16 @@ class StoreFeed(Feed):
     def _follow(self, reader: "StoreReader") -> None:
         summary = reader.resolve(self._ref)
         self.run, groups_from = summary.key, summary.step
-        self._head = head_of(reader, summary)
-        self._read_muted(reader)
+        self.head = head_of(reader, summary)
+        self.muted = reader.muted_alerts(self.run)
         last = 0
         leased = checked = 0.0
         warned: set[str] = set()
-        writer = _Writer(self._path, summary.key, self._note)
         while not self._stop.is_set():
             now = time.monotonic()
             if summary.active and now - leased > LEASE_EVERY_S and self.caught_up.is_set():
                 leased = now
-                writer.hold_lease()
+                self._hold_lease()
             last = self._read_facts(reader, last, groups_from)
             for column in reader.damaged().keys() - warned:
                 warned.add(column)
@@ -138,17 +154,22 @@ class StoreFeed(Feed):
             if now - checked > QUIET_S:
                 checked = now
                 summary = reader.resolve(summary.uid)
-                self._status = GONE.get(summary.status)
-                self._read_muted(reader)
-            for verb, argument in drained(self._asks):
-                writer.request(verb, argument)
-            writer.report(reader)
-            self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
+                self.status = GONE.get(summary.status)
+                self.muted = reader.muted_alerts(self.run)
+            self._stop.wait(POLL_S if summary.active else QUIET_S)
 
-    def _read_muted(self, reader: "StoreReader") -> None:
-        muted = reader.muted_alerts(self.run)
-        if muted != self._muted:
-            self._muted = muted
+    @cached_property
+    def _store(self) -> "ExperimentStore":
+        from grpo_tui.experiments.store import ExperimentStore
+
+        return ExperimentStore(self._path)
+
+    def _hold_lease(self) -> None:
+        """Ask the run's process to write its board for a while."""
+        try:
+            self._store.hold_lease(self.run, LEASE_S)
+        except (StoreError, OSError) as error:
+            self._note(f"progress is not shown: {error}")
 
     def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
@@ -164,43 +185,3 @@ class StoreFeed(Feed):
             if not page:
                 break
         return last
-
-
-class _Writer:
-    """A viewer's writes: its lease and its requests."""
-
-    def __init__(self, path: Path, run: int, note: Callable[[str], None]) -> None:
-        self._path, self._run, self._note = path, run, note
-        self.waiting: dict[int, float] = {}
-
-    @cached_property
-    def _store(self) -> "ExperimentStore":
-        from grpo_tui.experiments.store import ExperimentStore
-
-        return ExperimentStore(self._path)
-
-    def hold_lease(self) -> None:
-        """Ask the run's process to write its board for a while."""
-        try:
-            self._store.hold_lease(self._run, LEASE_S)
-        except (StoreError, OSError) as error:
-            self._note(f"progress is not shown: {error}")
-
-    def request(self, verb: str, argument: str) -> None:
-        """Store a request."""
-        try:
-            key = self._store.request(self._run, verb, argument=argument)
-        except (StoreError, OSError) as error:
-            self._note(str(error))
-        else:
-            self.waiting[key] = time.monotonic()
-
-    def report(self, reader: "StoreReader") -> None:
-        """Report the outcome of requests that are overdue."""
-        for key, since in list(self.waiting.items()):
-            view = reader.control(key)
-            if view.state == "taken":
-                del self.waiting[key]
-            elif view.state in ("expired", "no answer") or time.monotonic() - since > ANSWER_S:
-                del self.waiting[key]
-                self._note(view.message)

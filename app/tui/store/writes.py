@@ -1,6 +1,5 @@
 """What screens write to the store; called on a worker thread, which loads SQLModel."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -90,15 +89,3 @@ def mute(path: Path, run: int, rule: str, muted: bool) -> None:
     """Mute a kind of alert in a run, or unmute it."""
     with _opened(path) as store:
         store.mute(run, rule, muted)
-
-
-def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> str:
-    """Send a request to a run in another process; return why it failed, or an empty text."""
-    from grpo_tui.experiments.reader import StoreReader
-
-    with _opened(path) as store, closing(StoreReader(path)) as reader:
-        key = store.request(run.key, verb)
-        end = time.monotonic() + patience
-        while (answer := reader.control(key)).state == "asked" and time.monotonic() < end:
-            time.sleep(0.1)
-    return "" if answer.state == "taken" else answer.message

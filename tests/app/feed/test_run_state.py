@@ -96,7 +96,7 @@ def test_a_run_that_has_ended_shows_the_groups_it_trained_on_last(
     if reason == "failed":
         state.apply(ev.RunFailed(step=4, error="E", message="m", traceback=""))
     elif reason == "lost":
-        state.set_status("lost")
+        state.look(None, status="lost")
     else:
         state.apply(ev.RunFinished(step=4, reason=reason, summary={}))  # type: ignore[arg-type]
     shown = state.snapshot()

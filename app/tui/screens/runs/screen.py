@@ -16,6 +16,7 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked
+from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
@@ -415,7 +416,7 @@ class RunsScreen(ControlScreen):
     async def _send_request(self, run: RunSummary, verb: str) -> None:
         """Send a request through the store to the training process, and say why it failed."""
         with reporting(self):
-            problem = await asyncio.to_thread(writes.request, self.workbench.store, run, verb)
+            problem = await asyncio.to_thread(request, self.workbench.store, run.key, verb)
             if problem:
                 self.warn(f"{run.name or run.id}: {problem}")
 
