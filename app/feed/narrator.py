@@ -8,7 +8,7 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
 from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.text.numbers import MINUS, share, short, signed
+from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import safe
 
@@ -50,7 +50,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
         return _sampling(snapshot), *last, "Rewards appear once every answer has one."
-    return _group(group), *last, *filter(None, [_step(snapshot)])
+    return _group(group), *last
 
 
 def _last_step(snapshot: Snapshot) -> list[str]:
@@ -264,24 +264,3 @@ def _listed(values: list[str]) -> str:
         return "0"
     return ", ".join(values) if len(values) <= 2 else f"{values[0]} to {values[-1]}"
 
-
-def _step(snapshot: Snapshot) -> str:
-    scored = [group for group in snapshot.groups if isinstance(group, Group)]
-    train = [group for group in scored if group.origin == "train"]
-    dead = [group.index + 1 for group in train if group.no_signal]
-    if len(train) > 1 and len(dead) == len(train):
-        return "No prompt of this step gives a learning signal."
-    if dead:
-        if len(dead) > 2:
-            return f"{len(dead)} of {len(train)} prompts give no learning signal."
-        numbers = " and ".join(map(str, dead))
-        one = len(dead) == 1
-        return f"Prompt{'' if one else 's'} {numbers} give{'s' if one else ''} no learning signal."
-    clipped = snapshot.metrics.get("clip_ratio/region_mean")
-    if clipped:
-        return f"Clipping stopped the push on {share(clipped)} of the tokens."
-    reward = snapshot.series.get("reward")
-    if reward is not None and reward.delta == reward.delta and abs(reward.delta) >= 0.005:
-        way = "up" if reward.delta > 0 else "down"
-        return f"Reward is {way} {short(abs(reward.delta)).replace(MINUS, '')} over ten steps."
-    return ""

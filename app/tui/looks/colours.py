@@ -106,7 +106,7 @@ class Palette:
     push: Sequence[int]
     series: Mapping[str, int]
     cycle: Sequence[int]
-    live: Sequence[int]  # the mark of a live run
+    live: int  # the mark of a live run
 
     def colour(self, name: str) -> int:
         """The colour of a name: `text`; `cycle.3` for one of several; `series.kl` for a metric."""

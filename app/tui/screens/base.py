@@ -177,7 +177,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         self.guide()
         bar = bars.first()
         bar.mark = mark
-        bar.now = now
         if snapshot is not self.snapshot:
             self.snapshot = snapshot
             bar.snapshot = snapshot

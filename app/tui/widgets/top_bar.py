@@ -9,18 +9,12 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, cells
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
-PULSE_SECONDS = 4.0
 # what happens before the first step, by its phase
 BEFORE_STEPS = {"load": "loading the model", "evaluate": "held-out answers"}
 
 
-def pulse(now: float) -> int:
-    """The current one of four brightness levels of live marks; all marks pulse together."""
-    phase = (now % PULSE_SECONDS) / PULSE_SECONDS
-    return (0, 1, 2, 1)[int(phase * 4)]
-
-
 MARKS = {
+    **dict.fromkeys(("running", "loading"), ("●", "live")),
     "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),
     **dict.fromkeys(("lost", "stalled", "unknown"), ("?", "warn")),
     **dict.fromkeys(("completed", "imported"), ("✓", "good")),
@@ -29,10 +23,8 @@ MARKS = {
 }  # fmt: skip
 
 
-def status_mark(status: str, now: float) -> tuple[str, str]:
+def status_mark(status: str) -> tuple[str, str]:
     """Symbol and colour of a run's state; the symbol alone is enough."""
-    if status in ("running", "loading"):
-        return "●", f"live.{pulse(now)}"
     return MARKS.get(status, ("○", "label"))
 
 
@@ -42,14 +34,8 @@ class TopBar(Bar):
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
-    now: reactive[float] = reactive(0.0, repaint=False)
     active: reactive[str] = reactive("")
     mark: reactive[str] = reactive("")
-
-    def watch_now(self, old: float, new: float) -> None:
-        """Animate the live mark."""
-        if self.snapshot.active and pulse(old) != pulse(new):
-            self.refresh()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its alerts and its step on the right."""
@@ -75,7 +61,7 @@ class TopBar(Bar):
             step = count
         space -= len(step)
         status = "" if snapshot.reading else snapshot.status
-        glyph, colour = status_mark(status, self.now)
+        glyph, colour = status_mark(status)
         name = clip(name, space)
         run = [(f" {glyph} ", colour), (name, "headline")]
         passes = f"{head.passes} passes" if head.passes > 1 else ""

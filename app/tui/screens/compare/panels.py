@@ -1,6 +1,5 @@
 """The panels of the Compare screen: each draws the screen's view."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from grpo_tui.app.tui.screens.compare.render import (
 from grpo_tui.app.tui.screens.compare.state import PAGES, View
 from grpo_tui.app.tui.widgets.pages import PagesPanel
 from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, plain_text
-from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
@@ -61,16 +59,9 @@ class RunsPanel(ViewPanel):
     """The legend, with each run's value of the chosen metric."""
 
     navigable = True
-    now: reactive[float] = reactive(0.0, repaint=False)
-
     def height_needed(self) -> int:
         """The rows for the runs."""
         return min(MAX_RUNS, max(1, len(self.view.runs)))
-
-    def watch_now(self, old: float, new: float) -> None:
-        """Animate the marks of live runs."""
-        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs):
-            self.refresh()
 
     def topic(self) -> str:
         return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
@@ -87,7 +78,7 @@ class RunsPanel(ViewPanel):
         judged = view.comparison is not None and view.comparison.rankings
         marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
         self.note = marks if count > 1 else ""
-        head, *rows = legend_lines(view, width, self.now or time.time())
+        head, *rows = legend_lines(view, width)
         return [head, *self.around(rows, view.run, max(1, height - 1))]
 
     async def on_click(self, event: events.Click) -> None:

@@ -107,7 +107,7 @@ def progress_text(run: RunSummary) -> str:
 Cell = tuple[str, str]  # a text and its colour
 
 
-def legend_lines(view: View, width: int, now: float) -> list[Line]:
+def legend_lines(view: View, width: int) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     space, columns = width - 6 - NAME_WIDTH, []
     for title, column in legend_columns(view):
@@ -118,7 +118,7 @@ def legend_lines(view: View, width: int, now: float) -> list[Line]:
             space -= size + 1
     name = space + NAME_WIDTH
     lines = [[(" " * 4 + pad(raw_label(view.metric), name + 2), "label")]]
-    lines += [legend_name(view, run, name, now) for run in view.runs]
+    lines += [legend_name(view, run, name) for run in view.runs]
     for line, *row in zip(lines, *columns, strict=True):
         line += row
     return [list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
@@ -147,11 +147,11 @@ def best_cell(cell: MetricCell | None, key: str) -> Cell:
     return f"{with_unit(cell.best, spec(key).unit)} @{cell.best_step}", "text"
 
 
-def legend_name(view: View, run: RunSummary, width: int, now: float) -> Line:
+def legend_name(view: View, run: RunSummary, width: int) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
     current, hidden, marker = run is view.chosen, run.id in view.hidden, view.marker(run.id)
     colour = "label" if hidden else "headline" if current else "text"
-    glyph, state_colour = status_mark(run.status, now)
+    glyph, state_colour = status_mark(run.status)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
     mark = ("·", "bold label") if hidden else marker.span
     return [

@@ -144,10 +144,6 @@ class CompareScreen(WorkbenchScreen):
         """Whether the runs have been read, and the run on Watch among them."""
         return super().ready and self.has_followed_run
 
-    def tick(self, now: float) -> None:
-        """Animate the marks of live runs."""
-        self.query_one(RunsPanel).now = now
-
     def run_opened(self, run: str) -> None:
         """Compare it, in place of a single other one."""
         if len(self.view.refs) < 2:

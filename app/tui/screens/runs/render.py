@@ -74,8 +74,8 @@ def _text(name: str) -> Draw:
     return lambda run, _: [(getattr(run, name), "text")]
 
 
-def _name(run: RunSummary, view: View) -> Line:
-    glyph, colour = status_mark(run.status, view.now)
+def _name(run: RunSummary, _view: View) -> Line:
+    glyph, colour = status_mark(run.status)
     return [(f"{glyph} ", colour), (run.name or run.id, "headline")]
 
 

@@ -47,7 +47,6 @@ from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph, visible
-from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
@@ -74,11 +73,6 @@ class RunsTable(ViewPanel):
 
     navigable = True
     now: reactive[float] = reactive(0.0, repaint=False)
-
-    def watch_now(self, old: float, new: float) -> None:
-        """Animate the marks of live runs."""
-        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
-            self.refresh()
 
     def copy_text(self) -> str:
         """Return the run's id and name."""
