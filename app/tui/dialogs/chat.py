@@ -1,6 +1,5 @@
 """The trained model and the one its run began with, side by side on the same prompts."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -8,12 +7,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.reactive import reactive
 from textual.widgets import Input
 
 from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.inspector.layout import lay_out
-from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe, wrap
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
@@ -32,17 +29,11 @@ class AnswersPanel(Panel):
     """What one of the two models answered; tokens are coloured by what training changed."""
 
     navigable = True
-    cursor: reactive[int | None] = reactive(None)
 
     def __init__(self, title: str, model: int, turns: Sequence[Turn], **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._model, self._turns = model, turns
         self._from_end = 0  # lines below the panel
-
-    @property
-    def tokens(self) -> tuple[Token, ...]:
-        """The tokens of the last answer, once it is complete."""
-        return self._turns[-1].tokens[self._model] if self._turns else ()
 
     def paint(self, width: int, height: int) -> list[Line]:
         if not self._turns:
@@ -50,9 +41,8 @@ class AnswersPanel(Panel):
         lines = []
         for turn in self._turns:
             lines += paragraph(f"› {turn.prompt}", width, 5, "label")
-            tokens, last = turn.tokens[self._model], turn is self._turns[-1]
-            if tokens:
-                lines += answer_lines(tokens, self.cursor if last else None, width)
+            if tokens := turn.tokens[self._model]:
+                lines += answer_lines(tokens, width)
             else:
                 text = turn.texts[self._model] or ("" if turn.done else "…")
                 parts = wrap(text, width, MAX_LINES, keep_end=True)
@@ -61,64 +51,36 @@ class AnswersPanel(Panel):
         end = max(0, len(lines) - height)
         self._from_end = min(self._from_end, end)
         top = end - self._from_end
-        if self.cursor is not None:
-            styles = ([style for _, style in line] for line in lines)
-            at = next((n for n, row in enumerate(styles) if any("reverse" in x for x in row)), 0)
-            top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 
-    def action_move(self, rows: int, columns: int) -> None:
-        """Scroll, or move the cursor over the tokens of the last answer."""
-        if columns and self.tokens:
-            now = self.cursor if self.cursor is not None else (-1 if columns > 0 else 0)
-            self.cursor = (now + columns) % len(self.tokens)
-        elif rows:
-            self.cursor = None
-            self._from_end = max(0, self._from_end - rows)
-            self.refresh()
-
-    def on_blur(self) -> None:
-        """The cursor is where the focus is."""
-        self.cursor = None
-
-    def watch_cursor(self) -> None:
-        """Show the token's numbers in the line below."""
-        if isinstance(self.screen, ChatScreen):
-            self.screen.query_one(TokenLine).refresh()
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+        """Scroll."""
+        self._from_end = max(0, self._from_end - rows)
+        self.refresh()
 
 
-def answer_lines(tokens: Sequence[Token], cursor: int | None, width: int) -> list[Line]:
+def answer_lines(tokens: Sequence[Token], width: int) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
 
     def style(index: int) -> str:
         change = tokens[index].trained - tokens[index].before
         changed = abs(change) >= 0.05 * FULL_COLOUR
-        colour = push_colour(change, FULL_COLOUR) if changed else "text"
-        return f"{'reverse ' * (index == cursor)}{colour}"
+        return push_colour(change, FULL_COLOUR) if changed else "text"
 
     lines = lay_out([token.text for token in tokens], width)
     return [[(piece.text, style(piece.token)) for piece in line] for line in lines]
 
 
-class TokenLine(Bar):
-    """The probability of the token under the cursor, after and before training."""
+class Legend(Bar):
+    """What the colours mean, or why there is no answer."""
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
-        for panel in self.screen.query(AnswersPanel):
-            if panel.cursor is not None and panel.cursor < len(panel.tokens):
-                token = panel.tokens[panel.cursor]
-                line = [(f"“{clip(token.text, 20)}”", "headline")]
-                for name, value in (("trained", token.trained), ("before", token.before)):
-                    line += [(f"  {name} ", "label"), (short(math.exp(value), 3), "headline")]
-                change = token.trained - token.before
-                colour = push_colour(change, FULL_COLOUR)
-                return [[*line, ("  × ", "label"), (short(math.exp(change), 3), colour)]]
         problem = self.screen.problem if isinstance(self.screen, ChatScreen) else ""
         if problem:
             return [[(clip(problem, width), "bad")]]
         rise, fall = (push_colour(sign * FULL_COLOUR, FULL_COLOUR) for sign in (1, -1))
         return [[("█", rise), (" likelier since training  ", "label"), ("█", fall),
-                 (" less likely   ⇥ → go to a token", "label")]]  # fmt: skip
+                 (" less likely", "label")]]  # fmt: skip
 
 
 class ChatScreen(Dialog[None]):
@@ -131,7 +93,7 @@ class ChatScreen(Dialog[None]):
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
-    ChatScreen TokenLine { height: 1; }
+    ChatScreen Legend { height: 1; }
     ChatScreen Field { border: none; height: 1; padding: 0 1; background: $panel; }
     ChatScreen Field:focus { border: none; }
     """
@@ -156,11 +118,11 @@ class ChatScreen(Dialog[None]):
         pair = self._chat.pair
         with Vertical() as box:
             box.border_title = f"chat with {safe(pair.run)}"
-            box.border_subtitle = "⏎ ask   ⇥ answers   ←→ tokens   ^n new   esc stop, close"
+            box.border_subtitle = "⏎ ask   ⇥ answers   ↑↓ scroll   ^n new   esc stop, close"
             with Horizontal():
                 yield AnswersPanel(f"trained · step {pair.step}", 0, self._chat.turns)
                 yield AnswersPanel("before", 1, self._chat.turns)
-            yield TokenLine()
+            yield Legend()
             yield Field(placeholder="ask both models")
 
     def on_mount(self) -> None:
