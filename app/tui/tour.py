@@ -57,10 +57,11 @@ class Tour:
         stop = self.stop
         if stop is None:
             return END
+        count = f"{self.place + 1}/{len(STOPS)}"
         if getattr(screen, "mode", "") != stop.mode:
             name = next(name for mode, _, name in TABS if mode == stop.mode)
-            return f"The tour continues on {name}: press {key_of(screen, f'mode.{stop.mode}')}."
-        return stop.sentence.format(key=key_of(screen, stop.binding))
+            return f"{count} The tour continues on {name}: press {key_of(screen, f'mode.{stop.mode}')}."
+        return f"{count} {stop.sentence.format(key=key_of(screen, stop.binding))}"
 
 
 def key_of(screen: Screen[Any], binding: str) -> str:
@@ -75,14 +76,8 @@ class TourLine(Bar):
 
     DEFAULT_CSS = "TourLine { height: 2; }"
     sentence: reactive[str] = reactive("")
-    place: reactive[int] = reactive(0)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The sentence after its number, on two lines at most."""
-        count = f" {min(self.place + 1, len(STOPS))}/{len(STOPS)} "
-        lines = wrap(self.sentence, max(8, width - len(count) - 1), height)
-        return [
-            [(count if not at else " " * len(count), "accent on cursor"),
-             (text.ljust(width - len(count)), "bold headline on cursor")]
-            for at, text in enumerate([*lines, *[""] * (height - len(lines))])
-        ]  # fmt: skip
+        """The sentence, on two lines at most."""
+        lines = [*wrap(self.sentence, max(8, width - 2), height), ""]
+        return [[(f" {text}".ljust(width), "bold headline on cursor")] for text in lines[:height]]

@@ -136,7 +136,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         session = self.workbench.session
         if session is None or not (session.run or session.feed.catching_up):
             return ""
-        return session.feed.head().id if session.run else None
+        return session.feed.head.id if session.run else None
 
     @property
     def has_followed_run(self) -> bool:
@@ -189,10 +189,9 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def guide(self) -> None:
         """Show the tour's sentence for this screen, if there is a tour."""
-        tour = self.workbench.tour
-        for line in self.query(TourLine) if tour is not None else ():
-            assert tour is not None
-            line.sentence, line.place = tour.sentence(self), tour.place
+        if (tour := self.workbench.tour) is not None:
+            for line in self.query(TourLine):
+                line.sentence = tour.sentence(self)
 
     def on_screen_resume(self) -> None:
         """Draw what changed while the screen was inactive."""
