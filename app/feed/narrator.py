@@ -263,4 +263,3 @@ def _listed(values: list[str]) -> str:
     if not values:
         return "0"
     return ", ".join(values) if len(values) <= 2 else f"{values[0]} to {values[-1]}"
-

@@ -172,10 +172,10 @@ class RunApp(ThemedApp):
 
     @on(msg.LaunchRequested)
     async def launch(self, message: msg.LaunchRequested) -> None:
-        """Start a run here, detached or in the queue; ask if one is already training here."""
+        """Start a run here, detached or in the queue; detached if one trains here already."""
         if self.refused():
             return
-        if message.where == "detached":
+        if message.where == "detached" or (message.where == "here" and self.bridge.running):
             from grpo_tui.app.jobs.launch import detached
 
             start = partial(detached, message.config, self.store, message.parent)
@@ -185,17 +185,9 @@ class RunApp(ThemedApp):
             self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
                         "waits in the queue.", timeout=CHECK_S, markup=False)  # fmt: skip
             self.run_worker(self._enqueue(message))
-        elif self.bridge.running:
-            self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
             await self._show_starting(message)
             self.bridge.launch(message.config, message.parent)
-
-    def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
-        if where in ("detached", "queue"):
-            self.post_message(
-                msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]  # one of the two
-            )
 
     async def _show_starting(self, message: msg.LaunchRequested) -> None:
         """Show a run at once that will be in the store only when its settings are checked."""
@@ -425,22 +417,3 @@ class RunApp(ThemedApp):
         session = self.live or self.session
         if text and session is not None:
             session.state.note(text)
-
-
-class BusyDialog(Choice[str]):
-    """What to do with a new run while another is training."""
-
-    def __init__(self, name: str) -> None:
-        from grpo_tui.experiments.db.machine import memory_now
-
-        held, free = memory_now()
-        super().__init__(
-            "a run is training",
-            f"{name} trains in this process, and one process runs one at a time.",
-            [
-                ("queue", "q", "queue it", "it starts when the runs before it are done"),
-                ("detached", "d", "start it in parallel",
-                 f"in the background; this one uses {held:.1f} GB, {free:.1f} GB are free"),
-                ("", "n", "do not start it", ""),
-            ],
-        )  # fmt: skip

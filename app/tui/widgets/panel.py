@@ -6,7 +6,6 @@ panel's `title` on the left and `note` on the right; `paint` may set both. This 
 focus and themes. It does not paint while the panel is hidden or its screen is inactive.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,7 +18,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import style_named
 
@@ -28,8 +27,6 @@ Line = list[Span]
 
 BASE = "text on paper"
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
-
-HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 class Panel(Widget, can_focus=True):
@@ -205,13 +202,8 @@ class Panel(Widget, can_focus=True):
         )
 
     def _fitted(self, line: Line, width: int) -> Strip:
-        """A line cut or padded to `width` cells; a cut line ends in `…`.
-
-        Spans should be safe already; any unsafe one is escaped here.
-        """
-        strip = self._strip(
-            [(safe(text) if HIDDEN.search(text) else text, style) for text, style in line]
-        )
+        """A line cut or padded to `width` cells; a cut line ends in `…`."""
+        strip = self._strip(line)
         if strip.cell_length > width:
             *first, last = strip.adjust_cell_length(width - 1)
             strip = Strip([*first, last, Segment("…", last.style)])

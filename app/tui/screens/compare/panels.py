@@ -59,6 +59,7 @@ class RunsPanel(ViewPanel):
     """The legend, with each run's value of the chosen metric."""
 
     navigable = True
+
     def height_needed(self) -> int:
         """The rows for the runs."""
         return min(MAX_RUNS, max(1, len(self.view.runs)))
