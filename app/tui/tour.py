@@ -60,7 +60,8 @@ class Tour:
         count = f"{self.place + 1}/{len(STOPS)}"
         if getattr(screen, "mode", "") != stop.mode:
             name = next(name for mode, _, name in TABS if mode == stop.mode)
-            return f"{count} The tour continues on {name}: press {key_of(screen, f'mode.{stop.mode}')}."
+            key = key_of(screen, f"mode.{stop.mode}")
+            return f"{count} The tour continues on {name}: press {key}."
         return f"{count} {stop.sentence.format(key=key_of(screen, stop.binding))}"
 
 
