@@ -57,6 +57,7 @@ class Readable:
     """Reads and writes a column; subclasses say what it holds."""
 
     stored: ClassVar[tuple[type, ...]] = (str,)
+    plain: ClassVar[type | None] = None  # what needs no reading
     null: ClassVar[Any] = None  # what NULL is
     read: Convert = str  # raises one of UNREADABLE
     write: Convert | None = None
@@ -70,7 +71,9 @@ class Readable:
         return self.write
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        return self.convert
+        plain, convert = self.plain, self.convert
+        # a list of runs has a million values, most of them numbers
+        return lambda stored: stored if type(stored) is plain else convert(stored)
 
     def convert(self, stored: Any) -> Any:
         if stored is None:
@@ -87,6 +90,7 @@ class Readable:
 
 class WholeNumber(Readable, Integer):
     stored = (int,)
+    plain: ClassVar[type | None] = int
     read: Convert = int
     replacement: Convert = UnreadableInt.of
 
@@ -94,6 +98,7 @@ class WholeNumber(Readable, Integer):
 class Flag(WholeNumber):
     """Yes or no."""
 
+    plain = None
     read = {0: False, 1: True}.__getitem__
     write = staticmethod(lambda value: None if value is None else int(value))
 
@@ -102,12 +107,15 @@ class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
     stored = (float, int)
+    plain: ClassVar[type | None] = float
     read: Convert = float
     replacement = UnreadableFloat.of
 
 
 class Timestamp(Number):
     """Seconds since 1970."""
+
+    plain = None
 
     @staticmethod
     def read(number: float) -> float:
