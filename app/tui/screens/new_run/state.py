@@ -371,10 +371,8 @@ class View:
         """Show only the settings that match; the cursor goes to the first, best by its path."""
         view = replace(self, search=text)
         paths = [row.path for row in view.rows]
-        named = [path for path in paths if text.strip().lower() in path] if text.strip() else []
-        if self.cursor in (named or paths):
-            return view
-        return replace(view, cursor=(named or paths)[0]) if paths else view
+        paths = [path for path in paths if text.strip().lower() in path] or paths
+        return view if self.cursor in paths or not paths else replace(view, cursor=paths[0])
 
 
 CHANGED = "changed"
