@@ -22,8 +22,8 @@ from grpo_tui.app.jobs.engine_thread import EngineThread
 from grpo_tui.app.jobs.progress import Printer, printer
 from grpo_tui.app.jobs.run_log import RunLog, fault_log
 from grpo_tui.app.jobs.start import Job
+from grpo_tui.experiments.record.writer import PROGRESS
 
-PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
 PATIENCE = 8.0  # seconds until an immediate stop ends the process by force
 GRACE = 2.0  # seconds for the engine to notice a lost rank by itself
 TICK = 0.1

@@ -20,7 +20,6 @@ class Bar:
         else:
             hidden = not visible
         self._silent = visible is False
-        self._begun = False  # whether the first step or evaluation has
         self._bar: Any = tqdm(total=total, unit="step", disable=hidden)
 
     def show(self, event: ev.Event) -> None:
@@ -29,7 +28,6 @@ class Bar:
             case ev.RunStarted():
                 self._bar.update(event.step - self._bar.n)
             case ev.PhaseStarted():
-                self._begun = self._begun or event.phase != "load"
                 self._bar.set_description_str(event.phase)
             case ev.StepFinished():
                 self._bar.set_postfix(_numbers(event.metrics), refresh=False)
@@ -40,10 +38,10 @@ class Bar:
                 self.write(f"{event.moment} (step {event.step}), {event.mode}: {label} {share:.3f}")
             case ev.AlertRaised():
                 self.write(f"{event.severity}: {event.explanation} {event.remedy}")
-            case ev.NoteWritten() if event.severity != "info":
-                self.write(f"{event.severity}: {event.text}")
-            case ev.NoteWritten() if not self._begun:
+            case ev.NoteWritten(severity="info"):
                 self.write(event.text)
+            case ev.NoteWritten():
+                self.write(f"{event.severity}: {event.text}")
             case ev.RunFinished():
                 self.write(f"{event.reason} at step {event.step}")
 

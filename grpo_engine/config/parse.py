@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from grpo_engine.config.aliases import meant
-from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import path_of
 from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
@@ -230,6 +230,4 @@ def _problem(item: Any) -> Problem:
         if isinstance(error, RecipeError):
             names = (*(_setting_of(path_of(name)) for name in names), "algorithm.recipe")
         return Problem(str(error), names)
-    name, declared = next(iter(SECTIONS[path].settings().items()))
-    example = f"`{name}: {as_text(declared.default)}`"
-    return Problem(f"must hold settings, such as {example}; got {quoted(value)}", (), path)
+    return Problem(f"must hold settings; got {quoted(value)}", (), path)
