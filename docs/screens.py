@@ -173,7 +173,6 @@ STATES = {
     "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds at",)),
     "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
-    "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
     "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
     "tour-new-run": Shot("watch", "one",
                          ("n", "right_curly_bracket", "full_stop", "4", "WAIT:5/9",

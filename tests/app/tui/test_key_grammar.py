@@ -81,7 +81,6 @@ MEANINGS = {
     "i": ("name",),
     "Q": ("queue", "close"),
     "P": ("play",),
-    "T": ("threshold",),
     "D": ("download",),
     "ctrl+n": ("new dialogue",),
     "ctrl+a": ("mark",),

@@ -132,11 +132,11 @@ class PagePanel(ViewPanel, PagesPanel):
         view = self.view
         at = view.comparison.at if view.comparison else ""
         several = view.base is not None and len(view.runs) > 1
-        base = f" · Δ to {view.column_name(view.base_column)}" if several else ""
+        base = f"Δ to {view.column_name(view.base_column)}" if several else ""
         mean = "means over seeds" if view.bands else "raw values"
         notes = {
             "settings": f"{settings_note(view)} · ⏎ all or changed",
-            "ranking": f"T threshold{base}", "metrics": f"{mean} at {at}{base}",
+            "ranking": base, "metrics": f"{mean} at {at}" + f" · {base}" * several,
             "answers": f"up to {at} · n p prompt",
         }  # fmt: skip
         return notes[view.page] if at else ""

@@ -18,7 +18,6 @@ from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -44,8 +43,7 @@ from grpo_tui.app.tui.screens.compare.state import (
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
-from grpo_tui.experiments.compare.runs import threshold
-from grpo_tui.experiments.errors import CompareError, StoreError
+from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
@@ -82,8 +80,6 @@ class CompareScreen(WorkbenchScreen):
                "Hide the chosen run's curves, or show them"),
         hidden("x", "remove", "remove run", "compare.drop",
                "Remove the chosen run from the comparison"),
-        hidden("T", "reach", "threshold", "compare.reach",
-               "Type what counts as reached: an accuracy, or METRIC=VALUE"),
         hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
         hidden("p", "prompt(-1)", "previous prompt", "compare.prompt_before",
                "Answers to the previous prompt"),
@@ -186,9 +182,7 @@ class CompareScreen(WorkbenchScreen):
         self._reading += 1
         with reporting(self):
             comparison = await self.ask(
-                lambda r: load_comparison(
-                    r, view.refs, view.baseline, view.axis, view.at, view.reach
-                ),
+                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
                 "comparison",
             )
             runs = comparison.runs if comparison else ()
@@ -450,25 +444,6 @@ class CompareScreen(WorkbenchScreen):
         if self.has_class("-short"):
             self.query_one(PagePanel).focus()
         self.read_more()
-
-    def action_reach(self) -> None:
-        """Ask what counts as reached."""
-        hint = (
-            "A held-out accuracy such as .8, or METRIC=VALUE. Empty: the baseline's last accuracy."
-        )
-        self.app.push_screen(Ask("threshold", hint, self.view.reach), self._reach)
-
-    def _reach(self, text: str | None) -> None:
-        if text is None:
-            return
-        try:
-            threshold(text)
-        except CompareError as error:
-            self.warn(error)
-            return
-        self.update(reach=text)
-        self.action_page("ranking")
-        self.reload()
 
     def action_prompt(self, by: int) -> None:
         """Show answers to another prompt; if the page is hidden, show it first."""

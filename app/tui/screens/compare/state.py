@@ -123,7 +123,6 @@ class View:
     smooth: int = 3
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
-    reach: str = ""
     page: Page = "metrics"
     row: int = 0
     everything: bool = False
@@ -344,8 +343,7 @@ class View:
 
 
 def load_comparison(
-    reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None,
-    reach: str = "",
+    reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None
 ) -> Comparison | None:  # fmt: skip
     """Compare the runs that are still stored where the shortest one ends.
 
@@ -361,7 +359,7 @@ def load_comparison(
     ordered = list(runs.values())
     base = next((run for run in ordered if run.id == baseline), ordered[0])
     return compare(
-        reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis), reach=reach,
+        reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis),
         or_last=True, values_at=at,
     )  # fmt: skip
 

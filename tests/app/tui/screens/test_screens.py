@@ -211,7 +211,7 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
         ("runs", "i m x q exclamation_mark question_mark Q"),
         ("new_run", "enter w L question_mark"),
         ("watch", "exclamation_mark question_mark"),
-        ("compare", "plus m T"),
+        ("compare", "plus m"),
     ],
 )
 async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
