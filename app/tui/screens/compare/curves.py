@@ -5,12 +5,10 @@ visible where curves overlap, and appear at each curve's end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from textual import events
-from textual.message import Message
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.stored import ChartData
@@ -37,11 +35,6 @@ NAME_CELLS = 24  # of a run in a title, if there is room for all names
 ARROWS = {"up": " ↑", "down": " ↓", "none": ""}
 
 
-@dataclass
-class CurvesResized(Message):
-    """The width of the charts has changed."""
-
-
 class CurvesPanel(ViewPanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
@@ -59,9 +52,9 @@ class CurvesPanel(ViewPanel, ChartStack):
         data = self.view.charts
         return (data.request.wide if data else self.pixels) // 2 + LABELS
 
-    def on_resize(self) -> None:
+    async def on_resize(self) -> None:
         """Request curves for the new width."""
-        self.post_message(CurvesResized())
+        await self.run_action("screen.draw")
 
     def _rows(self) -> list[Row]:
         """The rows of charts that fit, including the chosen one."""

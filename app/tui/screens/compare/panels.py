@@ -11,7 +11,6 @@ from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
     legend_lines,
     metrics_lines,
-    progress_text,
     ranking_lines,
     settings_lines,
     verdict,
@@ -51,9 +50,6 @@ class VerdictLine(ViewPanel, Bar, can_focus=False):
             for index, text in enumerate(wrap(verdict(self.view), width - 4, MAX_SENTENCE))
         ]
 
-    def copy_text(self) -> str:
-        return verdict(self.view)
-
 
 class RunsPanel(ViewPanel):
     """The legend, with each run's value of the chosen metric."""
@@ -70,7 +66,7 @@ class RunsPanel(ViewPanel):
     def copy_text(self) -> str:
         """Return the run under the cursor."""
         run = self.view.chosen
-        return f"{run.id} {self.view.name(run)} {progress_text(run)}" if run else ""
+        return f"{run.id} {self.view.name(run)}" if run else ""
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, and the runs around the cursor."""

@@ -21,7 +21,7 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.comparison import verdict as verdict_of
-from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
+from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
@@ -95,11 +95,6 @@ def delta_text(key: str, delta: float | None) -> str:
         return "="
     is_share = spec(key).unit == "share" and math.isfinite(delta)
     return f"{points(delta)} pt" if is_share else signed(delta)
-
-
-def progress_text(run: RunSummary) -> str:
-    """A run's progress: steps, tokens, time."""
-    return f"step {run.step} · {tokens(run.tokens)} tokens · {seconds(run.elapsed)}"
 
 
 # -- the legend ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import CurvesPanel, CurvesResized
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
@@ -190,7 +190,7 @@ class CompareScreen(WorkbenchScreen):
                 self.compare(tuple(run.id for run in runs))
             else:
                 self.view = self.view.with_comparison(comparison)
-                self.draw()
+                self.action_draw()
                 self.read_more()
         self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
@@ -275,8 +275,7 @@ class CompareScreen(WorkbenchScreen):
         super()._size_classes()
         self.watch_view(self.view, self.view)
 
-    @on(CurvesResized)
-    def draw(self) -> None:
+    def action_draw(self) -> None:
         """Load and draw the visible curves."""
         if self.view.comparison is not None:
             worker = self._draw()
@@ -323,12 +322,12 @@ class CompareScreen(WorkbenchScreen):
 
     def switched(self) -> None:
         """Draw the curves anew."""
-        self.draw()
+        self.action_draw()
 
     def action_smooth(self, by: int) -> None:
         """Smooth more or less."""
         self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))
-        self.draw()
+        self.action_draw()
 
     def action_metrics(self) -> None:
         """Choose which metrics are drawn."""
@@ -345,12 +344,12 @@ class CompareScreen(WorkbenchScreen):
             chart = marks.index(new[-1] if new else result.value
                                 if result.value in marks else marks[0])  # fmt: skip
             self.update(metrics=marks, chart=chart)
-            self.draw()
+            self.action_draw()
 
     def action_down(self, by: int) -> None:
         """Move to another chart."""
         self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
-        self.draw()
+        self.action_draw()
 
     # -- requests from panels and other screens ------------------------------------------------
 
@@ -392,7 +391,7 @@ class CompareScreen(WorkbenchScreen):
             self.notify("No two of these runs differ only in the seed.")
             return
         self.update(bands=not self.view.bands)
-        self.draw()
+        self.action_draw()
 
     def action_run(self, by: int) -> None:
         """Choose another run."""
@@ -433,7 +432,7 @@ class CompareScreen(WorkbenchScreen):
         if page is None:
             self.set_class(False, "-page")
             self.query_one(CurvesPanel).focus()
-            self.call_after_refresh(self.draw)
+            self.call_after_refresh(self.action_draw)
         else:
             self.action_page(page)
 

@@ -118,7 +118,7 @@ def _best(key: str) -> Draw:
 
 
 def _last(key: str) -> Draw:
-    unit = spec(key).unit.replace("tok/s", "")  # which is the title
+    unit = spec(key).unit
 
     def draw(run: RunSummary, _view: View) -> Line:
         metric = metric_of(run, key)
@@ -158,10 +158,6 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
            align=">", annotated=True),
     Column(title="task", width=14, key="task", draw=_text("task")),
-    Column(title="clip", width=6, key="clip_ratio/region_mean",
-           draw=_last("clip_ratio/region_mean"), align=">"),
-    Column(title="tok/s", width=6, key="tokens_per_second", draw=_last("tokens_per_second"),
-           align=">"),
     Column(title="model", width=14, key="model", draw=_text("model")),
 )  # fmt: skip
 SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",

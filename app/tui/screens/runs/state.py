@@ -25,8 +25,7 @@ LONG = ("rewards.", "task.columns", "task.options")  # settings too long for a c
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
 COMPARED_RUNS = 500  # whose settings are compared, at most
 METRICS = (
-    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "clip_ratio/region_mean",
-    "tokens_per_second",
+    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl",
 )  # fmt: skip
 PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 SPARK_WIDTH = 10
