@@ -5,7 +5,7 @@ from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
-from grpo_engine.tasks.options import check_minimum, read_options
+from grpo_engine.tasks.options import check_range, read_options
 
 SYSTEM: Final = (
     "Always use the calculator. For example, to work out 12 + 34, write "
@@ -18,7 +18,7 @@ DEFAULTS: Final = {"digits": 4, "seed": 0}
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set how many digits the numbers have at most."""
     options = read_options(config, DEFAULTS)
-    check_minimum(config, "digits", options["digits"], 2)
+    check_range(options, "digits", 2)
 
     def problem(index: int) -> Example:
         rng = random.Random(f"calculator/{options['seed']}/{index}")

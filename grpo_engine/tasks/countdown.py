@@ -22,7 +22,7 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.by_text import Score, by_text
-from grpo_engine.tasks.options import check_minimum, read_options
+from grpo_engine.tasks.options import check_range, read_options
 
 SYSTEM: Final = (
     "Think inside <think> and </think>, then give one arithmetic expression, without an equals "
@@ -38,16 +38,14 @@ REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", we
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set how many numbers, how large, and which operators."""
     options = read_options(config, DEFAULTS)
-    check_minimum(config, "numbers", options["numbers"], 2)
-    check_minimum(config, "smallest", options["smallest"], 1)
-    check_minimum(config, "largest", options["largest"], options["smallest"])
-    problem = ""
+    check_range(options, "numbers", 2, 8)
+    check_range(options, "smallest", 1)
+    check_range(options, "largest", options["smallest"])
     if not options["operators"] or set(options["operators"]) - set("+-*/"):
-        problem = f"operators must be some of '+-*/', got {options['operators']!r}"
-    if options["numbers"] > 8:
-        problem = f"numbers must be at most 8, got {options['numbers']}"
-    if problem:
-        raise DataError(f"task.options.{problem}", "task.options")
+        raise DataError(
+            f"task.options.operators must be some of '+-*/', got {options['operators']!r}",
+            "task.options",
+        )
     return generated_task(
         config, "countdown", lambda index: example(index, options),
         ["countdown 1", str(sorted(options.items()))], system_prompt=SYSTEM,

@@ -8,7 +8,7 @@ from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.tasks.base import Example, Task, generated_task, user_message
-from grpo_engine.tasks.options import check_minimum, read_options
+from grpo_engine.tasks.options import check_range, read_options
 
 SYSTEM: Final = "Guess the number. Answer with one number and nothing else."
 DEFAULTS: Final = {"smallest": 1, "largest": 100, "width": 50, "seed": 0}
@@ -17,8 +17,8 @@ DEFAULTS: Final = {"smallest": 1, "largest": 100, "width": 50, "seed": 0}
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set the bounds and the width of the ranges."""
     options = read_options(config, DEFAULTS)
-    check_minimum(config, "width", options["width"], 2)
-    check_minimum(config, "largest", options["largest"], options["smallest"] + options["width"])
+    check_range(options, "width", 2)
+    check_range(options, "largest", options["smallest"] + options["width"])
 
     def problem(index: int) -> Example:
         rng = random.Random(f"guess/{options['seed']}/{index}")

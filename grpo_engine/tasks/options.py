@@ -1,6 +1,7 @@
 """Reads `task.options`: checks names and types, and suggests close names."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
@@ -30,9 +31,11 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
     return chosen
 
 
-def check_minimum(config: TaskConfig, name: str, value: float, low: float) -> None:
-    """Refuse an option below its minimum."""
-    if value < low:
+def check_range(options: Mapping[str, Any], name: str, low: float, high: float = inf) -> None:
+    """Refuse an option outside its range."""
+    if not low <= options[name] <= high:
         raise DataError(
-            f"task.options.{name} of {config.name} must be >= {low}, got {value}", "task.options"
+            f"task.options.{name} must be >= {low}{f' and <= {high}' if high < inf else ''}, got "
+            f"{options[name]}",
+            "task.options",
         )
