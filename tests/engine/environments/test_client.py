@@ -71,6 +71,24 @@ def play(
     return found
 
 
+def test_an_async_tool_that_is_late_fails_its_rollout(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text('''
+import asyncio
+
+async def late(x: int) -> str:
+    """Come late.
+
+    Args:
+        x: A number.
+    """
+    await asyncio.sleep(60)
+''')
+    answer = '<tool_call>{"name": "late", "arguments": {"x": 1}}</tool_call>'
+    with pool(tmp_path, "", tools=[f"{tmp_path}/late.py:late"]) as environments:
+        ((reply,),) = play(environments, [{}], answer)
+    assert reply.error.startswith("step: took longer than 1 s")
+
+
 @pytest.mark.slow
 def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_path: Path) -> None:
     with pool(tmp_path) as environments:
