@@ -51,19 +51,13 @@ class Loaded:
 
     def teacher(self, config: RunConfig) -> "Policy | None":
         """The described teacher, which has the vocabulary of the described policy."""
-        from grpo_engine.setup.teacher import check_teacher, check_vocabulary, named, settings_of
+        from grpo_engine.setup.teacher import check_teacher, load_teacher
 
         check_teacher(config)
-        policy = self.policy(config)
-
-        def described() -> "Policy":
-            teacher = named(lambda: shapes(settings_of(config), config.seed))
-            check_vocabulary(config, policy, teacher)
-            return teacher
-
         if not config.teacher.path:
             return None
-        return self.latest("teacher", (config.model, config.teacher), described)
+        key, policy = (config.model, config.teacher), self.policy(config)
+        return self.latest("teacher", key, lambda: load_teacher(config, policy, shapes))
 
     def renderer(self, config: RunConfig) -> tuple[PromptRenderer, tuple[str, ...]]:
         """Check every problem with the model's limits, as a run does; the renderer, and notes."""

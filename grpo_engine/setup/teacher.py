@@ -5,7 +5,6 @@ It takes the policy's number format, and is computed by MLX's graph.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.errors import ConfigError, ModelError, quoted
@@ -13,8 +12,6 @@ from grpo_engine.evaluation.target import find_target
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import fingerprint
-
-T = TypeVar("T")
 
 
 def check_teacher(config: RunConfig) -> None:
@@ -31,34 +28,34 @@ def check_teacher(config: RunConfig) -> None:
         )
 
 
-def load_teacher(config: RunConfig, policy: Policy) -> Policy:
-    """Load `teacher.path` once, without anything to train; refuse another vocabulary."""
-    settings = settings_of(config)
-    teacher = named(lambda: load_policy(settings, seed=config.seed, frozen=True))
-    check_vocabulary(config, policy, teacher)
-    if settings.adapter:
-        teacher.fingerprint += fingerprint(Path(settings.adapter))
-    return teacher
+def frozen(config: ModelConfig, seed: int) -> Policy:
+    """A model without anything to train."""
+    return load_policy(config, seed=seed, frozen=True)
 
 
-def settings_of(config: RunConfig) -> ModelConfig:
-    """The teacher as a model; an adapter folder is on the model that it names."""
+def load_teacher(
+    config: RunConfig, policy: Policy, load: Callable[[ModelConfig, int], Policy] = frozen
+) -> Policy:
+    """Load `teacher.path` once; refuse another vocabulary than that of the policy, if it has one.
+
+    An adapter folder is on the model that it names. An error about the model is one about the
+    teacher.
+    """
     compute = "rows" if config.model.compute == "rows" else "graph"
     over = {"model": {"compute": compute, "grad_checkpoint": "off"}}
-    return named(
-        lambda: find_target(
-            config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
-        )
-    ).config.model
-
-
-def named(load: Callable[[], T]) -> T:
-    """Load; an error about the model is one about the teacher."""
     try:
-        return load()
+        settings = find_target(
+            config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
+        ).config.model
+        teacher = load(settings, config.seed)
     except ModelError as error:
         text = f"teacher.path: {error}".replace("model.path", "the model")
         raise type(error)(text, "teacher.path") from error
+    if policy.tokenizer is not None:
+        check_vocabulary(config, policy, teacher)
+    if settings.adapter:
+        teacher.fingerprint += fingerprint(Path(settings.adapter))
+    return teacher
 
 
 def check_vocabulary(config: RunConfig, policy: Policy, teacher: Policy) -> None:

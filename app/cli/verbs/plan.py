@@ -46,7 +46,7 @@ def plan(
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
     from grpo_engine.policy.shapes import describe
-    from grpo_engine.setup.teacher import named, settings_of
+    from grpo_engine.setup.teacher import load_teacher
     from grpo_tui.app.cli.run_config import assemble
 
     total = size_in_bytes(memory) if memory else None
@@ -54,7 +54,7 @@ def plan(
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     policy = describe(config.model)
     if config.teacher.path:
-        policy.teacher = named(lambda: describe(settings_of(config)))
+        policy.teacher = load_teacher(config, policy, describe)
     report = report_of(config, policy, prompt_tokens, usable(total))
     print_json(report) if as_json else print_report(report)
     if report["requested"]["remedy"]:
