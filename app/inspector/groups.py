@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Literal
 
 from grpo_engine.events import CUT
-from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.values import GroupView, RolloutView
 
 Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
@@ -123,11 +122,7 @@ def balance(group: GroupView) -> str:
     if any(advantages):
         ups, downs = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)
         return f"{ups} pushed up, {downs} pushed down"
-    reason = group.no_signal or "no push: all answers scored the same"
-    usual = {"all right": 1.0, "all wrong": 0.0}.get(reason, group.reward_mean)
-    if group.reward_std == 0 and group.reward_mean != usual:  # another reward paid too
-        reason += f", and each scored {short(group.reward_mean)}"
-    return reason
+    return group.no_signal or "no push: all answers scored the same"
 
 
 @dataclass(frozen=True, slots=True)

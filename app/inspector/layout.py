@@ -28,20 +28,14 @@ def token_texts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
 
 
 def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line.
-
-    The sign of an empty token, such as the one that ends an answer, is not alone on a line for
-    want of space.
-    """
+    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line."""
     lines: list[list[Piece]] = [[]]
     left = width
     for index, text in enumerate(tokens):
         for part, cells, breaks in _parts(text, width):
             if cells > left:
-                line = lines[-1]
-                moves = not text and len(line) > 1 and line[-1].cells + cells <= width
-                lines.append([line.pop()] if moves else [])
-                left = width - sum(piece.cells for piece in lines[-1])
+                lines.append([])
+                left = width
             lines[-1].append(Piece(index, part, cells))
             left -= cells
             if breaks:

@@ -132,8 +132,6 @@ def test_tokens_fill_lines_to_the_last_cell() -> None:
     assert pieces(["ab", "cd", "e"], 4) == [[(0, "ab", 2), (1, "cd", 2)], [(2, "e", 1)]]
     assert pieces(["abcdef"], 4) == [[(0, "abcd", 4)], [(0, "ef", 2)]]
     assert pieces(["漢字漢"], 4) == [[(0, "漢字", 4)], [(0, "漢", 2)]]
-    # an end token has its token beside it, unless that fills a line alone
-    assert pieces(["ab", "cd", ""], 4) == [[(0, "ab", 2)], [(1, "cd", 2), (2, "▪", 1)]]
     assert pieces(["abcd", ""], 4) == [[(0, "abcd", 4)], [(1, "▪", 1)]]
     assert pieces(["漢"], 1) == [[], [(0, "漢", 2)]]
 

@@ -39,7 +39,14 @@ from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
-from grpo_tui.app.tui.screens.rollouts.state import THINK_END, Answer, RunInfo, Search, View
+from grpo_tui.app.tui.screens.rollouts.state import (
+    MAX_HITS,
+    THINK_END,
+    Answer,
+    RunInfo,
+    Search,
+    View,
+)
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.panel import (
     Line,
@@ -114,7 +121,7 @@ def search_note(search: Search, hit: int) -> str:
         return f"{hit + 1} of {count}…" if count else "searching…"
     if not count:
         return "none"
-    return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
+    return f"{hit + 1} of {'the first ' if count == MAX_HITS else ''}{count}"
 
 
 def position_line(view: View, width: int) -> Line:
@@ -297,8 +304,6 @@ def dialogue_rows(answer: Answer, token: int, unfolded: bool, width: int) -> lis
         if is_open:
             tokens = sum(span.length for span in turn_spans if span.kind == "model")
             head = f"▾ turn {turn + 1} of {count}, {count_of(tokens, 'token')}"
-            if count > 1 and not (unfolded and rows):
-                head += f"   space {'folds' if unfolded else 'unfolds'} all"
             line = [(head, "label")]
         else:
             line = [(f"▸ {turn + 1:>2}  ", "text")]

@@ -148,7 +148,7 @@ class AnswerPanel(ViewPanel):
         self.title, self.note = "answer", ""
         if group is None or answer is None:
             return hint(NO_RUN if view.step is None else NO_GROUPS, width)
-        changes = view.diff and (view.earlier is not None or view.loaded is None)
+        changes = view.diff and view.earlier is not None
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
         self.note_first(*(() if changes else render.heat_notes(view)))
         head = [render.answers_line(group.rollouts, view.answer_at, width)]
@@ -175,15 +175,12 @@ class AnswerPanel(ViewPanel):
             return paragraph(text, width, 1, "label")
         if detail is None or not detail.missing:
             return [[]]
-        colour = "label" if detail.recorded else "warn"
-        return paragraph(detail.missing, width, 3, colour)
+        return paragraph(detail.missing, width, 3, "label")
 
     def _changes(self, width: int) -> list[Line]:
         changes, earlier = self.view.changes(), self.view.earlier
-        if earlier is None:
-            return paragraph("reading the earlier answer", width, 1, "label")
         same = all(change.tag == "same" for change in changes)
-        since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
+        since = f"{'unchanged' if same else 'what changed'} since step {earlier and earlier.step}"
         return [
             *paragraph(since, width, 1, "label"),
             *render.diff_lines(changes, width),
@@ -533,24 +530,14 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
-        """Open the lab on this step and this answer, or on the training prompts of the step."""
-        if self.view.step is not None:
-            _, group, answer, _ = self.view.cursor
-            self.opening = self._open_lab(self.view.step, (group, answer))
-
-    @work(exclusive=True, group="lab")
-    async def _open_lab(self, step: StepGroups, selected: tuple[int, int]) -> None:
+        """Open the lab on this step and this answer."""
+        step, (_, group, answer, _) = self.view.step, self.view.cursor
+        if step is None or not step.groups or step.origin != "train":
+            self.notify("The lab computes with training prompts: t changes to them.")
+            return
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
-        with reporting(self):
-            if step.origin != "train":
-                read = partial(load_step, run=step.run, step=step.step)
-                step = await self.ask(read, "lab")
-                selected = (0, 0)
-            if step.steps:
-                self.app.push_screen(LabScreen(step, selected, self.snapshot))
-            else:
-                self.notify("The lab needs training prompts, and this run has recorded none.")
+        self.app.push_screen(LabScreen(step, (group, answer), self.snapshot))
 
     # -- search -----------------------------------------------------------------------------
 

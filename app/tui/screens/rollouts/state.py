@@ -124,7 +124,6 @@ class GroupDetail:
     answers: tuple[Answer, ...]
     history: tuple[GroupView, ...]
     missing: str  # why there are no losses
-    recorded: bool  # whether there are token numbers
 
 
 @lru_cache(maxsize=4)
@@ -261,7 +260,6 @@ def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> Gro
         answers=tuple(map(answer, group.rollouts)),
         history=reader.groups(step.run.key, prompt_hash=group.prompt_hash),
         missing=missing,
-        recorded=tokens is not None,
     )
 
 
@@ -294,12 +292,11 @@ def load_highlights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a search of a run has matched so far, newest first; `more` than MAX_HITS may exist."""
+    """What a search of a run has matched so far, newest first; at most MAX_HITS."""
 
     text: str
     hits: tuple[SearchHit, ...] = ()
     done: bool = False
-    more: bool = False
 
 
 def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
@@ -308,12 +305,12 @@ def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
 
     hits: list[SearchHit] = []
     pauses = 0
-    for hit in find(reader, run, text, limit=MAX_HITS + 1):
+    for hit in find(reader, run, text, limit=MAX_HITS):
         if hit is not None:
             hits.append(hit)
         elif (pauses := pauses + 1) % SLICE == 0:
-            yield Search(text=text, hits=tuple(hits[:MAX_HITS]))
-    yield Search(text=text, hits=tuple(hits[:MAX_HITS]), done=True, more=len(hits) > MAX_HITS)
+            yield Search(text=text, hits=tuple(hits))
+    yield Search(text=text, hits=tuple(hits), done=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

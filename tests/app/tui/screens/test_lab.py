@@ -129,7 +129,7 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             await computed(app, pilot)
             frames.check(app)
             assert words in frames.text(app)
-            assert "had 0.2." in frames.text(app)
+            assert "was 0.2" in frames.text(app)
             await pilot.press("t")
 
 

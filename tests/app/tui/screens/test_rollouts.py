@@ -418,18 +418,18 @@ async def test_sorting_leads_to_the_best_and_the_worst_answer_of_the_step(store:
             assert screen.view.rollout.reward == reward
 
 
-async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_step(
-    store: Path,
-) -> None:
+async def test_the_lab_opens_on_training_prompts_alone(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
         await pilot.press("v")
+        assert "The lab computes with training prompts" in app.said[-1].text
+        await opened(app, pilot, step=2, group=1, answer=1)
+        await pilot.press("v")
         await until(app, lambda: isinstance(app.screen, LabScreen))
         assert isinstance(app.screen, LabScreen)
-        step = app.screen.view.step
-        assert (step.origin, step.step) == ("train", 2)
-        assert app.screen.view.selected == (0, 0)
+        assert app.screen.view.step.step == 2
+        assert app.screen.view.selected == (1, 1)
 
 
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(

@@ -1,7 +1,6 @@
 """The lab as lines: settings, measures of both recipes, and what they do to steps and answers."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, Effect, differences, undetermined
+from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.measures import shades
 from grpo_tui.app.text.numbers import share, signed, with_unit
@@ -50,14 +49,16 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     column = 13 if width >= 80 else 11 if width >= 64 else 8
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
-    heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
-    lines = [[(heading, "label")]]
-    before = _measures(view, view.base)
-    for index, (recipe, name) in enumerate((
-        (view.base, "the run"), (view.recipe, name_of(view.recipe, view.base)),
-    )):  # fmt: skip
+    lines = [[(" " * name_width + "".join(pad(name, column, ">") for name in names), "label")]]
+    effects = [view.effect(recipe) for recipe in (view.base, view.recipe)]
+    units = [unit for _, unit in MEASURES]
+    rows = [
+        list(map(with_unit, effect.measures, units)) if effect else ["…"] * len(units)
+        for effect in effects
+    ]
+    for index, name in enumerate(("the run", name_of(view.recipe, view.base))):
         line = [(f"{'○●'[index]} ", colour_of(index)), (pad(name, name_width - 2), "text")]
-        for value, old in zip(_measures(view, recipe), before, strict=True):
+        for value, old in zip(rows[index], rows[0], strict=True):
             style = "text" if value in (old, "…") else "bold accent"
             line.append((pad(value, column, ">"), style))
         lines.append(line)
@@ -67,14 +68,6 @@ def table_lines(view: LabView, width: int) -> list[Line]:
 def colour_of(index: int) -> str:
     """The colour of the run's recipe (0) or of the other one (1)."""
     return f"cycle.{index - 1}" if index else "label"
-
-
-def _measures(view: LabView, recipe: Recipe) -> list[str]:
-    effect = view.effect(recipe)
-    if effect is None:
-        return ["…"] * len(MEASURES)
-    pairs = zip(effect.measures, MEASURES, strict=True)
-    return [with_unit(value, unit) for value, (_, unit) in pairs]
 
 
 def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -119,22 +112,18 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
 
 def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     """A row per answer of the step, as many as fit; each cell is `before → after`."""
-    outcomes = [view.outcomes[recipe] for recipe in (view.base, view.recipe)]
-    cell = 8 if width >= 57 else 5
-    columns: dict[str, Callable[[Effect], str]] = {
-        "advantage": lambda effect: signed(effect.advantage),
-        "clipped": lambda effect: share(effect.measures[0] or 0.0),
-        "push in the loss": lambda effect: signed(effect.push, 2 + (width >= 57)),
-    }
-    heads = "".join(pad(head, 2 * cell + 3, "^") for head in columns)
-    lines = [[(" " * 6 + heads, "label")]]
-    at = view.answer_at
+    at, cell = view.answer_at, 8 if width >= 57 else 5
+    heads = ("advantage", "clipped", "push in the loss")
+    lines = [[(" " * 6 + "".join(pad(head, 2 * cell + 3, "^") for head in heads), "label")]]
     for position in visible([1] * len(view.answers), height - 1, at, top=max(0, at - height // 2)):
         group, answer = view.answers[position]
-        effects = [outcome.effect(position) for outcome in outcomes]
         line = [(pad(f"{group + 1:3}{letter(answer)}", 6), "text")]
-        for text in columns.values():
-            before, after = map(text, effects)
+        effects = [view.outcomes[recipe].effect(position) for recipe in (view.base, view.recipe)]
+        texts = [
+            (signed(e.advantage), share(e.measures[0] or 0.0), signed(e.push, 2 + (width >= 57)))
+            for e in effects
+        ]
+        for before, after in zip(*texts, strict=True):
             style = "label" if after == before else "bold accent"
             line += [(f"{before:>{cell}}", "text"), (" → ", "label"), (f"{after:<{cell}}", style)]
         lines.append(list_row(line, width, selected=position == at))

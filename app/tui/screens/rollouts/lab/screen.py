@@ -30,7 +30,6 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
     LabView,
     Study,
     spread,
-    value_text,
 )
 from grpo_tui.app.tui.screens.rollouts.state import StepGroups
 from grpo_tui.app.tui.store.reader import reporting
@@ -69,16 +68,10 @@ class SettingsPanel(LabPanel):
         base, recipe = self.view.base, self.view.recipe
         lines = render.setting_lines(base, recipe, self.selected, width)
         space = height - len(lines)
-        text = self._help(base, recipe)
-        help_lines = paragraph(text, width, max(1, min(8, space)), "label")
-        return [*lines, *([[]] if len(help_lines) < space else []), *help_lines]
-
-    def _help(self, base: Recipe, recipe: Recipe) -> str:
-        old = getattr(base, self.setting)
         text = setting_part(self.topic().removeprefix("setting:")).paragraphs[0][1]
         text = card_of(recipe.name).summary if self.setting == "name" else text
-        before = f" The run had {value_text(old)}." if getattr(recipe, self.setting) != old else ""
-        return text + before
+        help_lines = paragraph(text, width, max(1, min(8, space)), "label")
+        return [*lines, *([[]] if len(help_lines) < space else []), *help_lines]
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another setting; changing its value is for the screen."""

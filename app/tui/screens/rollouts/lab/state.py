@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from grpo_engine.config import recipes
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.declaration import as_text
@@ -55,10 +57,8 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
 
 def spread(steps: Sequence[int], limit: int) -> tuple[int, ...]:
     """Thin the steps out evenly, keeping the first and the last."""
-    if len(steps) <= limit or limit < 2:
-        return tuple(steps[-limit:])
     last = len(steps) - 1
-    return tuple(steps[i * last // (limit - 1)] for i in range(limit))
+    return tuple(steps[i] for i in np.linspace(last, 0, min(limit, len(steps)), dtype=int)[::-1])
 
 
 class Study:
@@ -188,8 +188,6 @@ def name_of(other: Recipe, base: Recipe) -> str:
     """A recipe by what is different in it."""
     start = start_of(other, base)
     changed = differences(other, start)
-    if "beta" in changed and (not other.beta or not start.beta):
-        changed = tuple(name for name in changed if name != "anchor")
     names = [other.name] if start is not base else []
     names += [f"{name} {value_text(getattr(other, name))}" for name in changed]
     return ", ".join(names) or "unchanged"
