@@ -77,8 +77,7 @@ def _off_policy(token: TokenLoss, recipe: Recipe) -> str:
     """Which of the two masks on the distance to the sampler applied."""
     if token.importance == 0:
         low, high = short(recipe.importance_floor), short(recipe.importance_cap)
-        subject = "its answer" if recipe.importance_mode.startswith("sequence") else "it"
-        return f"trainer and sampler differ about {subject} by a ratio outside {low} to {high}"
+        return f"trainer and sampler differ by a ratio outside {low} to {high}"
     limit = f"{recipe.off_policy_mask:g}"
     return f"a worse answer, more than {limit} nats per token away from the sampler"
 
@@ -107,14 +106,8 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
 
 
 def _unclipped(token: TokenLoss) -> str:
-    answer, better = _answer(token), token.advantage > 0
-    if short(token.ratio, 3) != "1":  # as far as the panel shows
-        if better and token.ratio < 1:
-            return f"{answer} that became less likely: pushed up at full strength"
-        if not better and token.ratio > 1:
-            bound = ", no bound on this side" if token.high < UNBOUNDED else ""
-            return f"{answer} that became likelier: pushed down at full strength{bound}"
-    limit, way = (token.high, "up") if better else (token.low, "down")
+    answer = _answer(token)
+    limit, way = (token.high, "up") if token.advantage > 0 else (token.low, "down")
     bounded = 1 / UNBOUNDED < limit < UNBOUNDED
     return f"{answer}: pushed {way}" + (f", {way} to ratio {short(limit)}" if bounded else "")
 

@@ -99,11 +99,9 @@ def is_greedy(group: GroupView) -> bool:
 
 def largest_by_reward(groups: Sequence[GroupView]) -> dict[str, float]:
     """The largest size of each reward function's scores among the groups."""
-    largest: dict[str, float] = {}
-    for reward in (r for group in groups for answer in group.rollouts for r in answer.rewards):
-        if reward.value is not None and math.isfinite(reward.value):
-            largest[reward.name] = max(largest.get(reward.name, 0.0), abs(reward.value))
-    return largest
+    rewards = [r for group in groups for answer in group.rollouts for r in answer.rewards]
+    sizes = [(abs(r.value), r.name) for r in rewards if r.value is not None]
+    return {name: size for size, name in sorted(sizes) if math.isfinite(size)}  # the last is kept
 
 
 def letter(index: int) -> str:

@@ -5,6 +5,7 @@ MLX is imported in the thread that calls first; callers must use one thread.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -261,17 +262,19 @@ def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> 
 
 
 def with_next(recipe: Recipe, name: str, by: int) -> Recipe:
-    """Move one setting by some values, skipping those that the recipe does not allow."""
+    """The recipe with the next value of a setting, or the one before, that it allows."""
     values, value = VARIED[name], getattr(recipe, name)
-    numbers = {i: n for i, n in enumerate(values) if isinstance(n, int | float)}
-    start = values.index(value) if value in values else 0
-    if value not in values and isinstance(value, int | float):
-        start = min(numbers, key=lambda i: abs(numbers[i] - value))
-    for index in range(start + by, len(values) if by > 0 else -1, 1 if by > 0 else -1):
-        try:
-            return with_setting(recipe, name, values[index])
-        except RecipeError:
-            continue
+
+    def distance(index: int) -> float:
+        other = values[index]
+        if isinstance(value, int | float) and isinstance(other, int | float):
+            return abs(other - value)
+        return 0.0 if other == value else math.inf
+
+    start = min(range(len(values)), key=distance)
+    for other in values[start + 1 :] if by > 0 else values[:start][::-1]:
+        with suppress(RecipeError):
+            return with_setting(recipe, name, other)
     return recipe
 
 

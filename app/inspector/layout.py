@@ -1,9 +1,11 @@
 """An answer's tokens in lines of cells, so that each cell knows its token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+
+from rich.cells import chop_cells
 
 from grpo_tui.app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
@@ -59,15 +61,6 @@ def _parts(text: str, width: int) -> tuple[tuple[str, int, bool], ...]:
     return tuple(parts)
 
 
-def _pieces(text: str, width: int) -> Iterator[tuple[str, int]]:
-    if (cells := cell_len(text)) <= width:
-        yield text, cells
-        return
-    start, used = 0, 0
-    for end, char in enumerate(text):
-        cells = cell_len(char)
-        if used + cells > width and start < end:
-            yield text[start:end], used
-            start, used = end, 0
-        used += cells
-    yield text[start:], used
+def _pieces(text: str, width: int) -> list[tuple[str, int]]:
+    parts = [text] if cell_len(text) <= width else chop_cells(text, width)
+    return [(part, cell_len(part)) for part in parts if part]

@@ -242,10 +242,9 @@ def text_rows(view: View, width: int) -> list[TextRow]:
     if not answer.thinking:
         return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
     is_open = view.unfolded or view.token < answer.thinking
-    keys = "page down goes to the answer"
-    if view.unfolded or not is_open:
-        keys = f"space {'folds' if is_open else 'unfolds'}"
-    head = f"{'▾' if is_open else '▸'} thinking, {answer.thinking} tokens   {keys}"
+    head = f"▾ thinking, {answer.thinking} tokens"
+    if not is_open:
+        head = f"▸ thinking, {answer.thinking} tokens   space unfolds"
     return [
         TextRow(note=[(clip(head, width), "label")], is_head=True),
         *token_rows(answer.texts, 0 if is_open else answer.thinking, None, width),
@@ -406,15 +405,11 @@ def probability_line(answer: Answer, token: int, width: int) -> Line:
         "ref": row.reference, "teacher": row.teacher, "sampled": () if row.old else row.sampler,
         "old": row.old, "new": row.passes[-1] if row.passes else (), "after": row.after,
     }  # fmt: skip
-    line: Line = []
-    for digits in (3, 2, 1):
-        line = [(f"{'prob.':<{LABEL}}", "label")]
-        for name, values in stages.items():
-            if token < len(values):
-                line += [(f"{name} ", "label"),
-                         (f"{probability(values[token], digits)}  ", "headline")]  # fmt: skip
-        if cells(line) <= width + 2:
-            break
+    known = {name: values[token] for name, values in stages.items() if token < len(values)}
+    digits = 3 if LABEL + 12 * len(known) <= width else 2
+    line = [(f"{'prob.':<{LABEL}}", "label")]
+    for name, value in known.items():
+        line += [(f"{name} ", "label"), (f"{probability(value, digits)}  ", "headline")]
     return line
 
 
@@ -501,11 +496,10 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     A bar is full at the largest score that the function gave in this step.
     """
     lines = []
-    longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
     for reward in rollout.rewards:
         size = abs(reward.value or 0) / (largest.get(reward.name) or 1.0)
         full = round(BAR * min(1.0, size))
-        name = pad(reward.name, max(6, min(longest, width - BAR - 7)))
+        name = pad(reward.name, max(6, width - BAR - 7))
         bar = ("█" * full, "series.reward" if (reward.value or 0) >= 0 else "bad")
         value = "n/a" if reward.value is None else short(reward.value)
         left = [(f"{name} ", "label"), bar, ("░" * (BAR - full), "guide")]

@@ -67,11 +67,9 @@ class SettingsPanel(LabPanel):
         """One line per setting, and what the selected one does."""
         base, recipe = self.view.base, self.view.recipe
         lines = render.setting_lines(base, recipe, self.selected, width)
-        space = height - len(lines)
         text = setting_part(self.topic().removeprefix("setting:")).paragraphs[0][1]
         text = card_of(recipe.name).summary if self.setting == "name" else text
-        help_lines = paragraph(text, width, max(1, min(8, space)), "label")
-        return [*lines, *([[]] if len(help_lines) < space else []), *help_lines]
+        return [*lines, [], *paragraph(text, width, max(1, height - len(lines) - 1), "label")]
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another setting; changing its value is for the screen."""
