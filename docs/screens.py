@@ -84,7 +84,7 @@ SHOTS = {
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "down", *["right"] * 2),
-                ("─ 60 steps", "from the run"), answer=(26, 10, 7)),
+                ("─ 60 steps", "was"), answer=(26, 10, 7)),
     "compare": Shot("runs", "several", ("home", *("space", "down") * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip

@@ -126,14 +126,14 @@ def arithmetic(
     penalties = [(recipe.beta, token.anchor, ""),
                  (recipe.value_coefficient, token.value_loss, " critic")]  # fmt: skip
     subtracted = "".join(
-        f" − {_plain(weight)} × {_fixed(value).lstrip('+')}{name}"
+        f" − {short(weight, 4)} × {_fixed(value).lstrip('+')}{name}"
         for weight, value, name in penalties if weight and value
     )  # fmt: skip
     text = f"({text}{subtracted})" if subtracted else text
     text = " ".join([text, *_divisors(token, recipe, totals, length, max_length)])
     if token.bonus:
         updated = totals.tokens if totals.updated_tokens is None else totals.updated_tokens
-        bonus = f"{_plain(totals.entropy_bonus)} × {_plain(token.entropy or 0)} entropy"
+        bonus = f"{short(totals.entropy_bonus, 4)} × {short(token.entropy, 4)} entropy"
         text += f" + {bonus} ÷ {updated} tokens"
     return f"{text} = {_fixed(token.contribution)}"
 
@@ -168,7 +168,7 @@ def _divisors(
     token: TokenLoss, recipe: Recipe, totals: UpdateTotals, length: int, max_length: int
 ) -> list[str]:
     if isinstance(recipe.weight, Custom):
-        return [f"× {_plain(token.weight)} by {recipe.weight.short}"]
+        return [f"× {short(token.weight, 4)} by {recipe.weight.short}"]
     rows = f"÷ {totals.rows} answers"
     update = "minibatch" if recipe.minibatches > 1 else "step"
     micro_batch = f"÷ {totals.batch_tokens} tokens of its micro-batch"
@@ -180,11 +180,6 @@ def _divisors(
         "constant": [f"÷ {max_length} tokens at most", rows],
         "sum": [],
     }[recipe.weight]
-
-
-def _plain(value: float) -> str:
-    """Four significant digits without the leading zero, `.04`."""
-    return f"{value:.4g}".removeprefix("0") if 0 < value < 1 else f"{value:.4g}"
 
 
 def _fixed(value: float) -> str:

@@ -66,7 +66,7 @@ ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eva
 ORDER_HEADINGS: Mapping[Order, str] = {
     "surprise": "surp", "length": "len", "kl": "KL", "clip": "clip",
 }  # fmt: skip
-TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an answer, a token
+TEXT_LINES, NUMBER_LINES = 7, 3  # at least, of an answer and a token
 LABEL = 9  # cells of a name before what it says of a token
 TRACK = 20  # cells of the line that the ratio is on
 BAR = 8  # cells of a reward's bar

@@ -158,8 +158,8 @@ class AnswerPanel(ViewPanel):
         self._text_top = len(head)
         foot = self._token(width)
         space = height - len(head) - 1
-        least = render.TURN_LINES if answer.rollout.spans else render.TEXT_LINES
-        text = self._text(width, max(2, space - len(foot), min(least, space - render.NUMBER_LINES)))
+        least = min(render.TEXT_LINES, space - render.NUMBER_LINES)
+        text = self._text(width, max(2, space - len(foot), least))
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
@@ -427,24 +427,22 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
-        step = self.view.step
-        if step is None or not step.steps:
-            return
-        current = step.step if self._loading is None else self._loading
-        target = beside(step.steps, current, by)
-        self._following = target == step.steps[-1] and step.origin == "train"
-        self._load(None, target, step.origin)
+        if (step := self.view.step) is not None:
+            current = step.step if self._loading is None else self._loading
+            self._go_to_step(beside(step.steps, current, by))
 
     def action_step_at(self) -> None:
         """Ask for a step to go to."""
-        at, step = self.view.cursor[0], self.view.step
+        at, hint = self.view.cursor[0], "A step, or -50 for 50 steps earlier."
+        self.ask_number(
+            "step", hint, lambda text: int(text) + at * (text[0] in "+-"), self._go_to_step
+        )
 
-        def go(typed: int) -> None:
-            self._following = False
-            self._load(None, max(1, typed), step.origin if step else "train")
-
-        hint = "A step, or -50 for 50 steps earlier."
-        self.ask_number("step", hint, lambda text: int(text) + at * (text[0] in "+-"), go)
+    def _go_to_step(self, target: int) -> None:
+        step = self.view.step
+        if step is not None and step.steps:
+            self._following = target == step.steps[-1] and step.origin == "train"
+            self._load(None, max(0, target), step.origin)
 
     def action_origin(self) -> None:
         """Switch between training, pinned and held-out prompts."""

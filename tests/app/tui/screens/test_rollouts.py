@@ -389,7 +389,7 @@ async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) 
         for typed, step, told in (
             ("3", 2, "Step 3 has no recorded answers; this is step 2."),
             ("+2", 4, ""),
-            ("-50", 2, "Step 1 has no recorded answers; this is step 2."),
+            ("-50", 2, "Step 0 has no recorded answers; this is step 2."),
             ("six", 2, "“six” is not such a number."),
             ("60", 6, "Step 60 has no recorded answers; this is step 6."),
         ):

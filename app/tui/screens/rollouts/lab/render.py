@@ -8,7 +8,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
+from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, undetermined
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.measures import shades
 from grpo_tui.app.text.numbers import share, signed, with_unit
@@ -39,9 +39,7 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         style = "bold " * current + ("accent" if new != old else "text")
         line = [(pad(names[index], column), "label"), (clip(text + before, width - column), style)]
         lines.append(list_row(line, width, selected=current))
-    count = len(differences(base, recipe))
-    text = f"{count} changed from the run" if count else "unchanged"
-    return [*lines, [], [(text, "label")]]
+    return lines
 
 
 def table_lines(view: LabView, width: int) -> list[Line]:
@@ -167,9 +165,8 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
     parts.append("Exact for the stored answers, by the loss itself, in each step's last pass. "
                  "Later steps would have had another policy and other answers.")  # fmt: skip
-    if view.left_out and not view.in_step:
-        count = len(view.steps)
-        parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
+    if not view.in_step and len(view.steps) < len(view.step.steps):
+        parts.append(f"{len(view.steps)} of {len(view.step.steps)} steps are read, evenly spread.")
     if view.base.passes == view.base.minibatches == 1:
         parts.append("Every ratio is 1: with one pass, no bound is reached.")
     return paragraph(" ".join(parts), width, limit, "label")

@@ -94,7 +94,7 @@ class EffectPanel(LabPanel):
         foot = render.notes(view, width, max(5, height // 5))
         space = max(0, height - len(head) - len(foot) - 2)
         lines = render.scope_lines(view, width, space)[:space]
-        return [*head, [], *lines, *([[]] * (space - len(lines))), [], *foot]
+        return [*head, [], *lines, [], *foot]
 
 
 class LabScreen(Dialog[None]):
@@ -123,8 +123,7 @@ class LabScreen(Dialog[None]):
         self._study = Study(step)
         tokens = sum(r.tokens for group in step.groups for r in group.rollouts)
         steps = spread(step.steps, max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens))))
-        view = LabView(step=step, selected=selected, recipe=step.run.recipe, steps=steps,
-                       left_out=len(step.steps) - len(steps))  # fmt: skip
+        view = LabView(step=step, selected=selected, recipe=step.run.recipe, steps=steps)
         self.set_reactive(LabScreen.view, view)
 
     def compose(self) -> ComposeResult:

@@ -87,7 +87,6 @@ class LabView:
     selected: Index
     recipe: Recipe  # that is tried
     steps: tuple[int, ...]  # that are read
-    left_out: int = 0  # steps of the run that are not read
     in_step: bool = False  # whether the selected step is shown, and not all of them
     effects: Mapping[tuple[Recipe, int], Effect] = field(default_factory=dict)
     outcomes: Mapping[Recipe, Outcome] = field(default_factory=dict)  # of the selected step
