@@ -36,7 +36,7 @@ from grpo_tui.app.inspector.measures import (
 from grpo_tui.app.text.numbers import BARS, clamped, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
-from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
+from grpo_tui.app.text.safe_text import clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
@@ -125,20 +125,16 @@ def search_note(search: Search, hit: int) -> str:
 
 
 def position_line(view: View, width: int) -> Line:
-    """The current position: run, step, prompt as far as it fits, target, answer."""
-    group, rollout = view.group, view.rollout
+    """The current position: run, step, and the prompt as far as it fits."""
+    group = view.group
     if view.step is None or group is None:
         return []
     line = [(f" {clip(view.step.run.name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", "accent"))
     line.append((f"  prompt {group.index + 1} ", "label"))
-    end = f"  target {clip(group.target, 20)}" if group.target else ""
-    if rollout is not None:
-        end += f"  answer {letter(rollout.index)} of {len(group.rollouts)}"
-    space = width - cells(line) - cell_len(end) - 3
-    prompt = clip(last_question(group.prompt_text), max(8, space))
-    return [*line, (f"“{prompt}”", "text"), (end, "label")]
+    prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - 3))
+    return [*line, (f"“{prompt}”", "text")]
 
 
 def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Line:

@@ -131,7 +131,7 @@ def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> No
         (group, row, *one) for group, row in rows_of(reader, run) for one in clipped(row)
     )
     assert f"prompt {group.index + 1} " in text
-    assert f"answer {'abcd'[row.index]} of" in text
+    assert f"answer {'abcd'[row.index]} by token" in text
     assert f"← token {token + 1} of" in text
     assert f"{'better' if side == 'high' else 'worse'} answer, already" in text
 
@@ -148,7 +148,7 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
         key=lambda found: found[0],
     )  # fmt: skip
     assert f"highest KL {short(furthest, 3)} in the step" in text
-    assert f"answer {'abcd'[row.index]} of" in text
+    assert f"answer {'abcd'[row.index]} by token" in text
     assert f"← token {token + 1} of" in text
 
 

@@ -155,7 +155,7 @@ async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path)
         alone = tuple(replace(one, rollouts=one.rollouts[:1]) for one in step.groups)
         screen.view = screen.view.with_step(replace(step, groups=alone))
         await settled(pilot, screen)
-        assert "answer a of 1" in frames.text(app)
+        assert "answer a by token" in frames.text(app)
 
 
 TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
@@ -399,7 +399,7 @@ async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) 
             assert chosen is not None
             assert (chosen.step, chosen.origin, chosen.index) == (step, "pinned", 1), typed
             assert not told or app.said[-1].text == told
-            assert "answer d of 4" in frames.text(app)
+            assert "answer d by token" in frames.text(app)
         await pilot.press("at", "escape")
         await settled(pilot, screen)
         assert screen.view.group is chosen

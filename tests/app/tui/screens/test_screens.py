@@ -122,7 +122,7 @@ async def on_rollouts(walk: Walk) -> None:
     await until(walk.app, lambda: isinstance(walk.app.screen, LabScreen))
     await walk.see("mean push" if walk.app.size.width > 80 else "KL penalty")
     await walk.press("right", "down", "right")
-    await walk.see("from the run")
+    await walk.see("was 0.2")
     await walk.press("escape")
 
 

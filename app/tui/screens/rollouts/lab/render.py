@@ -20,10 +20,6 @@ from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
 MAX_NAME = 48  # cells of a recipe's name, so that the numbers are near it
-NO_TOKENS = (
-    "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
-    "them in a new run (c)."
-)
 
 
 def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> list[Line]:
@@ -150,10 +146,8 @@ def missing_lines(view: LabView, width: int) -> list[Line]:
     effect = view.effect(view.recipe)
     if effect is None or not effect.missing:
         return []
-    if not effect.tokens:
-        return paragraph(NO_TOKENS, width, 3, "warn")
     text = " ".join(MISSING[name] for name in MISSING if name in effect.missing)
-    return paragraph(text, width, 2, "label")
+    return paragraph(text, width, 3, "label" if effect.tokens else "warn")
 
 
 def notes(view: LabView, width: int, limit: int) -> list[Line]:
