@@ -120,11 +120,12 @@ def named_tree(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], UserObjects
         ("task", ("tools", "environment"), environments),
     ):  # fmt: skip
         section = tree.get(name)
-        if isinstance(section, dict):  # anything else is refused
-            section |= {
-                setting: _named(section[setting], named)
-                for setting in settings if setting in section
-            }  # fmt: skip
+        for setting in settings:
+            if isinstance(section, dict) and setting in section:  # anything else is refused
+                value = section[setting]
+                # a name alone would be read as a list, with a comma in its path as a separator
+                value = [value] if setting == "tools" and callable(value) else value
+                section[setting] = _named(value, named)
     objects = UserObjects(
         task=_name_task(tree), rewards=rewards, functions=functions, environments=environments
     )
