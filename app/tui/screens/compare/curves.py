@@ -120,7 +120,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         if chart is None:
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
-        content = (chart, size, view.visible_columns, view.column)
+        content = (chart, size, view.columns, view.column)
         cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size))
         title = chart_title(key, view, width)
         return [title, *plot_lines(cells, scale, cross_of(view, size[0]))]
@@ -148,7 +148,7 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
     Of single runs only that one, and one that is alone, has the range of its values below it.
     """
     traces = {(curve.run,): curve.trace for curve in chart.curves} | dict(chart.bands)
-    columns, chosen = [runs for runs in view.visible_columns if runs in traces], view.chosen
+    columns, chosen = [runs for runs in view.columns if runs in traces], view.chosen
     curves = []
     for runs in columns:
         marker, trace = view.marker(runs[0]), traces[runs]
@@ -178,7 +178,7 @@ def cross_of(view: View, width: int) -> int:
 def chart_title(key: str, view: View, width: int) -> Line:
     """A metric's name, its better direction, and every run's value at the crosshair."""
     name = f"{spec(key).label}{ARROWS[spec(key).direction]}"
-    values = [readout(key, view, runs) for runs in view.visible_columns]
+    values = [readout(key, view, runs) for runs in view.columns]
     return title_line(name, values, width, chosen=key == view.metric)
 
 

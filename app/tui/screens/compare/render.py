@@ -144,13 +144,12 @@ def best_cell(cell: MetricCell | None, key: str) -> Cell:
 
 def legend_name(view: View, run: RunSummary, width: int) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
-    current, hidden, marker = run is view.chosen, run.id in view.hidden, view.marker(run.id)
-    colour = "label" if hidden else "headline" if current else "text"
+    current = run is view.chosen
+    colour = "headline" if current else "text"
     glyph, state_colour = status_mark(run.status)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
-    mark = ("·", "bold label") if hidden else marker.span
     return [
-        ("▸" if current else " ", "focus"), mark,
+        ("▸" if current else " ", "focus"), view.marker(run.id).span,
         (" " + pad(view.name(run), width - cell_len(state)), colour), (state, state_colour),
         (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
     ]  # fmt: skip

@@ -76,8 +76,6 @@ class CompareScreen(WorkbenchScreen):
         bind("G", "sweep", "sweep", "compare.sweep",
              "Compare the chosen run's sweep and no other runs, or the newest sweep"),
         bind("b", "baseline", "baseline", "compare.baseline", "Use the chosen run as the baseline"),
-        hidden("space", "hide", "hide run", "compare.hide",
-               "Hide the chosen run's curves, or show them"),
         hidden("x", "remove", "remove run", "compare.drop",
                "Remove the chosen run from the comparison"),
         hidden("n", "prompt(1)", "next prompt", "compare.prompt", "Answers to the next prompt"),
@@ -402,17 +400,6 @@ class CompareScreen(WorkbenchScreen):
         if self.view.chosen is not None:
             self.update(baseline=self.view.chosen.id)
             self.reload()
-
-    def action_hide(self) -> None:
-        """Hide or show the chosen run's curves; a single run always stays visible."""
-        view, run = self.view, self.view.chosen
-        if run is None:
-            return
-        hidden = view.hidden ^ {run.id}
-        if hidden >= {item.id for item in view.runs}:
-            self.notify("At least one run must be visible; x removes this one.")
-        else:
-            self.view = replace(view, hidden=hidden)
 
     def action_remove(self) -> None:
         """Remove the chosen run from the comparison."""

@@ -115,7 +115,6 @@ class View:
     comparison: Comparison | None = None
     charts: Charts | None = None
     baseline: str = ""
-    hidden: frozenset[str] = frozenset()
     run: int = 0
     metrics: tuple[str, ...] = ()
     chart: int = 0
@@ -163,11 +162,6 @@ class View:
         return bool(self.refs) and {run.id for run in self.runs} != set(self.refs)
 
     @property
-    def visible_columns(self) -> tuple[tuple[str, ...], ...]:
-        """Those of which not all runs are hidden."""
-        return tuple(runs for runs in self.columns if not self.hidden.issuperset(runs))
-
-    @property
     def column(self) -> int:
         """The column of the chosen run."""
         run = self.chosen
@@ -201,7 +195,7 @@ class View:
             used = set(slots.values())
             slots.setdefault(ref, next(n for n in range(len(used) + 1) if n not in used))
         return replace(
-            self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
+            self, refs=tuple(refs), slots=slots, at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
             answers=None, row=0,
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,

@@ -67,7 +67,6 @@ class Column:
     key: str
     draw: Draw
     align: str = "<"
-    annotated: bool = False  # a note behind the value leaves the last cell free, also in the title
 
 
 def _text(name: str) -> Draw:
@@ -142,13 +141,12 @@ def _added(expression: str) -> Column:
     return Column(title=title, width=width, key=expression, draw=draw, align=">")
 
 
-MAX_NAME, MEASURED = 30, 200  # cells of a name; runs whose names decide its width
+MAX_NAME = 30
 NAME = Column(title="name", width=18, key="name", draw=_name)
 # In order of priority on a narrow terminal: the last ones are hidden first.
 COLUMNS: tuple[Column, ...] = (
     NAME,
-    Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">",
-           annotated=True),
+    Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">"),
     Column(title="steps", width=14, key="step", draw=_steps, align=">"),
     Column(title="tags", width=14, key="", draw=lambda run, _: [(" ".join(run.tags), "text")]),
     Column(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
@@ -156,7 +154,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
     Column(title="age", width=7, key="created", draw=_age, align=">"),
     Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
-           align=">", annotated=True),
+           align=">"),
     Column(title="task", width=14, key="task", draw=_text("task")),
     Column(title="model", width=14, key="model", draw=_text("model")),
 )  # fmt: skip
@@ -170,7 +168,7 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     What the runs are sorted by comes first, then the user's columns, the best reward and the
     settings that differ, then the others; tags only if there are any.
     """
-    longest = max((cell_len(run.name or run.id) for run in view.runs[:MEASURED]), default=0)
+    longest = max((cell_len(run.name or run.id) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
     columns = [
@@ -233,7 +231,7 @@ def head_line(columns: Sequence[Column], sort: str) -> Line:
     line = [("  ", "")]
     for column in columns:
         is_sorted = sort.lstrip("-") == column.key
-        arrow = ("▾" if sort.startswith("-") else "▴") if is_sorted else " " * column.annotated
+        arrow = ("▾" if sort.startswith("-") else "▴") * is_sorted
         text = pad(column.title + arrow, column.width, column.align)
         line.append((text + " ", "headline" if is_sorted else "label"))
     return line

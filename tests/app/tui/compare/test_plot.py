@@ -59,7 +59,7 @@ def text_of(one: Readout, level: int = 0) -> str:
 
 
 def readouts(view: View) -> list[Readout]:
-    return [readout(chart_of(view).key, view, runs) for runs in view.visible_columns]
+    return [readout(chart_of(view).key, view, runs) for runs in view.columns]
 
 
 def written(line: Line) -> str:
@@ -100,16 +100,13 @@ def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
 # -- what is drawn ------------------------------------------------------------------------------
 
 
-def test_the_chosen_run_is_in_front_with_its_range_and_a_hidden_one_is_not_there(
+def test_the_chosen_run_is_in_front_with_its_range(
     made: Made,
 ) -> None:
     view = view_of(made, "reward", [rising(20), rising(20), rising(20)], smooth=3, run=1)
     found = curves_of(chart_of(view), view)
     assert [one.mark for one in found] == ["●", "✚", "■"]  # from back to front
     assert [one.range_colour for one in found] == ["", "", "raw"]
-    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
-    (one,) = curves_of(chart_of(hidden), hidden)
-    assert (one.mark, one.range_colour) == ("✚", "raw")  # alone, it shows its range
     raw = view_of(made, "reward", [rising(20)], smooth=0)
     (one,) = curves_of(chart_of(raw), raw)
     assert one.range_colour == ""
@@ -127,8 +124,6 @@ def test_seeds_are_one_band(made: Made) -> None:
     assert max(highs(band)) == 1.0
     # mean .95, std .0707, t(.95, 1) = 12.706: .95 - 12.706 * .0707 / sqrt(2) = .3147
     assert lows(band)[-1] == pytest.approx(0.3147, abs=1e-3)
-    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
-    assert curves_of(chart_of(hidden), hidden) == []
 
 
 @pytest.mark.parametrize(("run", "front"), [(0, "●"), (1, "●"), (2, "✚"), (3, "✚")])
@@ -213,8 +208,6 @@ def test_the_value_of_a_run_that_ended_before_the_crosshair_is_grey(made: Made) 
 def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     view = view_of(made, "reward", [rising(20), rising(20, 3.0)], bands=True, at=20.0, smooth=0)
     assert [text_of(one) for one in readouts(view)] == ["● 2 seeds 2"]
-    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
-    assert readouts(hidden) == []
     apart = replace(view, bands=False)
     named = [text_of(one) for one in readouts(apart)]
     assert named == ["● run-0 1", "■ run-1 3"]
