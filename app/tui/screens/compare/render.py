@@ -7,8 +7,9 @@ values, one row per run and step.
 import math
 from collections.abc import Sequence
 from itertools import zip_longest
+from statistics import fmean
 
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.series import EVALUATIONS
 from grpo_tui.app.text.comparison import (
     ALPHA,
@@ -29,6 +30,7 @@ from grpo_tui.app.tui.screens.compare.state import View, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
 from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import MetricCell, PairedTest
 from grpo_tui.experiments.values import GroupView, RunSummary
 
@@ -283,12 +285,13 @@ def full_name(key: str) -> str:
 
 def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
     """A value, or a mean with its interval if that fits, then the difference."""
-    value, unit, width = view.value(key, runs), spec(key).unit, max(1, size - 11)
-    if value is None:
+    values, unit, width = view.values(key, runs), spec(key).unit, max(1, size - 11)
+    if not values:
         return [(pad("–", size), "label")]
-    text = with_unit(value.mean, unit)
-    if value.low is not None and value.high is not None:
-        full = f"{text} [{with_unit(value.low, unit)}, {with_unit(value.high, unit)}]"
+    text = with_unit(fmean(values), unit)
+    if len(values) > 1:
+        low, high = mean_interval(values, limits=natural_range(key))
+        full = f"{text} [{with_unit(low, unit)}, {with_unit(high, unit)}]"
         text = full if cell_len(full) < width else text
     delta = delta_text(key, view.delta(key, runs, view.base_column))
     return [(pad(text, width, ">") + " ", "text"), (pad(delta, 9) + " ", "label")]

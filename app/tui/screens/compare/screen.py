@@ -238,14 +238,13 @@ class CompareScreen(WorkbenchScreen):
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
-        key = self.view.chosen.key if self.view.chosen else 0
         runs: Sequence[RunSummary] = ()
         with reporting(self):
             runs = await self.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
-        chosen = [run for run in runs if run.key == key]
-        sweeps = [run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None]
-        if sweeps:
-            self.compare(tuple(run.id for run in reversed(runs) if run.sweep_id == sweeps[0]))
+        chosen = [self.view.chosen] if self.view.chosen else []
+        sweep = next((run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None), None)
+        if sweep is not None:
+            self.compare(tuple(run.id for run in reversed(runs) if run.sweep_id == sweep))
         else:
             self.notify("No run is part of a sweep; + adds runs one by one.")
 
@@ -304,8 +303,7 @@ class CompareScreen(WorkbenchScreen):
 
     def action_go_to(self) -> None:
         """Ask where to move the crosshair."""
-        unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
-        hint = f"Type {unit}; the crosshair goes there."
+        hint = "A step, tokens or seconds, as on the axis; the crosshair goes there."
         self.ask_number("crosshair", hint, float, self._go_to, f"{self.view.x:g}")
 
     def _go_to(self, x: float) -> None:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from grpo_engine.metrics import natural_range, spec
+from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import Charts, StoredCurve
 from grpo_tui.app.text.comparison import (
@@ -19,7 +20,6 @@ from grpo_tui.app.text.comparison import (
 )
 from grpo_tui.app.text.run_text import about
 from grpo_tui.experiments.compare.runs import compare, only_recorded, step_within
-from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
 from grpo_tui.experiments.values import GroupView, RunSummary
@@ -95,15 +95,6 @@ class Answers:
 
     prompt: Prompt
     groups: dict[str, GroupView | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A metric of one run, or the mean of several seeds with its 95% interval."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,19 +245,17 @@ class View:
         item = next((item for item in metrics if item.key == key), None)
         return item.cells[ids.index(run)] if item and run in ids else None
 
-    def value(self, key: str, runs: Sequence[str]) -> Value | None:
-        """A metric where the crosshair is, or the mean over the runs of a column."""
+    def values(self, key: str, runs: Sequence[str]) -> list[float]:
+        """A metric of the runs of a column where the crosshair is, of those that have it."""
         cells = [cell for run in runs if (cell := self.cell(key, run))]
-        numbers = [cell.at for cell in cells if cell.at is not None]
-        if not numbers:
-            return None
-        low, high = mean_interval(numbers, limits=natural_range(key))
-        return Value(math.fsum(numbers) / len(numbers), low, high)
+        return [cell.at for cell in cells if cell.at is not None]
 
     def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
-        """The value of some runs less that of the baseline's; none for the baseline itself."""
-        value, other = self.value(key, runs), self.value(key, base)
-        return None if runs == base or value is None or other is None else value.mean - other.mean
+        """The mean of some runs less that of the baseline's; none for the baseline itself."""
+        values, other = self.values(key, runs), self.values(key, base)
+        if runs == base or not values or not other:
+            return None
+        return fmean(values) - fmean(other)
 
     # -- axis and crosshair -----------------------------------------------------------------
 
@@ -311,8 +300,9 @@ class View:
         curves = [curve for run in runs if (curve := self.curve(key, run))]
         read = [curve.series.at(curve.positions, self.x) for curve in curves]
         values = [value for value, _ in read if value is not None]
-        mean = math.fsum(values) / len(values) if values else None
-        return mean, min((step for _, step in read if step is not None), default=0)
+        return fmean(values) if values else None, min(
+            (step for _, step in read if step is not None), default=0
+        )
 
     def reaches_x(self, runs: Sequence[str]) -> bool:
         """Whether any of the runs goes as far as the crosshair."""

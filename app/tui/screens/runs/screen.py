@@ -447,17 +447,15 @@ class RunsScreen(ControlScreen):
             self._undo.append((restore, runs[0].id))
             self._write(partial(writes.set_archived, path, runs, True))
         elif answer == "delete":
-            self._undo.append((self._restore, runs[0].id))
+            self._undo.append((partial(writes.restore, path), runs[0].id))
             self.workbench.close_runs({run.key for run in runs})
             self._write(partial(writes.delete, path, runs))
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
-        undo, self._awaited = self._undo.pop() if self._undo else (self._restore, "")
+        restore = partial(writes.restore, self.workbench.store)
+        undo, self._awaited = self._undo.pop() if self._undo else (restore, "")
         self._write(undo)
-
-    def _restore(self) -> str:
-        return writes.restore(self.workbench.store)
 
     def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
