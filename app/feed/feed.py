@@ -106,18 +106,3 @@ class LiveFeed(Feed):
 
     def pin(self, example_key: str) -> None:
         self._control.pin(example_key)
-
-
-class StartingFeed(Feed):
-    """The feed of a run that is starting, until it is in the store."""
-
-    _failure: ev.RunFailed | None = None
-
-    def fail(self, reason: str) -> None:
-        """Say why there will be no run."""
-        self._failure = ev.RunFailed(step=0, error="not started", message=reason)
-
-    def facts(self) -> list[TimedEvent]:
-        """Return the failure, once."""
-        failure, self._failure = self._failure, None
-        return [(time.time(), failure)] if failure is not None else []

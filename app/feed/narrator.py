@@ -212,9 +212,6 @@ def _ended(snapshot: Snapshot) -> list[str]:
 def _opening(snapshot: Snapshot) -> str:
     if snapshot.reading:
         return "Reading what the run has recorded."
-    if snapshot.status == "loading" and not snapshot.head.id:  # not in the store yet
-        return (f"Starting {snapshot.head.name}: checking its settings, then loading the model "
-                f"{snapshot.head.model}.")  # fmt: skip
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}".rstrip() + "."
     return "Loading the first prompts."

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from textual import events, on
 from textual.message import Message
 
-from grpo_tui.app.feed.feed import Feed, StartingFeed
+from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot
+from grpo_tui.app.feed.snapshot import Asked, Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
@@ -171,31 +171,23 @@ class RunApp(ThemedApp):
     # -- starting ---------------------------------------------------------------------------
 
     @on(msg.LaunchRequested)
-    async def launch(self, message: msg.LaunchRequested) -> None:
+    def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; detached if one trains here already."""
         if self.refused():
             return
-        if message.where == "detached" or (message.where == "here" and self.bridge.running):
+        name = message.config.name or "the run"
+        then = "waits in the queue" if message.where == "queue" else "starts"
+        self.notify(f"Checking the settings of {name}, which then {then}.", timeout=CHECK_S,
+                    markup=False)  # fmt: skip
+        if message.where == "queue":
+            self.run_worker(self._enqueue(message))
+        elif message.where == "detached" or self.bridge.running:
             from grpo_tui.app.jobs.launch import detached
 
             start = partial(detached, message.config, self.store, message.parent)
             self.run_worker(self._show_detached(start))
-            await self._show_starting(message)
-        elif message.where == "queue":
-            self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
-                        "waits in the queue.", timeout=CHECK_S, markup=False)  # fmt: skip
-            self.run_worker(self._enqueue(message))
         else:
-            await self._show_starting(message)
             self.bridge.launch(message.config, message.parent)
-
-    async def _show_starting(self, message: msg.LaunchRequested) -> None:
-        """Show a run at once that will be in the store only when its settings are checked."""
-        config = message.config
-        head = Head(name=config.name or "new run", model=config.model.path, task=config.task.name,
-                    recipe=config.algorithm.recipe, total_steps=config.steps)  # fmt: skip
-        self.show_feed(StartingFeed(head))
-        await self.run_action("mode('watch')")
 
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
@@ -221,8 +213,7 @@ class RunApp(ThemedApp):
         """Watch a run once it has started in its own process."""
         if (name := await self._attempt(start)) is not None:
             self.notify(f"{name} runs in the background.", markup=False)
-            starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
-            await self.open_run(msg.RunOpened(name, "" if starting else "watch"))
+            await self.open_run(msg.RunOpened(name))
 
     async def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
@@ -261,14 +252,13 @@ class RunApp(ThemedApp):
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
+        self.clear_notifications()  # that it starts
         self.live = self.show_feed(message.feed)
         await self.run_action("mode('watch')")
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
-        if self.session is not None and isinstance(self.session.feed, StartingFeed):
-            self.session.feed.fail(message.reason)
         self.notify(message.reason, title="not started", severity="error", markup=False,
                     timeout=12)  # fmt: skip
 

@@ -120,7 +120,7 @@ async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Pat
     assert not app.bridge.running
 
 
-async def test_a_run_is_on_watch_while_its_settings_are_checked(
+async def test_a_run_is_told_of_while_its_settings_are_checked_and_then_on_watch(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
@@ -130,7 +130,7 @@ async def test_a_run_is_on_watch_while_its_settings_are_checked(
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(LaunchRequested(settings(world, name="quick-hare", steps=1)))
         await pilot.pause()
-        await until(app, lambda: "Starting quick-hare: checking its settings" in frames.text(app))
+        await until(app, lambda: "quick-hare, which then starts" in app.said[-1].text)
         assert app.live is None
         frames.check(app)
         go.set()

@@ -13,7 +13,6 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.events import Origin
-from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter
 from grpo_tui.app.inspector.measures import (
@@ -309,8 +308,8 @@ class RolloutsScreen(WorkbenchScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Follow the run on Watch until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
-        if session is None or not session.run:  # a run that is not in the store yet
-            if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
+        if session is None or not session.run:  # a run that is still being opened
+            if self._watched and session is None:
                 self._watched, self._requested = 0, None
                 self.view = self.view.cleared()
             return

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.replay import ReplayFeed
-from grpo_tui.app.feed.snapshot import Head, LogLine, Snapshot, Status
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
@@ -59,18 +58,6 @@ async def settle(pilot: Pilot[int], app: Workbench) -> None:
     await pilot.pause()
     app.frame_now()
     await pilot.pause()
-
-
-async def test_a_run_that_starts_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
-    app = workbench([started(), *SHORT.events()], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot, app)
-        assert "step 24" in frames.text(app)
-        assert "smoothed" in frames.text(app)
-        app.show_feed(StartingFeed(Head(name="next")))
-        await settle(pilot, app)
-        assert "step 24" not in frames.text(app)
-        assert "smoothed" not in frames.text(app)
 
 
 @pytest.mark.parametrize("size", SIZES)
