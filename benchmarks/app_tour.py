@@ -77,7 +77,9 @@ RUNS = Stop(
     "home down space down space d 1 home down space down space enter 1",
 )
 CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape")
-QUEUE = Stop(("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x escape")
+QUEUE = Stop(
+    ("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x question_mark escape escape"
+)
 MESSAGES = Stop(
     ("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter"
 )  # fmt: skip

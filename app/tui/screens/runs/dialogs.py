@@ -12,6 +12,7 @@ from textual.reactive import reactive
 from textual.widgets import Input, Label
 
 from grpo_engine.metrics import METRICS, spec
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import pad, safe
 from grpo_tui.app.text.words import first_of
@@ -86,6 +87,8 @@ class QueueScreen(Dialog[None]):
         bind("x", "remove", "remove", "queue.cancel", "Remove a waiting run from the queue"),
         bind("r", "train_anyway", "run anyway", "queue.again",
              "Train a run that was skipped, failed or removed after all"),
+        bind("question_mark,f1", "explain", "explain", "queue.explain",
+             "Explain the queue and its keys"),
         bind("escape,q,Q", "close", "close", "queue.close", "Back to the runs"),
     ]  # fmt: skip
 
@@ -115,6 +118,12 @@ class QueueScreen(Dialog[None]):
             return
         self.query_one(QueuePanel).items = items
         self.query_one(KeyBar).hidden = frozenset() if items else NEED_ITEMS
+
+    def action_explain(self) -> None:
+        """Explain the queue and its keys."""
+        from grpo_tui.app.tui.dialogs.help import HelpScreen
+
+        self.app.push_screen(HelpScreen("screen:queue", self, "queue", Snapshot()))
 
     def action_start_worker(self) -> None:
         """Start a process that works through the queue."""

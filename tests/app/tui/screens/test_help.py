@@ -116,3 +116,13 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("enter")
         await until(app, lambda: isinstance(app.screen, HelpScreen))
         await walk.see("help", "reward")
+
+
+async def test_the_queue_and_its_keys_are_explained(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = Walk(app, pilot)
+        await walk.press("Q", "question_mark")
+        await walk.see("Runs that wait", "Remove a waiting run from the queue")
+        await walk.press("escape")
+        await walk.see("─ queue ─")
