@@ -46,15 +46,6 @@ class Head:
     device: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def passes(self) -> int:
-        """The passes over the rollouts by settings or recipe; 0 if neither says."""
-        from grpo_engine.config.recipes import RECIPES
-
-        algorithm = self.config.get("algorithm", {})
-        recipe = RECIPES.get(algorithm.get("recipe", ""))
-        return int(algorithm.get("passes") or (recipe.passes if recipe is not None else 0))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -44,42 +43,6 @@ def contrast(one: int, other: int) -> float:
     """Contrast ratio (lighter + .05) / (darker + .05); easily readable text needs at least 4.5."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def readable(foreground: int, background: int) -> int:
-    """Return the colour, adjusted until it is readable as text on a raised background.
-
-    Very low contrast, as for guide lines, is intended and left unchanged.
-    """
-    if not FAINT <= contrast(foreground, background) < READABLE:
-        return foreground
-    step = 1 if luminance(background) < luminance(foreground) else -1
-    while contrast(foreground, background) < READABLE:
-        moved = _moved(foreground, step)
-        if moved == foreground:
-            break
-        foreground = moved
-    return foreground
-
-
-def _moved(number: int, step: int) -> int:
-    if number >= 232:
-        return max(232, min(255, number + step))
-    index = number - 16
-    parts = [max(0, min(5, part + step)) for part in (index // 36, index // 6 % 6, index % 6)]
-    return 16 + 36 * parts[0] + 6 * parts[1] + parts[2]
-
-
-@lru_cache(maxsize=4096)
-def style(foreground: int | None, background: int | None = None, **effects: Any) -> Style:
-    """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
-    if foreground is not None and background is not None:
-        foreground = readable(foreground, background)
-    return Style(
-        color=Color.from_rgb(*rgb(foreground)) if foreground is not None else None,
-        bgcolor=Color.from_rgb(*rgb(background)) if background is not None else None,
-        **effects,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +112,18 @@ def palette_of(theme: str) -> Palette:
 
 @lru_cache(maxsize=4096)
 def style_named(theme: str, name: str) -> Style:
-    """The style of a name in a theme, as `bold headline on cursor`; the base style for `""`."""
-    front, on, back = f" {name}".partition(" on ")
-    words, palette = front.split(), palette_of(theme)
+    """The style of a name in a theme, as `bold headline on cursor`; the base style for `""`.
+
+    A colour that is hard to read on a background is that of plain text.
+    """
+    written, on, back = f" {name}".partition(" on ")
+    words, palette = written.split(), palette_of(theme)
     colours = [palette.colour(word) for word in words if word not in EFFECTS]
-    background = palette.colour(back.split()[-1]) if on else None
-    effects = {word: True for word in words if word in EFFECTS}
-    return style(colours[0] if colours else None, background, **effects)
+    front = colours[0] if colours else None
+    ground = palette.colour(back.split()[-1]) if on else None
+    if front is not None and ground is not None and FAINT <= contrast(front, ground) < READABLE:
+        front = palette.text  # very low contrast, as for guide lines, is intended
+    color, bgcolor = (
+        Color.from_rgb(*rgb(number)) if number is not None else None for number in (front, ground)
+    )
+    return Style(color=color, bgcolor=bgcolor, **{word: True for word in words if word in EFFECTS})

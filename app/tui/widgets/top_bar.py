@@ -64,8 +64,7 @@ class TopBar(Bar):
         glyph, colour = status_mark(status)
         name = clip(name, space)
         run = [(f" {glyph} ", colour), (name, "headline")]
-        passes = f"{head.passes} passes" if head.passes > 1 else ""
-        about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
+        about = " · ".join(filter(None, (head.model, head.recipe)))
         if cell_len(about) < space - cell_len(name) - 2:
             run.append((f"  {about}", "label"))
         gap = max(1, width - cells([*tabs, *run]) - len(warning + step))

@@ -8,7 +8,7 @@ import pytest
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.numbers import change, seconds, share, signed
-from grpo_tui.app.tui.looks.colours import PALETTES, contrast, readable, rgb
+from grpo_tui.app.tui.looks.colours import PALETTES, contrast, rgb, style_named
 from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
@@ -78,15 +78,21 @@ def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
 @pytest.mark.parametrize("name", list(PALETTES))
 def test_text_can_be_read_in_every_theme(name: str) -> None:
     palette = PALETTES[name]
-    written = {palette.text, palette.headline, palette.label, palette.focus, palette.accent,
-               palette.good, palette.warn, palette.bad, *palette.push, *palette.cycle,
-               *palette.series.values()}  # fmt: skip
+    names = ["text", "headline", "label", "focus", "accent", "good", "warn", "bad"]
+    names += [f"{ramp}.{index}" for ramp in ("push", "cycle")
+              for index in range(len(getattr(palette, ramp)))]  # fmt: skip
+    names += [f"series.{key}" for key in palette.series]
+    written = {palette.colour(one) for one in names}
     assert {
         n: contrast(n, palette.paper) for n in written if contrast(n, palette.paper) < 4.5
     } == {}
-    for number in written:
-        for back in (palette.raised, palette.cursor):
-            assert contrast(readable(number, back), back) >= 4.5, (number, back)
+    numbers = {rgb(number): number for number in range(16, 256)}
+    for one in names:
+        for back in ("raised", "cursor"):
+            color = style_named(name, f"{one} on {back}").color
+            assert color is not None
+            front = numbers[tuple(color.get_truecolor())]  # type: ignore[index]  # three numbers
+            assert contrast(front, palette.colour(back)) >= 4.5, (one, back)
 
 
 def test_contrast_is_that_of_wcag() -> None:
