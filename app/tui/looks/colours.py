@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -126,4 +127,5 @@ def style_named(theme: str, name: str) -> Style:
     color, bgcolor = (
         Color.from_rgb(*rgb(number)) if number is not None else None for number in (front, ground)
     )
-    return Style(color=color, bgcolor=bgcolor, **{word: True for word in words if word in EFFECTS})
+    effects: dict[str, Any] = {word: True for word in words if word in EFFECTS}
+    return Style(color=color, bgcolor=bgcolor, **effects)
