@@ -1,9 +1,12 @@
 """Textual's command palette with our own input field."""
 
+from contextlib import suppress
+
 from textual import on
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
 from textual.widgets import Input
+from textual.worker import WorkerCancelled
 
 from grpo_tui.app.tui.dialogs.dialog import DismissedOnce
 from grpo_tui.app.tui.widgets.field import Field
@@ -29,4 +32,5 @@ class ActionPalette(DismissedOnce, CommandPalette):
         """Let an early enter wait for the hits; Textual takes the first one afterwards."""
         group = self._GATHER_COMMANDS_GROUP
         open_ = [one for one in self.workers if one.group == group and not one.is_finished]
-        await self.workers.wait_for_complete(open_)
+        with suppress(WorkerCancelled):  # by the next key
+            await self.workers.wait_for_complete(open_)
