@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +30,7 @@ Group = tuple[tuple[int, ...], tuple[TokenRow, ...]]  # the prompt's ids, a row 
 NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
 FIELDS = [field.name for field in fields(TokenRow) if field.name not in NO_ARRAYS]
 KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
+_totals = lru_cache(asdict)  # most rows of a step share theirs
 BY_PASS = ("passes", "entropies", "values")  # several arrays a row
 
 
@@ -42,7 +44,7 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
                 parts = values if name in BY_PASS else (values,)
                 lengths[name] = [len(part) for part in parts]
                 arrays += [array(KINDS.get(name, "f"), part) for part in parts]
-        headers.append([row.index, list(map(asdict, row.updates)), lengths])
+        headers.append([row.index, list(map(_totals, row.updates)), lengths])
     head = json.dumps([len(prompt_ids), headers], separators=(",", ":")).encode()
     data = np.frombuffer(b"".join(arrays), np.uint8)
     planes = data.reshape(-1, 4).T.tobytes()

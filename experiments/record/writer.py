@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -292,9 +293,12 @@ def nan_names(row: Row) -> str:
 
 def of_event(target: Table, event: Any) -> Row:
     """Return the columns of a table that are fields of the event, too."""
-    row = {
-        column: getattr(event, name)
-        for name in event.__dataclass_fields__
-        if (column := COLUMNS.get(name, name)) in target.c
-    }
+    row = {column: getattr(event, name) for column, name in _shared(target, event.__class__)}
     return row | {"nonfinite": nan_names(row)} if "nonfinite" in target.c else row
+
+
+@cache
+def _shared(target: Table, cls: Any) -> list[tuple[str, str]]:
+    """The columns of a table with the fields of a class that they hold."""
+    names = ((COLUMNS.get(name, name), name) for name in cls.__dataclass_fields__)
+    return [(column, name) for column, name in names if column in target.c]
