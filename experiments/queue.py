@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -28,11 +29,10 @@ class RunQueue:
         self.store = store
 
     def add(
-        self, config: Any, *, name: str = "", sweep: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> int:  # fmt: skip
+        self, config: Any, *, name: str = "", settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> int:
         """Queue a run and return the item's key."""
-        row = QUEUE_ITEM.insert().values(_item(config, name, settings or {}, sweep))
+        row = QUEUE_ITEM.insert().values(_item(config, name, settings))
         return int(self.store.execute(row.returning(ITEM.id))[0][0])
 
     def sweep(
@@ -43,8 +43,11 @@ class RunQueue:
         `configs` are (settings of the point, whole configuration). Returns the sweep's key and
         whether it is new.
         """
-        hashes = [config_hash(config_tree(config)) for _, config in configs]
-        spec = digest([dict(axes), hashes])
+        items = [
+            _item(config, f"{name}-{number}", settings)
+            for number, (settings, config) in enumerate(configs, start=1)
+        ]
+        spec = digest([dict(axes), [item["config_hash"] for item in items]])
         with self.store.transaction() as conn:
             old = conn.scalar(select(SWEEP.c.id).filter_by(spec_hash=spec))
             if old is not None:
@@ -54,8 +57,7 @@ class RunQueue:
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
-            for number, (settings, config) in enumerate(configs, start=1):
-                conn.execute(QUEUE_ITEM.insert(), _item(config, f"{name}-{number}", settings, key))
+            conn.execute(QUEUE_ITEM.insert(), [item | {"sweep_id": key} for item in items])
             return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:
@@ -75,9 +77,8 @@ class RunQueue:
     def renew(self, item: int) -> None:
         self._change(item, lease_until=time.time() + LEASE_S)
 
-    def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
+    def finish(self, item: int, state: str, *, note: str = "", **changes: Any) -> None:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
-        changes = {} if run is None else {"run_id": run}
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
     def requeue(self, state: str, sweep: int | None = None, item: int | None = None) -> int:
@@ -114,10 +115,10 @@ class RunQueue:
         self.store.execute(QUEUE_ITEM.update().filter_by(id=item).values(values))
 
 
-def _item(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> dict[str, Any]:
+def _item(config: Any, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     tree = config_tree(config)
     return {
-        "sweep_id": sweep, "name": name or str(tree.get("name") or ""), "state": "queued",
+        "name": name or str(tree.get("name") or ""), "state": "queued",
         "created_at": now_iso(), "settings": dict(settings), "config": tree,
         "config_hash": config_hash(tree),
     }  # fmt: skip

@@ -29,7 +29,7 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
         assert item.id is not None
         if (earlier := queue.repeats(item)) is not None:
             note = f"the same settings and seed were trained as {earlier.name}"
-            queue.finish(item.id, "skipped", run=earlier.id, note=note)
+            queue.finish(item.id, "skipped", note=note, run_id=earlier.id)
             print_stderr(
                 f"{item.name}: skipped, {note}; `grpo-tui sweep --queue --again` trains it anyway"
             )
