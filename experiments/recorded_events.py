@@ -3,7 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import Any
 
 from sqlalchemy import Column, select
 
@@ -20,16 +21,13 @@ from grpo_tui.experiments.db.tables import (
     UPDATE_PASS,
 )
 from grpo_tui.experiments.read.connection import as_view
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader, grouped
 
 Numbers = Mapping[int, v.TokenRow]
-Rows = Sequence[Any]
 
 
 def events_after(
-    reader: "StoreReader", run: int, after: int = 0, *, limit: int = 500, groups_from: int = 0,
+    reader: StoreReader, run: int, after: int = 0, *, limit: int = 500, groups_from: int = 0,
     tokens: bool = True,
 ) -> tuple[v.RecordedEvent, ...]:  # fmt: skip
     """Return recorded events beyond sequence number `after`, as the live feed shows them.
@@ -37,27 +35,24 @@ def events_after(
     Omits rows that a later attempt redid, groups and passes of steps before `groups_from`, and
     token numbers unless they are requested.
     """
-    keys: list[tuple[int, int, int]] = []
-    for source, seq in enumerate(SOURCES):
+    found: list[tuple[int, Column[int], int]] = []
+    for seq in SOURCES:
         if seq is ROLLOUT_GROUP.c.tokens_seq and not tokens:
             continue
         columns = seq.table.c
         query = select(seq, columns.id).where(seq > after).filter_by(run_id=run, hidden=False)
         if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
             query = query.where(columns.step >= groups_from)
-        keys += [
-            (number, source, key)
+        found += [
+            (number, seq, key)
             for number, key in reader.rows(query.order_by(seq).limit(limit))
             if number > after  # unless it cannot be read
         ]
-    keys = sorted(keys)[:limit]
-    return _read(reader, run, {
-        seq: [key for _, index, key in keys if index == source]
-        for source, seq in enumerate(SOURCES)
-    })  # fmt: skip
+    found.sort(key=itemgetter(0))
+    return _read(reader, run, grouped((seq, key) for _, seq, key in found[:limit]))
 
 
-def events_of_step(reader: "StoreReader", run: int, step: int) -> tuple[v.RecordedEvent, ...]:
+def events_of_step(reader: StoreReader, run: int, step: int) -> tuple[v.RecordedEvent, ...]:
     """Return what was recorded of one step: its groups, passes and metrics."""
     keys = {}
     for seq in (ROLLOUT_GROUP.c.seq, UPDATE_PASS.c.seq, STEP.c.seq):
@@ -67,15 +62,15 @@ def events_of_step(reader: "StoreReader", run: int, step: int) -> tuple[v.Record
 
 
 def _read(
-    reader: "StoreReader", run: int, keys: "dict[Column[int], list[int]]"
+    reader: StoreReader, run: int, keys: Mapping[Column[int], Sequence[int]]
 ) -> tuple[v.RecordedEvent, ...]:
     """Return the events of rows by the column of their sequence number, in its order."""
     events: list[v.RecordedEvent] = []
-    for seq in filter(keys.get, keys):
+    for seq, numbers in keys.items():
         if seq.table is ROLLOUT_GROUP:
-            events += _of_groups(reader, run, keys[seq], seq)
+            events += _of_groups(reader, run, numbers, seq)
         else:
-            rows = reader.rows(select(seq.table).where(seq.table.c.id.in_(keys[seq])))
+            rows = reader.rows(select(seq.table).where(seq.table.c.id.in_(numbers)))
             events += [
                 v.RecordedEvent(row.seq, row._mapping.get("at", 0.0), event)
                 for row, event in zip(rows, SOURCES[seq](reader, rows), strict=True)
@@ -83,11 +78,7 @@ def _read(
     return tuple(sorted(events, key=lambda event: event.seq))
 
 
-def _other_events(_: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
-    return (row.payload for row in rows)
-
-
-def _steps(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
+def _steps(reader: StoreReader, rows: Sequence[Any]) -> Iterator[ev.Event]:
     key_sets = reader.pairs(select(KEY_SET.c.id, KEY_SET.c["keys"]))
     names = reader.pairs(select(METRIC_KEY.c.id, METRIC_KEY.c.name))
     for row in rows:
@@ -96,14 +87,6 @@ def _steps(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
         values = reader.pairs(query.filter_by(run_id=row.run_id, step=row.step))
         metrics = {names[key]: values.get(key, math.nan) for key in reported}
         yield as_view(ev.StepFinished, row, metrics=metrics)
-
-
-def _passes(_: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
-    return (as_view(ev.PassFinished, row, index=row._mapping["pass"]) for row in rows)
-
-
-def _evaluations(reader: "StoreReader", rows: Rows) -> Iterator[ev.Event]:
-    return (as_view(ev.EvaluationFinished, row, rows=reader.samples(row.id)) for row in rows)
 
 
 def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
@@ -134,14 +117,21 @@ def _tokens(view: v.GroupView, _: Any, numbers: Numbers) -> ev.Event:
 
 # what makes the events, by the column of their sequence number in the run's record
 SOURCES: dict[Column[int], Callable[..., Any]] = {
-    EVENT.c.seq: _other_events, STEP.c.seq: _steps, UPDATE_PASS.c.seq: _passes,
-    EVALUATION.c.seq: _evaluations, ROLLOUT_GROUP.c.seq: _group,
+    EVENT.c.seq: lambda _, rows: (row.payload for row in rows),
+    STEP.c.seq: _steps,
+    UPDATE_PASS.c.seq: lambda _, rows: (
+        as_view(ev.PassFinished, row, index=row._mapping["pass"]) for row in rows
+    ),
+    EVALUATION.c.seq: lambda reader, rows: (
+        as_view(ev.EvaluationFinished, row, rows=reader.samples(row.id)) for row in rows
+    ),
+    ROLLOUT_GROUP.c.seq: _group,
     ROLLOUT_GROUP.c.tokens_seq: _tokens,
-}  # fmt: skip
+}
 
 
 def _of_groups(
-    reader: "StoreReader", run: int, keys: Sequence[int], seq: Column[int]
+    reader: StoreReader, run: int, keys: Sequence[int], seq: Column[int]
 ) -> Iterator[v.RecordedEvent]:
     """Yield the events of groups: the groups, or their token numbers."""
     numbers = reader.pairs(select(seq.table.c.id, seq).where(seq.table.c.id.in_(keys)))
