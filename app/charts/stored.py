@@ -50,11 +50,10 @@ class StoredCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartData:
-    """The curves of one metric, and the runs that never recorded it."""
+    """The curves of one metric; runs that never recorded it have none."""
 
     key: str
     curves: tuple[StoredCurve, ...]
-    missing: tuple[str, ...]
     bands: tuple[tuple[tuple[str, ...], Trace], ...] = ()
 
 
@@ -64,7 +63,6 @@ class Charts:
 
     request: CurveRequest
     span: float  # of the axis, from 0
-    ends: dict[str, float]
     charts: tuple[ChartData, ...]
 
 
@@ -92,7 +90,7 @@ class CurveLoader:
         amounts = {} if axis == "step" else {r.id: self._amounts(reader, r, axis) for r in runs}
         ends |= {run: values[-1] if values else 0.0 for run, (_, values) in amounts.items()}
         span = axis_of_runs(ends, runs, axis)
-        return Charts(request=request, span=span, ends=ends, charts=tuple(
+        return Charts(request=request, span=span, charts=tuple(
             _chart(key, series, request, amounts, span) for key, series in charts.items()
         ))  # fmt: skip
 
@@ -134,8 +132,7 @@ def _chart(
     for group in request.seeds:
         if members := [traces[run] for run in group if run in traces]:
             bands.append((group, band(members, natural_range(key))))
-    missing = tuple(run for run in series if run not in traces)
-    return ChartData(key=key, curves=tuple(curves), missing=missing, bands=tuple(bands))
+    return ChartData(key=key, curves=tuple(curves), bands=tuple(bands))
 
 
 def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
