@@ -58,19 +58,21 @@ def compare(
     )
     differing, by_recipe = _differences(settings, stored)
     keys = keys or _all_keys(reader, runs)
-    full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
-    by_key = {run.key: run for run in full}
-    runs = [by_key[run.key] for run in runs]
+    order = [run.key for run in runs]
+    full = reader.runs(archived=True, keys=order, metrics=keys)
+    runs = sorted(full, key=lambda run: order.index(run.key))
     steps, position = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
-    base, limits = baseline or runs[0], _limits(runs, steps, axis)
-    unlimited = last = {run.key: _last_by_mode(reader, run) for run in runs}
-    if limits:
-        last = {run.key: _last_by_mode(reader, run, limits.get(run.key)) for run in runs}
+    unlimited = {run.key: _last_by_mode(reader, run) for run in runs}
+    last = {
+        run.key: _last_by_mode(reader, run, step)
+        if step is not None and step < run.step else unlimited[run.key]
+        for run, step in zip(runs, steps, strict=True)
+    }  # fmt: skip
     if or_last and any(unlimited[run] and not last[run] for run in last):
         last = unlimited
-    groups = _compared(alike, base)
+    groups = _compared(alike, baseline or runs[0])
     reasons = (
         _untested(reader, groups[0], group, last, unlimited, position) for group in groups[1:]
     )
@@ -143,17 +145,16 @@ def _equal_steps(
         return [None] * len(runs), ""
     ends = [float(getattr(run, AMOUNTS[axis])) for run in runs]
     limit = min(ends) if at is None else at
-    last_steps = [step_within(reader, run, axis, limit) for run in runs]
     unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
-    return last_steps, unit.format(limit)
+    return [step_within(reader, run, axis, limit) for run in runs], unit.format(limit)
 
 
-def step_within(reader: "StoreReader", run: RunSummary, axis: str, limit: float) -> int | None:
-    """Return a run's last step within an amount of work."""
+def step_within(reader: "StoreReader", run: RunSummary, axis: str, limit: float) -> int:
+    """Return a run's last step within an amount of work; -1 if it did more in its first one."""
     if axis == "step":
         return int(limit)
     steps = (view for view in reader.steps(run.key) if getattr(view, AMOUNTS[axis]) <= limit)
-    return max((view.step for view in steps), default=None)
+    return max((view.step for view in steps), default=-1)
 
 
 def _metrics(
@@ -235,14 +236,6 @@ def _statistics(group: Runs, keys: Sequence[str], stat: str) -> tuple[SeedStatis
 
 
 # -- the same problems --------------------------------------------------------------------------
-
-
-def _limits(runs: Runs, steps: Sequence[int | None], axis: str) -> Mapping[int, int]:
-    """Return the last step within the equal work, by key, of the runs that did more."""
-    if not axis:
-        return {}
-    pairs = ((run, -1 if step is None else step) for run, step in zip(runs, steps, strict=True))
-    return {run.key: step for run, step in pairs if step < run.step}
 
 
 def _rankings(

@@ -390,7 +390,7 @@ def load_answers(
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}
     for run in runs:
-        step = step_within(reader, run, axis, at) or 0
+        step = max(0, step_within(reader, run, axis, at))
         answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
         keys = [group.key for group in answered if group.step <= step]
         groups[run.id] = next(iter(reader.groups_by_key(keys[-1:])), None)
