@@ -17,7 +17,6 @@ from typing import ClassVar, TypeVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.dom import DOMNode
-from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -76,7 +75,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see
     came_from: str = ""  # the screen on which the user asked for it
-    _arranged_for: Size | None = None  # the terminal's size for which the panels were arranged
     _followed_run = ""  # the run on Watch that this screen has followed
 
     # -- for subclasses ---------------------------------------------------------------------
@@ -162,9 +160,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def _size_classes(self) -> None:
         size = self.app.size
-        if size == self._arranged_for or not self.query(KeyBar):
-            return
-        self._arranged_for = size
         self.set_class(size.width < NARROW, "-narrow")
         self.set_class(size.height < SHORT, "-short")
         self.set_class(size.width >= WIDE, "-wide")

@@ -84,9 +84,6 @@ class CurvesPanel(ViewPanel, ChartStack):
         parts += [smooth] if view.smoothing else []
         return " · ".join(parts)
 
-    def topic(self) -> str:
-        return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
-
     def copy_text(self) -> str:
         """Return the chosen metric of each run at the crosshair."""
         view = self.view

@@ -33,6 +33,9 @@ class ViewPanel(Panel):
 
     view: reactive[View] = reactive(View)
 
+    def topic(self) -> str:
+        return f"metric:{self.view.metric}" if self.view.metric else ""
+
 
 class VerdictLine(ViewPanel, Bar, can_focus=False):
     """Which setting is better, and with what confidence."""
@@ -59,9 +62,6 @@ class RunsPanel(ViewPanel):
     def height_needed(self) -> int:
         """The rows for the runs."""
         return min(MAX_RUNS, max(1, len(self.view.runs)))
-
-    def topic(self) -> str:
-        return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
 
     def copy_text(self) -> str:
         """Return the run under the cursor."""
@@ -146,9 +146,8 @@ class PagePanel(ViewPanel, PagesPanel):
 
     def topic(self) -> str:
         rows = self.view.rows
-        if self.view.page == "metrics" and rows:
-            return f"metric:{rows[min(self.view.row, len(rows) - 1)].key}"
-        return "screen:compare"
+        on_metric = self.view.page == "metrics" and rows
+        return f"metric:{rows[min(self.view.row, len(rows) - 1)].key}" if on_metric else ""
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page once the runs have been read."""

@@ -10,7 +10,6 @@ from itertools import zip_longest
 from statistics import fmean
 
 from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.charts.series import EVALUATIONS
 from grpo_tui.app.text.comparison import (
     ALPHA,
     points,
@@ -81,11 +80,6 @@ def position_text(axis: str, x: float) -> str:
     return f"{short(x)} tokens" if axis == "tokens" else seconds(x)
 
 
-def raw_label(key: str) -> str:
-    """The label of a metric whose curves may be smoothed, above numbers that never are."""
-    return key and ("" if key.startswith(EVALUATIONS) else "raw ") + spec(key).label
-
-
 def delta_text(key: str, delta: float | None) -> str:
     """Format a difference to the baseline: `+.13`; percentage points if the metric is a share.
 
@@ -114,7 +108,7 @@ def legend_lines(view: View, width: int) -> list[Line]:
             columns.append([(" " + pad(text, size, ">"), colour) for text, colour in texts])
             space -= size + 1
     name = space + NAME_WIDTH
-    lines = [[(" " * 4 + pad(raw_label(view.metric), name + 2), "label")]]
+    lines = [[(" " * 4 + pad(spec(view.metric).label, name + 2), "label")]]
     lines += [legend_name(view, run, name) for run in view.runs]
     for line, *row in zip(lines, *columns, strict=True):
         line += row

@@ -9,7 +9,7 @@ from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import seconds, short, sparkline, tokens, with_unit
-from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
     SPARK_WIDTH,
@@ -325,10 +325,7 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     trace = Curve(cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}",
                   range_colour="" if curve.sparse else "raw")  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
-    last_value = with_unit(curve.value, metric.unit)  # where the line ends
-    title = [(f"{metric.label} ", "label"), (last_value, "headline")]
-    if not curve.sparse:  # the table has the last step's value
-        left = width - cell_len(metric.label + last_value) - 1
-        title.append((clip(" smoothed", left), "label"))
+    title = [(f"{metric.label} ", "label"), (with_unit(curve.value, metric.unit), "headline"),
+             (" smoothed" * (not curve.sparse), "label")]  # fmt: skip
     cells = plot([trace], scale, columns, CHART_HEIGHT)
     return [title, *plot_lines(cells, scale)]

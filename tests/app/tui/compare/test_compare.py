@@ -35,7 +35,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await opened(app, pilot)
         choose(screen, "reward")
-        await until(app, lambda: "raw reward" in frames.text(app))
+        await until(app, lambda: "│    reward " in frames.text(app))
         text = frames.text(app)
         assert "step 6" in text
         for key in screen.view.metric_keys():
@@ -145,7 +145,7 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         choose(screen, "reward")
-        await until(app, lambda: "raw reward" in frames.text(app))
+        await until(app, lambda: "│    reward " in frames.text(app))
         text = frames.text(app)
         assert re.search("✚ begun .*–", text)
         assert screen.view.x == 4
