@@ -122,9 +122,9 @@ def _resolved(node: Node) -> Any:
                 raise ValueError("`flat` needs `for N`, the measurements without a new best")
             return Check(_metric(name), "flat", 0.0, int(times))
         case Term(name, op, value) if op in OPERATORS:
-            value, _, times = value.partition("@")
-            limit = number_of(value)
-            if limit is None:
+            number, _, times = value.partition("@")
+            limit = number_of(number)
+            if limit is None or times.strip("0123456789") or times.startswith("0"):
                 raise ValueError(f"{name} {op} {quoted(value)} compares with no number")
             return Check(_metric(name), op, limit, int(times or 1))
         case Term(name, op, value):

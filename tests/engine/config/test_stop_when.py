@@ -83,6 +83,8 @@ def test_flat_means_that_the_last_ones_are_no_better_than_the_best_before(
     [
         ("kl", "is without a comparison"),
         ("kl > many", "'many' compares with no number"),
+        ("kl > .3@0", "compares with no number"),
+        ("kl > .3@x", "compares with no number"),
         ("kl flat", "needs `for N`"),
         ("kl flat for", "needs `for N`"),
         ("kl > .3 for 0", "'for' is without a comparison"),
