@@ -57,7 +57,8 @@ class RunQueue:
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
-            conn.execute(QUEUE_ITEM.insert(), [item | {"sweep_id": key} for item in items])
+            for item in items:
+                conn.execute(QUEUE_ITEM.insert(), item | {"sweep_id": key})
             return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:
