@@ -41,16 +41,13 @@ class Tour:
         """The current stop; None once the tour is over."""
         return STOPS[self.place] if self.place < len(STOPS) else None
 
-    def pressed(self, key: str, screen: Screen[Any]) -> bool:
-        """Show the next sentence if this is the key asked for; return whether it is."""
-        stop = self.stop
-        if stop is None or getattr(screen, "mode", "") != stop.mode:
-            return False
-        active = screen.active_bindings.get(key)
-        if active is None or active.binding.id != stop.binding:
-            return False
-        self.place += 1
-        return True
+    def pressed(self, key: str, screen: Screen[Any]) -> None:
+        """Show the next sentence if this is the key asked for."""
+        stop, active = self.stop, screen.active_bindings.get(key)
+        if stop is None or active is None or getattr(screen, "mode", "") != stop.mode:
+            return
+        if active.binding.id == stop.binding:
+            self.place += 1
 
     def sentence(self, screen: Screen[Any]) -> str:
         """What to say on a screen; on another one than the tour's, how to get back."""

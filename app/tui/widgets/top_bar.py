@@ -9,10 +9,6 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, cells
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
-# what happens before the first step, by its phase
-BEFORE_STEPS = {"load": "loading the model", "evaluate": "held-out answers"}
-
-
 MARKS = {
     **dict.fromkeys(("running", "loading"), ("●", "live")),
     "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),
@@ -51,8 +47,6 @@ class TopBar(Bar):
         name = head.name or ("" if snapshot.reading else head.id)
         count = f"{snapshot.current_step}/{head.total_steps} "
         step = "reading " if snapshot.reading else f"step {count}"
-        if snapshot.active and not (snapshot.current_step or snapshot.reading):
-            step = count = f"{BEFORE_STEPS.get(snapshot.board.phase, 'starting')} "
         step = f"{self.mark}  {step}" if self.mark else step
         alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
         warning = f"▲{alerts}  " if alerts else ""
