@@ -1,6 +1,7 @@
 """What the palette finds, also as `/` on Watch: actions, metrics, settings, runs and help."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -120,7 +121,7 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
 
 
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:
-    open_run = screen.snapshot.head
+    open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.name or run.id)
         summary = about(run)
@@ -129,6 +130,12 @@ def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> I
             request = msg.CompareRequested((open_run.id, run.id))
             yield Entry(f"Compare with: {name}", summary, partial(app.post_message, request),
                         "differs, differences")  # fmt: skip
+        if run.sweep:
+            sweeps[run.sweep_id, run.sweep].append(run.id)
+    for (_, sweep), refs in sweeps.items():
+        request = msg.CompareRequested(tuple(reversed(refs)))
+        yield Entry(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
+                    "and how sure that is", partial(app.post_message, request))  # fmt: skip
 
 
 def _settings(app: RunApp) -> Iterator[Entry]:
