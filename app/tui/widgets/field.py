@@ -24,8 +24,6 @@ def one_line(text: str) -> str:
 class Field(Input):
     """An input field that keeps pasted text on one line, without control characters."""
 
-    submits = ""  # what ⏎ does, for the key line
-
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **{"highlighter": _Signs(), **more})
 

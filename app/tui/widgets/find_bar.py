@@ -35,9 +35,7 @@ class FindBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Label(" / ")
-        field = Field(placeholder=self._hint)
-        field.submits = "keep the search"
-        yield field
+        yield Field(placeholder=self._hint)
 
     @property
     def has_focus_within(self) -> bool:

@@ -10,7 +10,6 @@ from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Bar, Line
 
 COMMON = ("find", "zoom", "explain")
@@ -39,40 +38,33 @@ class KeyBar(Bar):
     renamed: reactive[Mapping[str, str]] = reactive(dict)  # descriptions by action
 
     leads: reactive[str] = reactive("")  # where esc leads, if that is worth a hint
-    zoomed: reactive[bool] = reactive(False)
 
     def on_mount(self) -> None:
         """Update with the focus."""
         self.screen.bindings_updated_signal.subscribe(self, self._update)
-        self.watch(self.screen, "maximized", self._update)
 
     def _update(self, *_: object) -> None:
         if self.screen.is_attached:
             self.bindings = list(self.screen.active_bindings.values())
-            self.zoomed = self.screen.maximized is not None
 
     def _hints(self) -> list[Hint]:
         """A hint for each description; those in `COMMON` come last.
 
         While the user types into a field, printable keys are left out.
         """
-        field = self.screen.focused
-        typing = isinstance(field, Input | TextArea)
-        renamed = {**self.renamed, **({"zoom": "all panels"} if self.zoomed else {})}
+        typing = isinstance(self.screen.focused, Input | TextArea)
         leads = "leave field" if typing else self.leads
         hints: dict[str, Hint] = {"": ("esc", leads, "escape")} if leads else {}
         for active in self.bindings:
             binding = active.binding
             typed = typing and _is_typed(binding.key)
             if binding.show and active.enabled and binding.action not in self.hidden and not typed:
-                name = renamed.get(binding.action, binding.description)
+                name = self.renamed.get(binding.action, binding.description)
                 key = binding.key_display or format_key(binding.key)
                 hints.setdefault(binding.description, (key, name, binding.action))
-        ordered = sorted(
+        return sorted(
             hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
         )
-        submits = field.submits if isinstance(field, Field) else ""
-        return [("⏎", submits, "submit"), *ordered] if submits else ordered
 
     @property
     def shown(self) -> list[Hint]:

@@ -152,9 +152,7 @@ class SettingsPanel(ViewPanel, ListPanel):
     """The form."""
 
     def compose(self) -> ComposeResult:
-        field = Field(id="value")
-        field.submits = "done"
-        yield field
+        yield Field(id="value")
 
     @property
     def input(self) -> Field:
