@@ -40,6 +40,7 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
         "settings": {item.path: dict(zip(ids, item.values, strict=True))
                      for item in result.differing},
         "same": dict(result.same) if all_settings else None,
+        **({"sources": list(result.sources)} if result.sources else {}),
         **({"by_recipe": {item.path: dict(zip(ids, item.values, strict=True))
                           for item in result.by_recipe}} if all_settings else {}),
         "metrics": {

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import unified_diff
+from itertools import chain
 from math import inf, isfinite
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -52,8 +54,12 @@ def compare(
     goal = threshold(reach)
     if axis:
         check_choice("axis", axis, AMOUNTS, CompareError)
+    functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
-        [reader.settings(run.key, in_force=in_force) | _functions(reader, run) for run in runs]
+        [
+            reader.settings(run.key, in_force=in_force) | _versions(sources)
+            for run, sources in zip(runs, functions, strict=True)
+        ]
         for in_force in (False, True)
     )
     differing, by_recipe = _differences(settings, stored)
@@ -84,6 +90,7 @@ def compare(
         at=position,
         differing=differing,
         by_recipe=by_recipe,
+        sources=_sources(runs, functions, order.index((baseline or runs[0]).key)),
         same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
@@ -92,12 +99,25 @@ def compare(
     )
 
 
-def _functions(reader: "StoreReader", run: RunSummary) -> dict[str, str]:
+def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
     """Settings whose value is a function, with the first digits of its file's hash."""
     return {
         f"algorithm.{choice}": f"{source['name'].rpartition('/')[2]} {source['sha256'][:7]}"
-        for choice, source in reader.functions(run.key).items()
+        for choice, source in functions.items()
     }
+
+
+def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> tuple[str, ...]:
+    """A diff of the baseline's functions and the others': of files, or of functions alone."""
+    diffs: dict[tuple[str, ...], None] = {}
+    for run, sources in zip(runs, functions, strict=True):
+        for choice in filter(sources.__contains__, functions[base]):
+            old, new = functions[base][choice], sources[choice]
+            part = "text" if old["name"] == new["name"] else "code"
+            titles = f"{old['name']} of {runs[base].name}", f"{new['name']} of {run.name}"
+            lines = old[part].splitlines(), new[part].splitlines()
+            diffs[tuple(unified_diff(*lines, *titles, lineterm=""))] = None
+    return tuple(chain.from_iterable(diffs))
 
 
 def _differences(

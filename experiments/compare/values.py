@@ -173,6 +173,7 @@ class Comparison:
     differing: tuple[SettingDifference, ...]
     by_recipe: tuple[SettingDifference, ...] = ()
     same: Mapping[str, Any]
+    sources: tuple[str, ...] = ()  # a diff of the user's functions, from the baseline's
     metrics: tuple[MetricComparison, ...]
     seeds: tuple[SeedGroup, ...]
     rankings: tuple[Ranking, ...] = ()

@@ -67,9 +67,7 @@ def reader(store: Path) -> Iterator[StoreReader]:
 
 
 @pytest.mark.slow
-def test_the_source_is_kept_and_a_changed_file_is_another_setting(
-    reader: StoreReader, world: Path
-) -> None:
+def test_the_source_is_kept_and_compared_as_a_diff(reader: StoreReader, world: Path) -> None:
     runs = [reader.resolve(name) for name in ("first", "second", "third")]
     source = reader.functions(runs[0].key)["signal"]
     assert (source["file"], source["text"]) == (str(world / "mine.py"), MINE)
@@ -82,6 +80,10 @@ def test_the_source_is_kept_and_a_changed_file_is_another_setting(
         "mine.py:plain",
     ]
     assert len(set(values)) == 3  # a changed file is another setting, and no seed of the first
+    assert "-    return rewards_PG - rewards_PG.mean(axis=1, keepdims=True)" in result.sources
+    assert "+    return 2 * rewards_PG - rewards_PG.mean(axis=1, keepdims=True)" in result.sources
+    assert "+    return mx.argsort(mx.argsort(rewards_PG, axis=1), axis=1) - 1.5" in result.sources
+    assert not compare(reader, runs[:1]).sources
 
 
 def test_a_run_is_cloned_and_swept_with_its_function(reader: StoreReader, world: Path) -> None:

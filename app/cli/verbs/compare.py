@@ -146,6 +146,8 @@ def _print_settings(result: "Comparison", columns: Columns, all_settings: bool) 
         }}
         for item in result.differing
     ])  # fmt: skip
+    for line in result.sources:
+        print_text(line)
     if not result.differing:
         print("all settings are the same")
     if all_settings:

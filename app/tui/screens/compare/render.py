@@ -239,6 +239,8 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
                 (pad(values[at], size - 1, ">") + " ", "bold headline" if changed else colour)
             )
         rows.append(row)
+    marks = {"+": "good", "-": "bad"}
+    rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.sources]
     return [head, *scrolled(rows, view.row, height - 1)]
 
 

@@ -310,6 +310,11 @@ class View:
 
     # -- pages ------------------------------------------------------------------------------
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """A diff of the functions that the runs' recipes have."""
+        return self.comparison.sources if self.comparison else ()
+
     def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
         """Path, values by run, and whether they differ; equal ones only on request."""
         comparison = self.comparison
