@@ -16,7 +16,6 @@ from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Preset, Sets, complete_runs
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.progress import printer
-from grpo_tui.app.jobs.start import folder_and_step
 from grpo_tui.experiments.db.paths import store_path
 
 
@@ -46,6 +45,8 @@ def evaluate(
 
     Example: grpo-tui eval @last --problems 500 --samples 4
     """
+    from grpo_tui.app.jobs.start import folder_and_step
+
     counts = {"problems": problems, "samples": samples}
     changes: dict[str, Any] = {
         "evaluation": {key: value for key, value in counts.items() if value is not None}

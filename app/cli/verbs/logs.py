@@ -4,7 +4,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,9 @@ from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import log_file, run_folder
-from grpo_tui.experiments.post_mortem import log_lines, tail
-from grpo_tui.experiments.reader import StoreReader
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 
 def logs(
@@ -30,6 +31,8 @@ def logs(
 
     Example: grpo-tui logs @last --follow
     """
+    from grpo_tui.experiments.post_mortem import log_lines, tail
+
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
     with reading(db) as reader:
@@ -48,8 +51,8 @@ def logs(
             _follow(reader, record.id, path, end)
 
 
-def _follow(reader: StoreReader, run: str, path: Path, offset: int) -> None:
-    """Print what follows `place` in the log, line by line, until the run has ended."""
+def _follow(reader: "StoreReader", run: str, path: Path, offset: int) -> None:
+    """Print what follows `offset` in the log, line by line, until the run has ended."""
     partial_line = b""
     active = True
     while active:

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +13,11 @@ from grpo_tui.app.cli.params import ConfigFile, Db, Json, Preset, Sets, Steps
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.cli.store_access import writing
 from grpo_tui.app.jobs.launch import checked_sweep
-from grpo_tui.app.jobs.queue_worker import work
 from grpo_tui.app.jobs.sweep import values_in
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.experiments.queue import RunQueue, points
-from grpo_tui.experiments.reader import StoreReader
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.queue import RunQueue
 
 RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 
@@ -50,6 +50,9 @@ def sweep(
 
     Example: grpo-tui sweep config.yaml --set algorithm.beta=0,0.04 --seeds 3
     """
+    from grpo_tui.app.jobs.queue_worker import work
+    from grpo_tui.experiments.queue import RunQueue
+
     if queue and (file or preset or sets or steps is not None):
         raise typer.BadParameter("--queue runs what is queued: leave CONFIG, --preset, --set and "
                                  "--steps out")  # fmt: skip
@@ -67,17 +70,19 @@ def sweep(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _requeue(queue: RunQueue, sweep: int | None, *, retry: bool, again: bool) -> None:
+def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
     for state, asked in (("failed", retry), ("skipped", again)):
         if asked:
             print_stderr(f"{queue.requeue(state, sweep)} {state} runs were requeued")
 
 
 def _plan(
-    queue: RunQueue, file: Path | None, preset: str | None, sets: list[str], seeds: int,
+    queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
     steps: int | None, name: str, *, later: bool,
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
+    from grpo_tui.experiments.queue import points
+
     configs = [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
@@ -99,6 +104,8 @@ def _axis(pair: str) -> tuple[str, list[str]]:
 
 
 def _report(path: Path, key: int, *, as_json: bool) -> list[dict[str, Any]]:
+    from grpo_tui.experiments.reader import StoreReader
+
     with closing(StoreReader(path)) as reader:
         view = reader.sweep(key)
         runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}

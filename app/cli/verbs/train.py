@@ -21,8 +21,6 @@ from grpo_tui.app.cli.params import (
 from grpo_tui.app.cli.run_config import assemble, checkpoint_start
 from grpo_tui.app.cli.startup import leave_to_background
 from grpo_tui.app.jobs.engine_thread import EngineThread
-from grpo_tui.app.jobs.headless import PATIENCE, run_headless
-from grpo_tui.app.jobs.start import new_job, with_teacher
 from grpo_tui.app.trial.ready import require
 from grpo_tui.experiments.db.paths import store_path
 
@@ -71,6 +69,9 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
+    from grpo_tui.app.jobs.headless import run_headless
+    from grpo_tui.app.jobs.start import new_job, with_teacher
+
     if tag and no_store:
         raise typer.BadParameter("--tag is recorded in the store: leave it or --no-store out")
     if with_optimizer and not begin:
@@ -89,6 +90,8 @@ def train(
 
 def _engine_for(config: RunConfig) -> EngineThread:
     """Start the engine's thread and try the settings on it; raise if a run would fail."""
+    from grpo_tui.app.jobs.headless import PATIENCE
+
     engine = EngineThread()
     engine.start()
     if launched_rank() is None:  # what fits on several machines is known once they are connected

@@ -128,3 +128,14 @@ def test_a_verb_that_needs_mlx_names_the_missing_extra_before_anything_else(
     assert main([verb, *(() if verb == "train" else ("x",))]) == exit_codes.FAILED
     assert "pip install 'grpo-tui[cpu]'" in capsys.readouterr().err
     assert main([verb, "--help"]) == exit_codes.OK
+
+
+def test_the_help_of_no_verb_loads_the_database_or_mlx() -> None:
+    program = (
+        "import sys; from importlib import import_module; "
+        "from grpo_tui.app.cli.verb_table import VERBS; "
+        "[import_module(verb.target.partition(':')[0]) for verb in VERBS]; "
+        "sys.exit(repr({'sqlmodel', 'sqlalchemy', 'mlx.core'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stderr.strip() == "set()"
