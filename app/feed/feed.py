@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.app.feed.snapshot import Head, Request, Status
 from grpo_tui.experiments.values import BoardView, RunSummary
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Feed:
         """Return the latest progress; the same object while nothing changed."""
         return None
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         """Send a request to the run."""
 
     def pin(self, example_key: str) -> None:
@@ -100,7 +100,7 @@ class LiveFeed(Feed):
     def board(self) -> BoardView | None:
         return self._board.snapshot()
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         if verb:
             self._control.ask(verb)
 

@@ -9,7 +9,7 @@ from grpo_engine.events import Group
 from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
-from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import safe
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _right(snapshot: Snapshot) -> str:
 
 
 def _waiting(snapshot: Snapshot) -> str:
-    if snapshot.asked:
-        return WAITING[snapshot.asked].format(step=snapshot.current_step)
+    if snapshot.requested:
+        return WAITING[snapshot.requested].format(step=snapshot.current_step)
     if snapshot.board.paused and (trouble := snapshot.board.store_warning):
         return f"The run waits: {trouble}"
     if snapshot.status != "paused":
@@ -235,7 +235,7 @@ def _sampling(snapshot: Snapshot) -> str:
 
 
 def _group(group: Group) -> str:
-    prompt = asked(group.prompt_text)
+    prompt = last_question(group.prompt_text)
     if len(prompt) > LONGEST_PROMPT:
         prompt = prompt[: LONGEST_PROMPT - 1] + "…"
     head = f"“{prompt}”"

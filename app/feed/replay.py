@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from grpo_engine import events as ev
 from grpo_engine.metrics import PHASES, time_of
 from grpo_tui.app.feed.feed import Feed, TimedEvent, head_of
-from grpo_tui.app.feed.snapshot import Asked, Head
+from grpo_tui.app.feed.snapshot import Head, Request
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import BoardView
@@ -252,7 +252,7 @@ class ReplayFeed(Feed):
     def board(self) -> BoardView | None:
         return self._board.snapshot()
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
         if self._paused != (verb == "pause"):
             self._now()

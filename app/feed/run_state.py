@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import Series
-from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
+from grpo_tui.app.feed.snapshot import ENDED, Head, LogLine, Request, Snapshot, Status, StepGroup
 from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.experiments.values import AlertView, BoardView
 
@@ -77,9 +77,9 @@ class RunState:
                 self._answer("continue")
                 values.update(status="running", paused_for="")
             case ev.RunFinished():
-                values.update(status=event.reason, asked="", step=event.step)
+                values.update(status=event.reason, requested="", step=event.step)
             case ev.RunFailed():
-                values.update(status="failed", asked="", failure=event)
+                values.update(status="failed", requested="", failure=event)
 
     def look(
         self, board: BoardView | None, head: Head | None = None,
@@ -97,16 +97,16 @@ class RunState:
         if status not in (None, self._values["status"]):
             self._values["status"], self._dirty = status, True
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         """Show a person's request before the engine answers; a pause taken back needs no answer."""
         withdrawn = verb == "continue" and self._values.get("status") != "paused"
-        self._values["asked"] = "" if withdrawn else verb
+        self._values["requested"] = "" if withdrawn else verb
         self._dirty = True
 
-    def _answer(self, verb: Asked) -> None:
+    def _answer(self, verb: Request) -> None:
         """Forget the request if it was this one; an event may answer the one before."""
-        if self._values.get("asked") == verb:
-            self._values["asked"] = ""
+        if self._values.get("requested") == verb:
+            self._values["requested"] = ""
 
     def note(self, text: str) -> None:
         """Add a line to the log."""
@@ -203,7 +203,7 @@ class RunState:
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
-        self._values.update(status="loading", step=event.step, asked="", failure=None)
+        self._values.update(status="loading", step=event.step, requested="", failure=None)
 
     def _add_group(self, event: ev.GroupScored) -> None:
         if event.step != self._group_step:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.run_state import RunState
-from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.feed.snapshot import Request, Snapshot
 
 
 class Session:
@@ -38,7 +38,7 @@ class Session:
         self._snapshot = None
         return self.state.snapshot()
 
-    def ask(self, verb: Asked) -> Snapshot:
+    def ask(self, verb: Request) -> Snapshot:
         """Send a request to the run, and show it at once."""
         self.feed.ask(verb)
         self.state.ask(verb)

@@ -12,7 +12,7 @@ from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, Boa
 Status = Literal[
     "empty", "loading", "running", "paused", "completed", "stopped", "aborted", "failed", "lost"
 ]
-Asked = Literal["", "pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
+Request = Literal["", "pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
 
 ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 EMPTY_BOARD = BoardView()
@@ -53,7 +53,7 @@ class Snapshot:
 
     head: Head = field(default_factory=Head)
     status: Status = "empty"
-    asked: Asked = ""
+    requested: Request = ""
     step: int = 0
     current_step: int = 0
     board: BoardView = EMPTY_BOARD

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_engine import events as ev
 from grpo_tui.app.feed.feed import Feed, TimedEvent, drained, head_of
 from grpo_tui.app.feed.run_state import RunState
-from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot, Status
+from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import BoardView
 
@@ -77,7 +77,7 @@ class StoreFeed(Feed):
         """Return the board as the run's process last wrote it."""
         return self._board
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         """Store a request for the run's process, which polls for them."""
         if verb:
             self._request(verb)

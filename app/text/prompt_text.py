@@ -17,14 +17,14 @@ OPENERS = {"[INST]": "user", "[/INST]": "assistant", "<｜User｜>": "user",
 def question(prompt: str) -> str:
     """Return the user's last message of a chat prompt; any other prompt unchanged."""
     turns = _turns(prompt)
-    asked = [text for role, text in turns if role in ASKERS]
-    if asked:
-        return asked[-1]
+    questions = [text for role, text in turns if role in ASKERS]
+    if questions:
+        return questions[-1]
     texts = [text for role, text in turns if role not in ANSWERERS]
     return texts[-1] if MARK.search(prompt) and texts else prompt.strip()
 
 
-def asked(prompt: str) -> str:
+def last_question(prompt: str) -> str:
     """Return the question on one line; of a prompt without turns the last line, as a good guess."""
     line = question(prompt)
     if line == prompt.strip():

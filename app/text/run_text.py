@@ -6,7 +6,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.values import RunSummary
 
 
-def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
+def run_summary(run: RunSummary, changes: Sequence[str] = ()) -> str:
     """Describe a run in a list, first how its settings differ."""
     reward = run.metrics.get("reward")
     best = f"best reward {short(reward.best)}" if reward and reward.best is not None else ""

@@ -13,7 +13,7 @@ from textual.markup import escape
 from textual.screen import Screen
 
 from grpo_tui.app.text.numbers import with_unit
-from grpo_tui.app.text.run_text import about
+from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.key_actions import key_actions
@@ -124,7 +124,7 @@ def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> I
     open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.name or run.id)
-        summary = about(run)
+        summary = run_summary(run)
         yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
         if open_run.id and run.id != open_run.id:
             request = msg.CompareRequested((open_run.id, run.id))

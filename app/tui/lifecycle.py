@@ -16,7 +16,7 @@ from textual.message import Message
 
 from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
@@ -108,7 +108,7 @@ class RunApp(ThemedApp):
             self.notify("This view is read-only.", severity="warning")
         return refused
 
-    def control(self, verb: Asked) -> None:
+    def control(self, verb: Request) -> None:
         """Send a request to the shown run and show it at once."""
         if self.session is None:
             self.notify("No run is open. Choose one on Runs.", severity="warning")
@@ -137,7 +137,7 @@ class RunApp(ThemedApp):
             session.mute(message.rule, message.muted)
             self.frame_now()
 
-    def ask_engine(self, verb: Asked) -> None:
+    def ask_engine(self, verb: Request) -> None:
         """Send a request to the run in this process, shown or not."""
         if self.live is not None:
             self.live.ask(verb)

@@ -15,7 +15,7 @@ from functools import cache
 
 from grpo_engine import events as ev
 from grpo_tui.app.feed.feed import Feed, TimedEvent
-from grpo_tui.app.feed.snapshot import Asked, Head
+from grpo_tui.app.feed.snapshot import Head, Request
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.values import BoardView
 
@@ -334,7 +334,7 @@ class ScriptFeed(Feed):
         self._at = at
         self._slice = slice_size
         self.may_control = may_control
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
         self.pinned: list[str] = []
 
     def facts(self) -> list[TimedEvent]:
@@ -355,7 +355,7 @@ class ScriptFeed(Feed):
             self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
         return self._view
 
-    def ask(self, verb: Asked) -> None:
+    def ask(self, verb: Request) -> None:
         """Remember what was asked."""
         self.asked.append(verb)
 

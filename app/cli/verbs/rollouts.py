@@ -7,7 +7,7 @@ import typer
 from grpo_tui.app.cli.output import print_rows
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef
 from grpo_tui.app.cli.store_access import reading
-from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import excerpt
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -73,7 +73,7 @@ def _line(row: "Row", hit: "SearchHit | None") -> dict[str, Any]:
     line = {
         "step": row["step"], "group": row["group"], "answer": row["index"],
         "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
-        "prompt": asked(row["prompt"])[-40:], "completion": row["completion"],
+        "prompt": last_question(row["prompt"])[-40:], "completion": row["completion"],
     }  # fmt: skip
     if hit is not None:
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))

@@ -71,8 +71,8 @@ def sweep(
 
 
 def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
-    for state, asked in (("failed", retry), ("skipped", again)):
-        if asked:
+    for state, chosen in (("failed", retry), ("skipped", again)):
+        if chosen:
             print_stderr(f"{queue.requeue(state, sweep)} {state} runs were requeued")
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.tui.dialogs.choices import StopDialog
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -32,8 +32,8 @@ class ControlledRun:
     @classmethod
     def of(cls, snapshot: Snapshot) -> "ControlledRun":
         """The run of a snapshot; a requested pause counts as paused."""
-        held = snapshot.asked == "pause" or (
-            snapshot.status == "paused" and snapshot.asked != "continue"
+        held = snapshot.requested == "pause" or (
+            snapshot.status == "paused" and snapshot.requested != "continue"
         )
         return cls(snapshot.head.name, snapshot.active, held, snapshot.current_step,
                    snapshot.head.total_steps)  # fmt: skip
@@ -47,7 +47,7 @@ class ControlScreen(WorkbenchScreen):
         session = self.workbench.session
         return ControlledRun.of(session.state.snapshot()) if session is not None else None
 
-    def send(self, verb: Asked) -> None:
+    def send(self, verb: Request) -> None:
         """Send a request to that run."""
         self.workbench.control(verb)
 

@@ -41,7 +41,7 @@ class Panel(Widget, can_focus=True):
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
-    about: ClassVar[str] = ""  # the topic that explains it
+    help_topic: ClassVar[str] = ""  # the topic that explains it
     wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
     class Moved(Message):
@@ -96,7 +96,7 @@ class Panel(Widget, can_focus=True):
 
     def topic(self) -> str:
         """The topic that `?` explains; empty for the screen."""
-        return self.about
+        return self.help_topic
 
     def copy_text(self) -> str:
         """The text that `y` copies."""

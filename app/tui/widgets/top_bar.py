@@ -58,9 +58,9 @@ class TopBar(Bar):
         glyph, colour = status_mark(status)
         name = clip(name, space)
         run = [(f" {glyph} ", colour), (name, "headline")]
-        about = " · ".join(filter(None, (head.model, head.recipe)))
-        if cell_len(about) < space - cell_len(name) - 2:
-            run.append((f"  {about}", "label"))
+        subtitle = " · ".join(filter(None, (head.model, head.recipe)))
+        if cell_len(subtitle) < space - cell_len(name) - 2:
+            run.append((f"  {subtitle}", "label"))
         gap = max(1, width - cells([*tabs, *run]) - len(warning + step))
         return [[*tabs, *run, (" " * gap, ""), (warning, "bold warn"), (step, "text")]]
 

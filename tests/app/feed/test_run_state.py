@@ -126,9 +126,9 @@ def test_an_event_answers_no_later_request() -> None:
     state.ask("continue")
     state.ask("checkpoint")
     state.apply(ev.RunResumed(step=1))
-    assert state.snapshot().asked == "checkpoint"
+    assert state.snapshot().requested == "checkpoint"
     state.apply(ev.CheckpointSaved(step=1, path="", best=False, seconds=0.1))
-    assert state.snapshot().asked == ""
+    assert state.snapshot().requested == ""
 
 
 def test_a_pause_taken_back_before_it_began_waits_for_no_answer() -> None:
@@ -136,7 +136,7 @@ def test_a_pause_taken_back_before_it_began_waits_for_no_answer() -> None:
     state.apply(started())
     state.ask("pause")
     state.ask("continue")  # no event will follow
-    assert state.snapshot().asked == ""
+    assert state.snapshot().requested == ""
     assert "Continuing" not in narrate(state.snapshot())[0]
     state.apply(ev.RunPaused(step=1))
     state.ask("continue")
@@ -147,10 +147,10 @@ def test_what_was_asked_shows_until_the_engine_answers() -> None:
     state = RunState()
     state.apply(started())
     state.ask("pause")
-    assert state.snapshot().asked == "pause"
+    assert state.snapshot().requested == "pause"
     assert "Pausing at" in narrate(state.snapshot())[0]
     state.apply(ev.RunPaused(step=3))
-    assert state.snapshot().asked == ""
+    assert state.snapshot().requested == ""
     assert state.snapshot().status == "paused"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_tui.app.text.prompt_text import asked, question
+from grpo_tui.app.text.prompt_text import last_question, question
 
 CHATML = "<|im_start|>user\nWhat is 42 - 17?<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = (
@@ -30,21 +30,21 @@ DEEPSEEK = "<｜begin▁of▁sentence｜>Be brief.<｜User｜>What is 42 - 17?<�
 )
 def test_the_last_question_is_found(prompt: str) -> None:
     assert question(prompt) == "What is 42 - 17?"
-    assert asked(prompt) == "What is 42 - 17?"
+    assert last_question(prompt) == "What is 42 - 17?"
 
 
 def test_a_long_question_keeps_its_lines_and_is_one_line_in_a_list() -> None:
     prompt = CHATML.replace("42", "\n  40 and 2")
     assert question(prompt) == "What is \n  40 and 2 - 17?"
-    assert asked(prompt) == "What is 40 and 2 - 17?"
+    assert last_question(prompt) == "What is 40 and 2 - 17?"
 
 
 def test_a_prompt_without_turns_is_its_own_question() -> None:
     assert question("Q: 1+1?\nA: 2\nQ: 2+2?\nA:") == "Q: 1+1?\nA: 2\nQ: 2+2?\nA:"
-    assert asked("A story.\n\nWhat is 42 - 17?\n") == "What is 42 - 17?"
-    assert asked("") == ""
+    assert last_question("A story.\n\nWhat is 42 - 17?\n") == "What is 42 - 17?"
+    assert last_question("") == ""
 
 
 def test_text_that_only_looks_like_a_turn_is_kept() -> None:
-    assert asked("user") == "user"
-    assert asked("if a <b and c> d, what is d?") == "if a <b and c> d, what is d?"
+    assert last_question("user") == "user"
+    assert last_question("if a <b and c> d, what is d?") == "if a <b and c> d, what is d?"

@@ -10,7 +10,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import RunStarted
 from grpo_tui.app.jobs import launch
 from grpo_tui.app.jobs.detach import LaunchError
-from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, RunOpened
 from tests.app import frames
@@ -79,7 +79,7 @@ async def test_at_step_0_it_does_not_show_the_groups_of_the_run_before(
         app.post_message(RunOpened("old-otter", "watch"))
         await until(app, lambda: "run is complete after 3 steps" in frames.text(app))
         assert app.session is not None
-        prompt = asked(app.session.state.snapshot().groups[0].prompt_text)
+        prompt = last_question(app.session.state.snapshot().groups[0].prompt_text)
         if view == "rollouts":
             await pilot.press("4")
         elif view == "frozen":

@@ -22,7 +22,7 @@ from grpo_tui.app.text.comparison import (
 )
 from grpo_tui.app.text.comparison import verdict as verdict_of
 from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
-from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
 from grpo_tui.app.tui.screens.compare.state import View, measure_of
@@ -356,7 +356,7 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
     position = f"prompt {view.prompt + 1} of {len(view.prompts)}, {prompt.origin}"
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
-    question = clip(asked(prompt.text), max(8, width - cell_len(position + target) - 4))
+    question = clip(last_question(prompt.text), max(8, width - cell_len(position + target) - 4))
     lines = [[(position, "label"), (f"  {question}", "headline"), (target, "label")]]
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:

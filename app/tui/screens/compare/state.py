@@ -18,7 +18,7 @@ from grpo_tui.app.text.comparison import (
     setting_name,
     value_text,
 )
-from grpo_tui.app.text.run_text import about
+from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.compare.runs import compare, only_recorded, step_within
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
@@ -360,7 +360,7 @@ def list_runs(
     runs = reader.runs(text, limit=MAX_LISTED)
     settings = reader.settings(base.key, in_force=True) if base else {}
     return [
-        (run, about(run, _changes(reader, run, settings) if index < MAX_DESCRIBED else []))
+        (run, run_summary(run, _changes(reader, run, settings) if index < MAX_DESCRIBED else []))
         for index, run in enumerate(runs)
     ]
 

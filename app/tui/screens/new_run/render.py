@@ -14,7 +14,7 @@ from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import answers, formula, values_of
-from grpo_tui.app.text.run_text import about
+from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -564,7 +564,9 @@ def recipe_card(view: View, name: str, width: int) -> list[Line]:
 def start_picker(view: View) -> Picker:
     """The presets and runs to start from."""
     items = [Item(f"preset:{name}", (name, preset(name).about)) for name in names()]
-    items += [Item(f"clone:{run.id}", (run.name or run.id, about(run))) for run in view.runs[:200]]
+    items += [
+        Item(f"clone:{run.id}", (run.name or run.id, run_summary(run))) for run in view.runs[:200]
+    ]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
     return Picker("start from", items, hint="u undoes it: what is changed now comes back.",

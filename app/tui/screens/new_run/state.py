@@ -27,7 +27,7 @@ from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
-from grpo_tui.app.text.run_text import about
+from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import RunSummary
 
@@ -445,7 +445,7 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
     run = detail.summary
     name = run.name or run.id
     tree, unknown = split_unknown(detail.config)
-    summary = about(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
+    summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)
     return View(form=RunForm(build(tree, f"run {name}"), origin))
 

@@ -34,8 +34,7 @@ from grpo_tui.app.inspector.measures import (
     Values,
 )
 from grpo_tui.app.text.numbers import BARS, clamped, narrow, seconds, short, signed, sparkline
-from grpo_tui.app.text.prompt_text import asked as last_question
-from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.prompt_text import last_question, question
 from grpo_tui.app.text.safe_text import clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour

@@ -85,7 +85,7 @@ class HistoryBar(ViewPanel, Bar, can_focus=False):
 class GroupsPanel(ViewPanel):
     """One row per prompt of the step, or per hit of a search."""
 
-    about = "panel:prompts"
+    help_topic = "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
         view = self.view
@@ -130,7 +130,7 @@ class AnswerPanel(ViewPanel):
         self._text_top = 2  # the line on which the text begins
         self._drawn: list[render.TextRow] = []  # of each line from there on
 
-    about = "panel:tokens"
+    help_topic = "panel:tokens"
 
     def action_move_page(self, by: int) -> None:
         """Go to another turn."""
@@ -223,7 +223,7 @@ class AnswerPanel(ViewPanel):
 class RewardPanel(ViewPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
-    about = "panel:why"
+    help_topic = "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
         return self.scrolled(render.reward_lines(self.view, width), height)

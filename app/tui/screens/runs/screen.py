@@ -15,7 +15,7 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.feed.snapshot import Asked
+from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.keys import bind, hidden, unbound
@@ -389,7 +389,7 @@ class RunsScreen(ControlScreen):
         return ControlledRun(run.name or run.id, run.active, run.status == "paused", run.step,
                        run.total_steps)  # fmt: skip
 
-    def send(self, verb: Asked) -> None:
+    def send(self, verb: Request) -> None:
         """Send a request; the answer names the run."""
         run, controlled = self.view.selected, self.controlled_run()
         if run is None or controlled is None:

@@ -172,7 +172,7 @@ class Answers(GroupPanel):
     def snapshot(self) -> Snapshot:
         return self.state.answers
 
-    about = "panel:answers"
+    help_topic = "panel:answers"
 
     def watch_state(self, old: WatchState, new: WatchState) -> None:
         """Show a new prompt from its first answer."""
@@ -226,7 +226,7 @@ class Groups(GroupPanel):
         if _answers(old.groups) != _answers(new.groups):
             self.refresh(layout=True)
 
-    about = "panel:groups"
+    help_topic = "panel:groups"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""

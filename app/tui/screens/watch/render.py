@@ -19,7 +19,7 @@ from grpo_tui.app.text.numbers import (
     sparkline,
     with_unit,
 )
-from grpo_tui.app.text.prompt_text import asked, question
+from grpo_tui.app.text.prompt_text import last_question, question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_middle, clip_start, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.watch.state import (
@@ -289,7 +289,7 @@ def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
     if width < SHORTEST_PROMPT:
         return []
     colour = "text" if focused else "label"
-    return [(f"  {clip(asked(group.prompt_text), width - 2)}", colour)]
+    return [(f"  {clip(last_question(group.prompt_text), width - 2)}", colour)]
 
 
 # -- alerts and log -----------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class SettingsPanel(LabPanel):
 class EffectPanel(LabPanel):
     """What the updates did, and what they would have done."""
 
-    about = "panel:lab"
+    help_topic = "panel:lab"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Both recipes as a table, the scope, and what the numbers can say."""
