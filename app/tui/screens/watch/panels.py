@@ -38,7 +38,7 @@ AXIS_FROM = 16  # lines with which there is an axis of steps
 TELLING = 4  # charts at the start of the list that get most of the spare lines
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
-ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
+ORIGINS = {"train": "prompt", "eval": "a held-out problem", "pinned": "pinned prompt"}
 
 
 class WatchPanel(Panel):
@@ -187,8 +187,9 @@ class Answers(GroupPanel):
             self.title, self.note = "answers", ""
             text = "Answers appear here while they are sampled, one below the other."
             return hint(render.waiting(self.snapshot, text), width)
-        self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
-                      f"{group.index + 1}")  # fmt: skip
+        # groups of an evaluation go on from greedy answers to sampled ones
+        number = "" if group.origin == "eval" else f" {group.index + 1}"
+        self.title = f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')}{number}"
         lines = render.prompt_lines(group, width, height)
         self.note = f"step {self.snapshot.groups_step}"
         return lines + self._answers(group, width, height - len(lines), above=len(lines))
