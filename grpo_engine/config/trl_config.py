@@ -20,6 +20,7 @@ from grpo_engine.config.trl_names import (
     NO_CAP,
     PLAIN,
     REWARDS,
+    SAMPLING,
     SCHEDULES,
     TRANSLATED,
     UNLIKE,
@@ -43,7 +44,7 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
         values[name] = value if is_text else _number(value)
     parts = [{path: values.get(name) for name, path in PLAIN.items()}]
     for part in (_batch, _algorithm, _entropy, _mismatch, _optimizer, _schedule, _model,
-                 _reference, _rewards, _task):  # fmt: skip
+                 _reference, _rewards, _sampling, _task):  # fmt: skip
         parts.append(part(values, notes))
     tree: Tree = {}
     for path, value in (pair for part in parts for pair in part.items()):
@@ -159,12 +160,23 @@ def _signal(values: Tree) -> Tree:
 
 
 def _entropy(values: Tree, notes: list[str]) -> Tree:
-    """The controller of the entropy bonus."""
+    """The controller of the entropy bonus, and means that TRL takes over micro-batches."""
     adaptive = values["use_adaptive_entropy"]
     if adaptive and values["updates"] > 1:
         notes.append(
             f"use_adaptive_entropy: the bonus is adjusted once per step, after "
             f"{values['updates']} updates; TRL adjusts it after each"
+        )
+    several = values["gradient_accumulation_steps"] > 1
+    if several and (values["entropy_coef"] or adaptive):
+        notes.append(
+            "entropy_coef: the bonus is the mean over all tokens of an update; TRL takes the mean "
+            "of each micro-batch, then of these, so tokens of short micro-batches count more there"
+        )
+    if several and values["top_entropy_quantile"] < 1:
+        notes.append(
+            "top_entropy_quantile: the quantile is that of all tokens of an update; TRL takes one "
+            "of each micro-batch"
         )
     return {"algorithm.options.entropy_target": values["entropy_target"] if adaptive else None}
 
@@ -262,17 +274,23 @@ def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
 
 
 def _optimizer(values: Tree, notes: list[str]) -> Tree:
-    """Optimiser; where its state is kept, or in how many bits, changes nothing."""
+    """Optimiser and momentum; where its state is kept, or in how many bits, changes nothing."""
     name = str(values["optim"]).removeprefix("paged_").partition("_")[0]
     if name not in ("adamw", "adafactor", "sgd", "lion"):
         notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
         name = "adamw"
-    if values.get("optim_args"):
-        notes.append(f"optim_args {values['optim_args']}: no equivalent; see optimizer.options")
+    text = str(values.get("optim_args") or "").replace(" ", "")
+    options = dict(part.split("=", 1) for part in text.split(",") if part)
+    momentum = None
+    if name == "sgd":
+        momentum = _number(options.pop("momentum", 0.0))
+        options.pop("weight_decay", None)  # transformers sets weight_decay for each weight
+    if options:
+        notes.append(f"optim_args {', '.join(options)}: no equivalent for {name}")
     return {
         "optimizer.name": name,
         "optimizer.options.epsilon": values["adam_epsilon"] if name == "adamw" else None,
-        "optimizer.options.beta1": 0.0 if name == "sgd" else None,  # its momentum
+        "optimizer.options.beta1": momentum,
     }
 
 
@@ -280,15 +298,24 @@ def _schedule(values: Tree, notes: list[str]) -> Tree:
     """Schedule and warm-up, which is from 0 in transformers; `constant` has none there."""
     name = str(values["lr_scheduler_type"])
     options = _mapping(values, "lr_scheduler_kwargs")
-    peak, shape, final = values["learning_rate"], SCHEDULES.get(name), 0.0
+    peak = values["learning_rate"]
+    final = 0.0
     if name == "cosine_with_min_lr" and peak:
         final = options.pop("min_lr_rate", None) or (options.pop("min_lr", None) or 0.0) / peak
-    if shape is None:
+    elif name == "polynomial" and peak and options.get("power", 1.0) == 1.0:
+        final = options.pop("lr_end", 1e-7) / peak
+        options.pop("power", None)
+    shape = SCHEDULES.get(name)
+    cycles = options.pop("num_cycles", None) if shape == "cosine" else None
+    if cycles not in (None, 1 if name == "cosine_with_restarts" else 0.5):
+        notes.append(f"lr_scheduler_kwargs num_cycles {cycles:g}: no equivalent; one fall is used")
+    if shape is None or "power" in options:
         notes.append(f"lr_scheduler_type {name}: no equivalent; linear is used")
-    if options:
+        shape = "linear"
+    elif options:
         notes.append(f"lr_scheduler_kwargs {', '.join(options)}: no equivalent")
     return {
-        "optimizer.schedule": shape or "linear",
+        "optimizer.schedule": shape,
         "optimizer.options.final_share": final or None,
         **_warmup(values, name, notes),
     }
@@ -393,6 +420,27 @@ def _rewards(values: Tree, notes: list[str]) -> Tree:
         )
         weights = []
     return {"rewards.functions": names or None, "rewards.weights": weights or None}
+
+
+def _sampling(values: Tree, notes: list[str]) -> Tree:
+    """`generation_kwargs`, which replace the settings of the same name, as in TRL."""
+    options, tree = _mapping(values, "generation_kwargs"), Tree()
+    options.pop("do_sample", None)
+    for name, path in SAMPLING.items():
+        value = options.pop(name, None)
+        if value is None:
+            continue
+        tree[path] = [value] if path == "rollout.stop" and isinstance(value, str) else value
+        if name == "temperature" and value != values["temperature"]:
+            notes.append(
+                f"generation_kwargs temperature {value:g}: log-probabilities are taken at it "
+                f"as well; TRL keeps {values['temperature']:g} for them"
+            )
+    if options:
+        notes.append(
+            f"generation_kwargs {', '.join(options)}: no equivalent; rollout.* has what can be set"
+        )
+    return tree
 
 
 def _task(values: Tree, notes: list[str]) -> Tree:

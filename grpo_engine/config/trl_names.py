@@ -7,8 +7,9 @@ from typing import Any, Final
 
 _TABLES = tomllib.loads(files(__package__).joinpath("trl_names.toml").read_text(encoding="utf-8"))
 DEFAULTS: Final[Mapping[str, Any]] = {**_TABLES["defaults"], **dict.fromkeys(_TABLES["unset"])}
-PLAIN, SCHEDULES, REWARDS, UNLIKE = (
-    dict[str, str](_TABLES[name]) for name in ("plain", "schedules", "rewards", "unlike")
+PLAIN, SCHEDULES, SAMPLING, REWARDS, UNLIKE = (
+    dict[str, str](_TABLES[name])
+    for name in ("plain", "schedules", "sampling", "rewards", "unlike")
 )
 # why a setting has no equivalent and needs none
 UNNEEDED = {name: reason for reason, names in _TABLES["unneeded"].items() for name in names}

@@ -157,10 +157,11 @@ def test_adams_epsilon_carries_over_to_the_optimisers_that_read_it(optim: str) -
     ("given", "expected", "told"),
     [
         ({"optim": "sgd"}, {"name": "sgd", "beta1": 0.0}, ""),
+        ({"optim": "sgd", "optim_args": "momentum=0.8, nesterov=true"}, {"beta1": 0.8}, "nesterov"),
         ({"optim": "paged_adamw_8bit"}, {"name": "adamw", "beta1": 0.9}, ""),
         ({"optim": "lion_32bit"}, {"name": "lion"}, ""),
         ({"optim": "rmsprop"}, {"name": "adamw"}, "optim rmsprop: no equivalent"),
-        ({"optim_args": "rank=8"}, {"name": "adamw"}, "optim_args rank=8: no equivalent"),
+        ({"optim_args": "rank=8"}, {"name": "adamw"}, "optim_args rank: no equivalent for adamw"),
     ],
 )
 def test_an_optimiser_comes_with_the_momentum_that_it_has_in_transformers(
@@ -192,10 +193,10 @@ def test_an_optimiser_comes_with_the_momentum_that_it_has_in_transformers(
         ({"lr_scheduler_type": "cosine_with_min_lr",
           "lr_scheduler_kwargs": '{"min_lr_rate": "1e-1"}'}, ("cosine", 0, False, 0.1), ""),
         ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}},
-         ("cosine", 0, False, 0.0), "num_cycles: no equivalent"),
+         ("cosine", 0, False, 0.0), "num_cycles 2: no equivalent"),
         ({"lr_scheduler_type": "inverse_sqrt"}, ("linear", 0, False, 0.0), "inverse_sqrt: no"),
         ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}},
-         ("linear", 0, False, 0.0), "power: no equivalent"),
+         ("linear", 0, False, 0.0), "polynomial: no equivalent"),
     ],
 )  # fmt: skip
 def test_a_schedule_falls_and_warms_up_as_in_transformers(
@@ -217,16 +218,17 @@ def test_what_generation_and_the_model_are_given_beside_their_settings_carries_o
     tree, notes = translate(
         {
             "top_p": 0.5,
-            "generation_kwargs": {"top_p": 0.9},
+            "generation_kwargs": {"top_p": 0.9, "temperature": 0.7, "stop": "###", "num_beams": 2},
             "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa", "x": 1},
             "num_generations_eval": 4,
         }
     )
     made = build(tree)
-    assert made.rollout.top_p == 0.5
+    assert (made.rollout.top_p, made.rollout.temperature, made.rollout.stop) == (0.9, 0.7, ("###",))
     assert (made.model.dtype, made.evaluation.samples) == ("bfloat16", 4)
     text = "\n".join(notes)
-    assert "generation_kwargs: no equivalent; set what they hold in rollout" in text
+    assert "generation_kwargs temperature 0.7: log-probabilities are taken at it as well" in text
+    assert "generation_kwargs num_beams: no equivalent" in text
     assert "model_init_kwargs x: no equivalent" in text
     with pytest.raises(ConfigError, match="lr_scheduler_kwargs is not JSON"):
         translate({"lr_scheduler_kwargs": "{"})
