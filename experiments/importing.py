@@ -70,9 +70,8 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     """Copy a run completely, or remove it; a killed import leaves it marked."""
     if not SHORT.fullmatch(run.id):
         raise ImportRefusedError(f"its id is {run.id!r}")
-    source.damage.clear()
     detail = source.run(run.key)
-    _refuse_damaged(source)
+    _refuse_damaged(source, run)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
@@ -88,7 +87,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             writer = RunWriter(file, row)
             for page in _pages(source, run.key):
                 writer.write(page, limit=30.0)
-        _refuse_damaged(source)
+        _refuse_damaged(source, run)
         status = run.status if run.status in ENDED else "imported"
         store.change(row.id, status=status, **{name: getattr(run, name) for name in COPIED})
     except BaseException:
@@ -97,9 +96,9 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     return row.short, run.name
 
 
-def _refuse_damaged(source: StoreReader) -> None:
-    for line in source.damaged().values():
-        raise ImportRefusedError(line)
+def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
+    if damage := source.damaged().get(run.id):
+        raise ImportRefusedError(damage)
 
 
 def _pages(source: StoreReader, run: int) -> Iterator[Sequence[RecordedEvent]]:

@@ -143,9 +143,9 @@ class StoreFeed(Feed):
                 leased = now
                 self._hold_lease()
             last = self._read_facts(reader, last, groups_from)
-            for column in reader.damaged().keys() - warned:
-                warned.add(column)
-                self._note(reader.damaged()[column])
+            for run in reader.damaged().keys() - warned:
+                warned.add(run)
+                self._note(reader.damaged()[run])
             if not self.caught_up.is_set():
                 self.caught_up.set()
                 continue

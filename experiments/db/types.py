@@ -1,7 +1,8 @@
 """Column types: what a row holds in the values that Python uses.
 
 A store is input: a value that its column cannot hold, or that cannot be read, becomes a
-value of the column's type that shows as what is stored. The reader collects what it met.
+value of the column's type that shows as what is stored. The reader collects what it met, and says
+whose it is.
 """
 
 import json
@@ -9,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -26,12 +28,23 @@ compact = json.JSONEncoder(separators=(",", ":")).encode
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
-_COLLECTED: ContextVar[dict[str, str] | None] = ContextVar("damage", default=None)
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stored value that its column's type cannot read."""
+
+    column: str  # table.column
+    stored: Any
+
+    def __str__(self) -> str:
+        return f"{self.column} is {stored_text(self.stored)}"
+
+
+_COLLECTED: ContextVar[set[Damage] | None] = ContextVar("damage", default=None)
 
 
 @contextmanager
-def collecting(damage: dict[str, str]) -> Iterator[None]:
-    """Describe the first damaged value of each column while rows are read."""
+def collecting(damage: set[Damage]) -> Iterator[None]:
+    """Add damaged values to a set while rows are read."""
     token = _COLLECTED.set(damage)
     try:
         yield
@@ -84,7 +97,7 @@ class Readable:
             except UNREADABLE:
                 pass
         if (collected := _COLLECTED.get()) is not None:
-            collected.setdefault(self.column, f"{self.column} is {stored_text(stored)}")
+            collected.add(Damage(self.column, stored))
         return self.replacement(stored_text(stored))
 
 

@@ -13,13 +13,18 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     FromClause,
+    LargeBinary,
     Select,
     Table,
+    cast,
     func,
+    literal,
     select,
     true,
+    type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.types import NullType
 
 from grpo_tui.experiments.db.configs import in_force, json_text
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
@@ -27,9 +32,19 @@ from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.tables import (
     CURRENT,
+    EVALUATION,
+    EVALUATION_SAMPLE,
+    KEY_SET,
+    METRIC,
+    METRIC_KEY,
+    MIGRATION,
+    ROLLOUT,
+    ROLLOUT_REWARD,
     RUN,
+    STEP,
 )
-from grpo_tui.experiments.db.types import any_text, collecting
+from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.db.types import Damage, any_text, collecting
 from grpo_tui.experiments.errors import (
     NoStoreError,
     NothingStoredError,
@@ -43,6 +58,11 @@ if TYPE_CHECKING:
 
 V = TypeVar("V", bound="DataclassInstance")
 DELETED_SCHEMA = 8  # the first that has deleted runs
+MAX_DAMAGED = 20  # values that are named, and runs for each
+# the tables by which rows that name no run belong to one
+TOWARDS_RUN = {
+    ROLLOUT_REWARD: ROLLOUT, EVALUATION_SAMPLE: EVALUATION, KEY_SET: STEP, METRIC_KEY: METRIC
+}  # fmt: skip
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
@@ -69,7 +89,9 @@ class Connection:
         self.interrupts = 0
         self._connection = sql_connection(self.file)
         self._data_version = self._version()
-        self.damage: dict[str, str] = {}  # by column
+        self._damage: set[Damage] = set()
+        self._damaged: dict[str, str] = {}
+        self._described = 0  # how much of the damage that is about
 
     @property
     def schema(self) -> int:
@@ -97,7 +119,7 @@ class Connection:
 
     def rows(self, query: Executable) -> Sequence[Any]:
         try:
-            with collecting(self.damage):
+            with collecting(self._damage):
                 return self._connection.execute(query).all()
         except OverflowError as error:
             numbers = query.compile().params.values()  # type: ignore[attr-defined]
@@ -176,9 +198,41 @@ class Connection:
             raise NothingStoredError(f"run {run} is no longer in the store")
         return str(short)
 
+    # -- damage ---------------------------------------------------------------------------------
+
     def damaged(self) -> dict[str, str]:
-        """Return a line by column for a value of it that was read and is unreadable."""
-        return {column: f"{self.path} is damaged: {line}" for column, line in self.damage.items()}
+        """Return a line by run's id for what was read of the run and is unreadable."""
+        if len(self._damage) != self._described:
+            self._described = len(self._damage)
+            self._damaged = self._describe()
+        return self._damaged
+
+    def _describe(self) -> dict[str, str]:
+        values: dict[tuple[str, str], list[str]] = {}
+        for damage in sorted(self._damage, key=str)[:MAX_DAMAGED]:
+            for run in self._runs_with(damage):
+                values.setdefault(run, []).append(str(damage))
+        return {
+            run: f"{name} is damaged: {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}"
+            for (run, name), parts in values.items()
+        }
+
+    def _runs_with(self, damage: Damage) -> list[tuple[str, str]]:
+        """Return the runs whose rows have this value, at most `MAX_DAMAGED`."""
+        name, _, column_name = damage.column.partition(".")
+        table = RUN.metadata.tables[name]
+        value = damage.stored
+        stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
+        if isinstance(value, bytes):  # as a text, too
+            stored = cast(stored, LargeBinary)
+        if table is MIGRATION:
+            return [("", "the store")]
+        query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
+        for parent in (TOWARDS_RUN.get(table), RUN):
+            if parent is not None and parent is not table:
+                query = query.join(parent)
+        query = query.where(stored.is_(literal(value, NullType()))).limit(MAX_DAMAGED)
+        return [(run, visible(f"run {run} ({name})")) for run, name in self.rows(query)]
 
 
 def among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +37,7 @@ class ReaderThread:
 
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         self.path = path
-        self._warn, self._warned = warn, set[str]()  # once for each damaged column
+        self._warn, self._warned = warn, set[str]()  # once for each damaged run
         self._damaged: dict[str, str] = {}
         self.first_frame = threading.Event()  # only then is the database's library loaded
         self._thread = ThreadPoolExecutor(1, "reader")
@@ -63,9 +63,9 @@ class ReaderThread:
         if key:
             self._latest[key] = job, future
         result: T = await future
-        for column in self._damaged.keys() - self._warned:
-            self._warned.add(column)
-            self._warn(self._damaged[column])
+        for run in self._damaged.keys() - self._warned:
+            self._warned.add(run)
+            self._warn(self._damaged[run])
         return result
 
     def close(self) -> None:
@@ -85,7 +85,8 @@ class ReaderThread:
             if self._reader is None:
                 self._reader = self._open()
             result = call(self._reader)
-            self._damaged = self._reader.damaged()
+            with suppress(StoreError, InterruptedError):
+                self._damaged = self._reader.damaged()
             return result
         finally:
             with self._lock:

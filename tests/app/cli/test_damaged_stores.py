@@ -85,7 +85,7 @@ def test_a_store_edited_by_hand_ends_no_verb(
         for number, name in enumerate(DAMAGED)
     ],
 )
-def test_what_cannot_be_read_is_shown_with_the_rest_and_its_column_is_named(
+def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
     stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, name: str
 ) -> None:
     path, ids = stored
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_shown_with_the_rest_and_its_column_is_named(
         if words[0] in ("runs", "report") and words in READING:
             assert ids["run"] in out
         warnings |= {line for line in err.splitlines() if "is damaged" in line}
-    assert any(f"{column} is " in line for line in warnings)
+    assert any(f"run {ids['run']}" in line and f"{column} is " in line for line in warnings)
 
 
 @pytest.mark.parametrize("words", [
