@@ -108,10 +108,12 @@ def legend_lines(view: View, width: int) -> list[Line]:
             columns.append([(" " + pad(text, size, ">"), colour) for text, colour in texts])
             space -= size + 1
     name = space + NAME_WIDTH
-    lines = [[(" " * 4 + pad(spec(view.metric).label, name + 2), "label")]]
-    lines += [legend_name(view, run, name) for run in view.runs]
-    for line, *row in zip(lines, *columns, strict=True):
-        line += row
+    heads = "".join(column[0][0] for column in columns)
+    room = name + 2 + len(heads)  # the metric's name goes on above a column's free cells
+    title = clip(spec(view.metric).label, room - len(heads.lstrip()) - 1)
+    lines = [[(" " * 4 + title + heads.lstrip().rjust(room - cell_len(title)), "label")]]
+    for run, *row in zip(view.runs, *(column[1:] for column in columns), strict=True):
+        lines.append([*legend_name(view, run, name), *row])
     return [list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
             for index, line in enumerate(lines)]  # fmt: skip
 
