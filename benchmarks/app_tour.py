@@ -72,7 +72,7 @@ RUNS = Stop(
     ),
     SECOND,
     f"down up j k pagedown pageup end home down {PANELS} {COMMON} ctrl+c escape "
-    "space down space b b i escape g g g g g g g m escape "
+    "space down space i escape g escape m escape "
     "z s s s s s s s s s z G G c q r x enter u 2 1 3 1 4 1 5 1 "
     "home down space down space d 1 home down space down space enter 1",
 )
@@ -111,17 +111,16 @@ DIALOGUES = Stop(
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
-    "down j up k right l left h right backspace plus right left_square_bracket "
-    "right_square_bracket x t t t at escape enter escape question_mark escape f1 escape "
-    "escape v c q",
+    "down j up k right l left h right backspace right t t enter escape at escape question_mark "
+    "escape f1 escape escape v c q",
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
 COMPARE = Stop(
     ("CompareScreen",),
     TWO,
-    f"{CHARTS} home {COMMON} {PANELS} t t t plus escape T escape "
+    f"{CHARTS} home {COMMON} {PANELS} plus escape "
     "right_square_bracket right_square_bracket n p left_square_bracket G "
-    "tab tab tab down space space b up b x enter q",
+    "tab tab tab down b x enter q",
 )
 PICKER = Stop(
     ("Picker",), f"{TWO} plus",
