@@ -118,9 +118,9 @@ HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slas
 COMPARE = Stop(
     ("CompareScreen",),
     TWO,
-    f"{CHARTS} home {COMMON} {PANELS} plus escape "
-    "right_square_bracket right_square_bracket n p left_square_bracket G "
-    "tab tab tab down b x enter q",
+    f"{CHARTS} home enter escape {COMMON} {PANELS} plus escape "
+    "right_square_bracket right_square_bracket n p left_square_bracket "
+    "tab tab tab down b up b x G q",
 )
 PICKER = Stop(
     ("Picker",), f"{TWO} plus",

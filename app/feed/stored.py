@@ -133,7 +133,7 @@ class StoreFeed(Feed):
         summary = reader.resolve(self._ref)
         self.run, groups_from = summary.key, summary.step
         self.head = head_of(reader, summary)
-        self.muted = reader.muted_alerts(self.run)
+        muted = self.muted = reader.muted_alerts(self.run)
         last = 0
         leased = checked = 0.0
         warned: set[str] = set()
@@ -155,7 +155,8 @@ class StoreFeed(Feed):
                 checked = now
                 summary = reader.resolve(summary.uid)
                 self.status = GONE.get(summary.status)
-                self.muted = reader.muted_alerts(self.run)
+                if (stored := reader.muted_alerts(self.run)) != muted:  # not what is being written
+                    muted = self.muted = stored
             self._stop.wait(POLL_S if summary.active else QUIET_S)
 
     @cached_property

@@ -120,11 +120,14 @@ class RunApp(ThemedApp):
 
     @on(msg.MuteRequested)
     def mute(self, message: msg.MuteRequested) -> None:
-        """Mute or unmute a kind of alert in the shown run."""
-        if self.session is not None and not self.refused():
-            self.run_worker(self._mute(self.session, message))
+        """Mute or unmute a kind of alert in the shown run and show it at once."""
+        session = self.session
+        if session is not None and not self.refused():
+            session.mute(message.rule, message.muted)
+            self.frame_now()
+            self.run_worker(self._write_mute(session, message))
 
-    async def _mute(self, session: Session, message: msg.MuteRequested) -> None:
+    async def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
         from grpo_tui.experiments.errors import StoreError
 
         try:
@@ -132,10 +135,8 @@ class RunApp(ThemedApp):
                 partial(writes.mute, self.store, session.run, message.rule, message.muted)
             )
         except StoreError as error:
+            session.mute(message.rule, not message.muted)
             self.notify(str(error), severity="error")
-        else:
-            session.mute(message.rule, message.muted)
-            self.frame_now()
 
     def ask_engine(self, verb: Request) -> None:
         """Send a request to the run in this process, shown or not."""
