@@ -111,7 +111,7 @@ DIALOGUES = Stop(
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
-    "down j up k right l left h right backspace right t t enter escape at escape question_mark "
+    "down j up k right l left h right backspace right t at escape t enter escape question_mark "
     "escape f1 escape escape v c q",
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
@@ -141,7 +141,7 @@ BEGIN = Stop(
     "home enter down up slash s down slash up escape escape q",
 )  # fmt: skip
 STOPS = (
-    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("tab tab tab x x"), ROLLOUTS,
+    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("tab tab tab tab x x"), ROLLOUTS,
     DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
