@@ -349,6 +349,19 @@ class StoreReader(Connection):
         step = STEP.c.step
         return self.views(v.StepView, STEP, step, step > after, run_id=run, hidden=False)
 
+    def step_within(self, run: int, column: str, limit: float) -> int:
+        """Return the last step within so many steps, tokens or seconds; -1 if none ended."""
+        if column == "step":
+            return int(limit)
+        query = select(func.max(STEP.c.step)).filter_by(run_id=run, hidden=False)
+        step = self.value(query.where(STEP.c[column] <= limit))
+        return -1 if step is None else step
+
+    def work(self, run: int) -> Sequence[Any]:
+        """Return (step, tokens, elapsed) of the finished steps: one row at the end of each."""
+        query = select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
+        return self.rows(query.filter_by(run_id=run, hidden=False).order_by(STEP.c.step))
+
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
         query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")

@@ -166,15 +166,8 @@ def _equal_steps(
     ends = [float(getattr(run, AMOUNTS[axis])) for run in runs]
     limit = min(ends) if at is None else at
     unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
-    return [step_within(reader, run, axis, limit) for run in runs], unit.format(limit)
-
-
-def step_within(reader: "StoreReader", run: RunSummary, axis: str, limit: float) -> int:
-    """Return a run's last step within an amount of work; -1 if it did more in its first one."""
-    if axis == "step":
-        return int(limit)
-    steps = (view for view in reader.steps(run.key) if getattr(view, AMOUNTS[axis]) <= limit)
-    return max((view.step for view in steps), default=-1)
+    steps: list[int | None] = [reader.step_within(run.key, AMOUNTS[axis], limit) for run in runs]
+    return steps, unit.format(limit)
 
 
 def _metrics(
@@ -458,8 +451,8 @@ def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reache
         series = reader.metric_series(run.key, key)
         steps = zip(series.steps, series.values, strict=True)
         first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
-        done = [(view.step, view.tokens, view.elapsed) for view in reader.steps(run.key)]
-        *_, work = (work for work in [(0, 0, 0.0), *done] if work[0] <= (first or 0))
+        ends = [(0, 0, 0.0), *reader.work(run.key)]
+        *_, work = (end for end in ends if end[0] <= (first or 0))
         amounts.append(never if first is None else (first, *work[1:]))
     step, tokens, seconds = (
         middle if isfinite(middle := median(values)) else None

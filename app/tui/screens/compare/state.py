@@ -19,7 +19,7 @@ from grpo_tui.app.text.comparison import (
     value_text,
 )
 from grpo_tui.app.text.run_text import run_summary
-from grpo_tui.experiments.compare.runs import compare, only_recorded, step_within
+from grpo_tui.experiments.compare.runs import AMOUNTS, compare, only_recorded
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
 from grpo_tui.experiments.errors import RunNotFoundError
 from grpo_tui.experiments.values import GroupView, RunSummary
@@ -395,7 +395,7 @@ def load_answers(
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}
     for run in runs:
-        step = max(0, step_within(reader, run, axis, at))
+        step = max(0, reader.step_within(run.key, AMOUNTS[axis], at))
         answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
         keys = [group.key for group in answered if group.step <= step]
         groups[run.id] = next(iter(reader.groups_by_key(keys[-1:])), None)
