@@ -111,8 +111,8 @@ DIALOGUES = Stop(
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
-    "down j up k right l left h right backspace right t at escape t enter escape question_mark "
-    "escape f1 escape escape v c q",
+    "down j up k right l left h right backspace right t t enter escape question_mark escape "
+    "f1 escape c q",
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "j k y escape question_mark slash escape")
 COMPARE = Stop(
