@@ -169,7 +169,7 @@ def trained(store: Path, folder: Path) -> None:
     from tests.engine.runs import settings, write_world
 
     (folder / "world").mkdir()
-    job = new_job(settings(write_world(folder / "world"), steps=2, name="tiny-ant"), db=store)
+    job = new_job(settings(write_world(folder / "world"), steps=2, name="tiny-ant"), store=store)
     job.train(lambda _: None)
     job.close()
 

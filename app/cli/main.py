@@ -1,9 +1,9 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
-import warnings
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +11,14 @@ import typer
 from typer.core import TyperCommand
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
+from grpo_tui.app.cli.startup import name_store, open_workbench
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
-from grpo_tui.app.cli.verb_table import NEEDS_ENGINE, VERBS, Verb
+from grpo_tui.app.cli.verb_table import VERBS, Verb
 
 # Plain help: loading rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
 
-ABOUT = "A terminal workbench for reinforcement learning of language models with GRPO on MLX."
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
 
 
 class VerbGroup(StrictGroup):
@@ -39,15 +39,9 @@ class VerbGroup(StrictGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
         width = max(map(len, self.verbs), default=0)
-        for section in dict.fromkeys(verb.section for verb in self.verbs.values()):
+        for section, verbs in groupby(self.verbs.values(), attrgetter("section")):
             with formatter.section(section):
-                formatter.write_dl(
-                    [
-                        (verb.name.ljust(width), verb.help)
-                        for verb in self.verbs.values()
-                        if verb.section == section
-                    ]
-                )
+                formatter.write_dl([(verb.name.ljust(width), verb.help) for verb in verbs])
 
 
 def load(verb: Verb) -> Any:
@@ -63,28 +57,13 @@ def load(verb: Verb) -> Any:
     target.rich_markup_mode = None
     target._add_completion = False
     command: Any = typer.main.get_command(target)
-    if verb.name in NEEDS_ENGINE:
-        command.callback = after_asking_for_mlx(command.callback)
     command.name = verb.name
     return command
 
 
-def after_asking_for_mlx(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command to fail without MLX before it leaves anything behind."""
-
-    @wraps(callback)
-    def checked(*args: Any, **options: Any) -> Any:
-        from grpo_engine.platform.device import require_backend
-
-        require_backend()
-        return callback(*args, **options)
-
-    return checked
-
-
 root = typer.Typer(
     cls=VerbGroup,
-    help=ABOUT,
+    help="A terminal workbench for reinforcement learning of language models with GRPO on MLX.",
     context_settings={"help_option_names": ["-h", "--help"]},
     **(STYLE | {"add_completion": True}),
 )
@@ -102,8 +81,15 @@ def show_version(show: bool) -> None:
 @root.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    db: Annotated[
-        Path | None, typer.Option("--db", metavar="FILE", help="The store to use, for every verb.")
+    _db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db",
+            metavar="FILE",
+            callback=name_store,
+            expose_value=False,
+            help="The store, for every verb; else $GRPO_TUI_DB, else in the data folder.",
+        ),
     ] = None,
     _version: Annotated[
         bool,
@@ -111,22 +97,23 @@ def start(
     ] = False,
 ) -> None:
     """Without a verb: open the workbench."""
-    if db is not None:
-        name_store(db)
     if context.invoked_subcommand is None:
         raise typer.Exit(open_workbench())
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    warnings.formatwarning = plain_warning
     command = typer.main.get_command(root)
 
     def run() -> int:
         try:
-            command.main(list(args) if args is not None else None, prog_name="grpo-tui")
-        except SystemExit as left:
-            return left.code if isinstance(left.code, int) else exit_codes.FAILED
-        return exit_codes.OK
+            status = command.main(args, prog_name="grpo-tui", standalone_mode=False)
+        except USAGE_ERROR as error:
+            error.message = exit_codes.brief(error.message)
+            error.show()
+            return exit_codes.USAGE
+        except typer.Abort:
+            return exit_codes.FAILED
+        return status or exit_codes.OK
 
     return exit_codes.guarded(run)

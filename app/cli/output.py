@@ -1,37 +1,27 @@
-"""Output of commands: a table for people, JSON or CSV for programs."""
+"""Output of commands: tables and texts for people, JSON for programs."""
 
-import io
 import os
-import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.table import Row, format_value, table_lines
 from grpo_tui.experiments.db.texts import visible
-from grpo_tui.experiments.export.csv import header_of, write_csv
+from grpo_tui.experiments.export.files import replacing
 from grpo_tui.experiments.export.json import json_text
 
 
-def print_rows(
-    rows: Sequence[Row],
-    *,
-    as_json: bool = False,
-    as_csv: bool = False,
-    header: Sequence[str] | None = None,
-    table: Sequence[Row] | None = None,
-    raw: bool = False,
-) -> None:
-    """Print rows as JSON, CSV, or a table, which may have other columns."""
+def print_rows(rows: Iterable[Row], *, as_json: bool, table: Iterable[Row] | None = None) -> None:
+    """Print rows as JSON, or as a table, which may have other columns."""
     if as_json:
         # one row per line: three times as fast as indented JSON, and `grep` finds rows
         lines = ",\n".join(map(json_text, rows))
-        sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
-    elif as_csv:
-        write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
+        sys.stdout.write(f"[\n{lines}\n]\n" if lines else "[]\n")
     else:
-        print_table(rows if table is None else table)
+        print_table(list(rows if table is None else table))
 
 
 def print_json(value: Any) -> None:
@@ -39,32 +29,26 @@ def print_json(value: Any) -> None:
 
 
 def data_stdout() -> IO[str]:
-    """Return stdout for file contents: UTF-8, line ends untouched; escaped if it is a terminal."""
+    """Return stdout for file contents: UTF-8, line ends untouched."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(encoding="utf-8", newline="")
-    return _OnTerminal(sys.stdout) if sys.stdout.isatty() else sys.stdout
+    return sys.stdout
 
 
-class _OnTerminal(io.StringIO):
-    """Escapes control characters in text written to a terminal."""
-
-    def __init__(self, terminal: IO[str]) -> None:
-        super().__init__()
-        self._terminal = terminal
-
-    def write(self, text: str) -> int:
-        """Write the text with its line ends; everything else is made visible."""
-        lines = re.split(r"(\r?\n)", text)
-        return self._terminal.write("".join(
-            part if index % 2 else visible(part) for index, part in enumerate(lines)
-        ))  # fmt: skip
+def write_out(text: str, out: Path | None) -> None:
+    """Write a text to a file, whole or not at all, or to stdout."""
+    if out is None or out == Path("-"):
+        sys.stdout.write(text)
+        return
+    with replacing(out) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    print_stderr(f"wrote {out}")
 
 
-def print_text(text: str) -> None:
+def print_text(text: str, end: str = "\n") -> None:
     """Print lines for people, escaped."""
-    for line in text.split("\n"):
-        print(visible(line))
+    print("\n".join(map(visible, text.split("\n"))), end=end)
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -14,15 +14,14 @@ RECENT = 50  # runs offered
 WIDEST = 60  # characters of help: a shell may show each line as a choice
 
 
-def complete_runs(context: typer.Context, incomplete: str) -> Completions:
+def complete_runs(incomplete: str) -> Completions:
     from contextlib import closing
 
     from grpo_tui.experiments.errors import StoreError
     from grpo_tui.experiments.reader import StoreReader
 
-    db = context.params.get("db") or context.find_root().params.get("db")
     try:
-        with closing(StoreReader(store_path(db))) as reader:
+        with closing(StoreReader(store_path())) as reader:
             for run in reader.runs(limit=RECENT):
                 if run.name.startswith(incomplete):
                     yield run.name, f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
@@ -92,21 +91,11 @@ Sets = Annotated[
         "--set", metavar="a.b=c", help="Change one setting.", autocompletion=complete_settings
     ),
 ]
-Db = Annotated[
-    Path | None,
-    typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
-]
 Steps = Annotated[int | None, typer.Option(help="Training steps.")]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background and print the run's name.")
 ]
-ReadyFile = Annotated[Path | None, typer.Option(hidden=True)]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print every event as one JSON object a line.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-Raw = Annotated[
-    bool,
-    typer.Option("--raw", help="Leave texts in CSV as they are: formulas, control characters."),
-]

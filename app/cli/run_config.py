@@ -7,8 +7,6 @@ from typing import Any
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml
 from grpo_engine.config.settings import RunConfig
 
-DEFAULT_PRESET = "starter"
-
 
 def assemble(
     file: Path | None,
@@ -35,7 +33,7 @@ def assemble(
     elif preset is not None or file is None:
         from grpo_engine.presets import preset as read_preset
 
-        chosen = preset or DEFAULT_PRESET
+        chosen = preset or "starter"
         tree, source = read_preset(chosen).tree, f"preset {chosen}"
     if file is not None:
         changes, source = merge(read_yaml(file), changes), str(file)
@@ -47,14 +45,13 @@ def assemble(
     return build({**tree, **overrides}, source)
 
 
-def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:
+def checkpoint_start(ref: str, store: Path, *, with_optimizer: bool) -> dict[str, Any]:
     """The settings of `RUN` or `RUN:STEP`, with the model of its checkpoint."""
     from grpo_engine.evaluation.target import of_run
     from grpo_engine.run import checkpoint
     from grpo_tui.app.jobs.start import folder_and_step
-    from grpo_tui.experiments.db.paths import store_path
 
-    folder, step = folder_and_step(ref, store_path(db))
+    folder, step = folder_and_step(ref, store)
     if step is None and (steps := checkpoint.steps(folder)):
         step = steps[-1]
     target = of_run(folder, {"name": ""}, step)

@@ -1,4 +1,4 @@
-"""Startup shared by the plain call and the verbs: store path, warnings, opening the workbench."""
+"""Startup shared by the plain call and the verbs: store path, opening the workbench."""
 
 import gc
 import json
@@ -6,21 +6,16 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 
 
-def plain_warning(message: object, *_: object, **__: object) -> str:
-    """Format a warning as one line, for `warnings.formatwarning`."""
-    return f"grpo-tui: {visible(str(message))}\n"
-
-
-def name_store(path: Path) -> None:
+def name_store(path: Path | None) -> None:
     """Put the store's path into the environment, so that detached runs and workers inherit it."""
-    os.environ["GRPO_TUI_DB"] = str(path.absolute())
+    if path is not None:
+        os.environ["GRPO_TUI_DB"] = str(path.expanduser().absolute())
 
 
 class NoTerminalError(ValueError):
@@ -46,14 +41,14 @@ def open_workbench() -> int:
         gc.enable()
 
 
-def leave_to_background(*, as_json: bool) -> NoReturn:
-    """Run the same command in the background, print the run's name, and end this one."""
+def leave_to_background(*, as_json: bool) -> int:
+    """Run the same command in the background, print its run's name, and return the exit status."""
     from grpo_tui.app.jobs.detach import LaunchError, start_detached
 
     try:
         started = start_detached(*(word for word in sys.argv[1:] if word != "--detach"))
     except LaunchError as error:
         print_stderr(error.log or str(error))
-        raise SystemExit(error.code) from None
+        return error.code
     print(json.dumps(started) if as_json else visible(started["name"]))
-    raise SystemExit(exit_codes.OK)
+    return exit_codes.OK

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_tui.app.text.stderr import print_stderr
@@ -15,16 +14,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def reading(db: Path | None) -> Iterator["StoreReader"]:
+def reading() -> Iterator["StoreReader"]:
     """Open the store for reading; an older file is migrated first."""
     from grpo_tui.experiments.db.tables import CURRENT
     from grpo_tui.experiments.reader import StoreReader
 
-    path = store_path(db)
+    path = store_path()
     reader = StoreReader(path)
     if reader.schema < CURRENT:
         reader.close()
-        with writing(db, must=False):
+        with writing(must=False):
             pass
         reader = StoreReader(path)
     if reader.note:
@@ -42,14 +41,14 @@ def reading(db: Path | None) -> Iterator["StoreReader"]:
 
 
 @contextmanager
-def writing(db: Path | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
+def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.errors import StoreReadOnlyError
     from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
-    store = ExperimentStore(store_path(db))
+    store = ExperimentStore(store_path())
     try:
         if store.copied_to is not None:
             print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")

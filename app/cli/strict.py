@@ -1,54 +1,46 @@
-"""Refuses what a command would take in silence, before it does anything.
+"""Refuses an empty value, which a command would take in silence, before it does anything."""
 
-An empty value, formats that exclude each other. Values in messages are cut.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from grpo_tui.app.exit_codes import brief
+from grpo_tui.app.cli.verb_table import NEEDS_ENGINE
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
-FORMATS = {"as_json": "--json", "as_csv": "--csv"}
-USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
-
-
-@contextmanager
-def brief_errors() -> Iterator[None]:
-    """Cut long values in the messages of wrong usage."""
-    try:
-        yield
-    except USAGE_ERROR as error:
-        error.message = brief(error.message)
-        raise
 
 
 def check(command: Any, context: Any, args: Sequence[str]) -> None:
-    """Refuse values; typer.BadParameter names the option and the remedy."""
+    """Refuse an empty value."""
+    if context.resilient_parsing:  # for completion
+        return
     typed, *_ = command.make_parser(context).parse_args(list(args))
-    for param in command.params:
-        is_option = param.opts[0].startswith("-")
-        name = param.opts[0] if is_option else param.metavar or param.name.upper()
+    for param in command.get_params(context):
         value = typed.get(param.name)
         is_empty = "" in value if isinstance(value, list | tuple) else value == ""
         if is_empty and param.name not in MAY_BE_EMPTY:
-            raise typer.BadParameter(f"{name} is empty: give a value, or leave it out")
-    formats = [flag for name, flag in FORMATS.items() if context.params.get(name)]
-    if len(formats) > 1:
-        raise typer.BadParameter(f"{' and '.join(formats)} exclude each other: give one of them")
-    if context.params.get("raw") and context.params.get("as_csv") is False:
-        raise typer.BadParameter("--raw goes with --csv")
+            raise typer.BadParameter("it is empty: give one, or leave it out", context, param)
 
 
 class StrictCommand(TyperCommand):
-    """A command whose values are checked before it runs."""
+    """A command whose values are checked before it runs; it takes the root's `--db` as well."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        *params, help_ = super().get_params(ctx)
+        stores = [param for param in ctx.find_root().command.params if param.name == "_db"]
+        return [*params, *stores, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return _parsed(self, ctx, args, super().parse_args)
+        check(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        if self.name in NEEDS_ENGINE:  # without MLX it fails before it leaves anything behind
+            from grpo_engine.platform.device import require_backend
+
+            require_backend()
+        return super().invoke(ctx)
 
 
 class StrictGroup(TyperGroup):
@@ -58,17 +50,5 @@ class StrictGroup(TyperGroup):
         unnamed = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
         if unnamed and "list" in self.commands:
             args = ["list", *args]
-        return _parsed(self, ctx, args, super().parse_args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        with brief_errors():
-            return super().resolve_command(ctx, args)
-
-
-def _parsed(command: Any, ctx: Any, args: list[str], parse: Any) -> list[str]:
-    arguments = list(args)
-    with brief_errors():
-        remaining = list(parse(ctx, args))
-        if not ctx.resilient_parsing:  # for completion
-            check(command, ctx, arguments)
-    return remaining
+        check(self, ctx, args)
+        return super().parse_args(ctx, args)

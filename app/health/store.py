@@ -20,11 +20,10 @@ ENOUGH = 2 << 30
 HARDLY = 100 << 20
 
 
-def checks(db: Path | None) -> list[Check]:
+def checks() -> list[Check]:
     """The folder, the file, and the SQLite that reads it."""
-    path, sqlite = store_path(db), sqlite3.sqlite_version
-    return [folder(path), *file_system(path), database(path),
-            Check("SQLite", sqlite, numbers={"version": sqlite})]  # fmt: skip
+    path, sqlite = store_path(), Check("SQLite", sqlite3.sqlite_version)
+    return [folder(path), *file_system(path), database(path), sqlite]
 
 
 def nearest(path: Path) -> Path:
@@ -39,17 +38,11 @@ def folder(path: Path) -> Check:
     parent = nearest(path.parent)
     free = shutil.disk_usage(parent).free
     is_writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-    remedy = (
-        ""
-        if free >= ENOUGH
-        else "Free some space, or choose another file with --db or GRPO_TUI_DB."
-    )
+    remedy = "Free some space, or choose another file with --db or GRPO_TUI_DB." * (free < ENOUGH)
     if not is_writable:
         remedy = f"{parent} cannot be written: choose another file with --db or GRPO_TUI_DB."
-    return Check(
-        "folder", f"{path.parent}, {decimal(free)} free", remedy, not is_writable or free < HARDLY,
-        {"path": str(path.parent), "free": free},
-    )  # fmt: skip
+    text = f"{path.parent}, {decimal(free)} free"
+    return Check("folder", text, remedy, not is_writable or free < HARDLY)
 
 
 def database(path: Path) -> Check:
@@ -64,13 +57,12 @@ def database(path: Path) -> Check:
         verdict = str(error)
     if verdict != "ok":
         remedy = f"Move {path} away or restore a backup; choose another with --db."
-        return Check("database", verdict, remedy, True, {"path": str(path), "sound": False})
+        return Check("database", verdict, remedy, stops=True)
     text = f"{path.name}, {decimal(path.stat().st_size)}, version {number}, sound"
     if number < CURRENT:
         text += f"; the next run upgrades it to version {CURRENT}, after a backup"
     is_newer = number > CURRENT
-    numbers = {"path": str(path), "version": number, "sound": True}
-    return Check("database", text, too_new(number, path) * is_newer, is_newer, numbers)
+    return Check("database", text, too_new(number, path) * is_newer, is_newer)
 
 
 def file_system(path: Path) -> list[Check]:

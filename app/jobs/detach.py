@@ -10,7 +10,7 @@ from grpo_engine.platform.scratch import scratch
 from grpo_tui.app import exit_codes
 from grpo_tui.experiments.processes import environment
 
-READY = "--ready-file"
+READY = "GRPO_TUI_READY"  # names the file in which the new process reports its start
 PATIENCE = 600.0  # seconds; a model may have to be downloaded
 TICK = 0.05
 
@@ -25,16 +25,10 @@ class LaunchError(RuntimeError):
 
 def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
     """Start `grpo-tui ARGUMENTS` detached, wait until its run has begun, and return its names."""
-    # options end at --, after which even a name such as --help is one
-    end = arguments.index("--") if "--" in arguments else len(arguments)
     with scratch("detach") as folder:
         ready, log = folder / "ready.json", folder / "log.txt"
         with log.open("wb") as output:
-            child = subprocess.Popen(
-                command(*arguments[:end], READY, str(ready), *arguments[end:]),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
-                start_new_session=True, env={**environment(), **variables},
-            )  # fmt: skip
+            child = spawn(*arguments, stderr=output, **{READY: str(ready)}, **variables)
         deadline = time.monotonic() + PATIENCE
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
@@ -45,6 +39,14 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
         if started["failed"]:
             raise LaunchError(f"grpo-tui: {started['failed']}", child.wait() or exit_codes.FAILED)
     return {**started, "pid": child.pid}
+
+
+def spawn(*arguments: str, stderr: Any, **variables: str) -> "subprocess.Popen[bytes]":
+    """Start `grpo-tui ARGUMENTS` in its own session, with these variables of the environment."""
+    return subprocess.Popen(
+        command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+        start_new_session=True, env={**environment(), **variables},
+    )  # fmt: skip
 
 
 def command(*arguments: str) -> list[str]:

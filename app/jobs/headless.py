@@ -9,15 +9,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import FrameType
 
 from grpo_engine import errors
 from grpo_engine import events as ev
 from grpo_tui.app import exit_codes
+from grpo_tui.app.jobs.detach import READY
 from grpo_tui.app.jobs.engine_thread import EngineThread
 from grpo_tui.app.jobs.progress import Printer, printer
 from grpo_tui.app.jobs.run_log import RunLog, fault_log
@@ -29,25 +29,27 @@ GRACE = 2.0  # seconds for the engine to notice a lost rank by itself
 TICK = 0.1
 
 
-def run_headless(
-    job: Job, *, as_json: bool = False, ready: Path | None = None,
-    engine: EngineThread | None = None,
-) -> int:  # fmt: skip
-    """Run the job to its end and return the exit status.
-
-    A background run reports its start in the file `ready`. A process
-    that has an engine thread already passes it.
-    """
+def run_headless(start: Callable[[], Job], *, as_json: bool = False) -> int:
+    """Start a job on the engine's thread, run it to its end, and return the exit status."""
+    ready = os.environ.pop(READY, "")  # not for what this run starts
+    engine = EngineThread()
+    engine.start()
+    try:
+        job = engine.call(start)
+    except BaseException:
+        engine.finish()
+        engine.join(PATIENCE)  # the interpreter must not end before its threads
+        raise
     job.folder.mkdir(parents=True, exist_ok=True)
     watcher = Watcher(job, as_json=as_json, ready=ready)
     with fault_log(job.folder), watcher.signals():
-        return watcher.watch(engine or EngineThread())
+        return watcher.watch(engine)
 
 
 class Watcher:
     """The main thread's part of a run."""
 
-    def __init__(self, job: Job, *, as_json: bool, ready: Path | None) -> None:
+    def __init__(self, job: Job, *, as_json: bool, ready: str) -> None:
         self._job = job
         self._ready = ready
         # the recorder puts facts into it after their commits, the engine everything else
@@ -62,14 +64,14 @@ class Watcher:
         self._train_ended = False
 
     def watch(self, engine: EngineThread) -> int:
-        """Start the engine, show events until it ends, close everything."""
+        """Train, show events until the engine ends, close everything."""
         job = self._job
         self._write(f"run {job.name} in {job.folder}")
         engine.submit(self._train)
         engine.finish()
-        if not engine.is_alive():
-            engine.start()
-        while not (self._train_ended and (self._ended or self._is_recorded())):
+        while not self._train_ended or not (
+            self._ended or job.recorder is None or job.recorder.flush(PATIENCE)
+        ):
             self._read()
         while not self._queue.empty():
             self._read()
@@ -106,9 +108,6 @@ class Watcher:
             self._train_ended = True
         else:
             self._show(event)
-
-    def _is_recorded(self) -> bool:
-        return self._job.recorder is None or self._job.recorder.flush(PATIENCE)
 
     def _report_trouble(self) -> None:
         """Say what the recorder waits for: its own notes cannot be recorded then."""
@@ -159,10 +158,16 @@ class Watcher:
     def _announce(self, event: ev.Event) -> None:
         """Report the start or failure of a detached run to the process that started it."""
         is_first = isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished)
-        if self._ready is not None and is_first:
-            failed = event.message if isinstance(event, ev.RunFailed) else ""
-            write_ready(self._ready, self._job, failed)
-            self._ready = None
+        if not (self._ready and is_first):
+            return
+        job, failed = self._job, event.message if isinstance(event, ev.RunFailed) else ""
+        details = {"name": job.name, "folder": str(job.folder), "failed": failed}
+        if job.recorder is not None:
+            details["id"] = job.recorder.id
+        partial = Path(self._ready).with_suffix(".partial")
+        partial.write_text(json.dumps(details), encoding="utf-8")
+        partial.replace(self._ready)
+        self._ready = ""
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Watcher:
         handlers = {
             signal.SIGINT: self._stop,
             signal.SIGTERM: self._stop,
-            signal.SIGHUP: self._hang_up,
+            signal.SIGHUP: lambda *_: self._go_dark(),
         }
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
@@ -181,7 +186,7 @@ class Watcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, *_: object) -> None:
         self._interrupts += 1
         if self._job.follows and self._interrupts == 1:
             return  # rank 0 got the same signal and decides for all
@@ -194,9 +199,6 @@ class Watcher:
         self._job.control.ask("stop_now")
         self._deadline = min(self._deadline, time.monotonic() + PATIENCE)
         self._write("stopping now; the last checkpoint stays as it is")
-
-    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
-        self._go_dark()
 
     def _leave_if_stuck(self) -> None:
         """End the process if the engine misses the deadline for its next safe point."""
@@ -228,13 +230,3 @@ class Watcher:
             case ev.RunFinished():
                 return exit_codes.OK
         return exit_codes.FAILED
-
-
-def write_ready(path: Path, job: Job, failed: str) -> None:
-    """Write the run's name, or why it failed, for the process that started it."""
-    details = {"name": job.name, "folder": str(job.folder), "failed": failed}
-    if job.recorder is not None:
-        details["id"] = job.recorder.id
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(details), encoding="utf-8")
-    partial.replace(path)

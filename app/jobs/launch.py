@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_engine.platform.scratch import scratch
-from grpo_tui.app.jobs.detach import command, start_detached
-from grpo_tui.experiments.processes import environment
+from grpo_tui.app.jobs.detach import spawn, start_detached
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -88,8 +87,4 @@ def enqueue_sweep(
 
 def start_queue_worker(store: Path) -> None:
     """Start a detached process that trains the queued runs."""
-    subprocess.Popen(
-        command("sweep", "--queue", "--db", str(store)), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        env=environment(),
-    )  # fmt: skip
+    spawn("sweep", "--queue", "--db", str(store), stderr=subprocess.DEVNULL)

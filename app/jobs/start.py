@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig, TeacherConfig
@@ -21,7 +23,8 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
-from grpo_tui.experiments.db.paths import inside_store, run_folder, store_path
+from grpo_tui.app.trial.ready import require
+from grpo_tui.experiments.db.paths import inside_store, run_folder
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
@@ -88,23 +91,30 @@ class Job:
             self.recorder.close(cause)
 
 
+def tried_job(config: RunConfig, store: Path, **options: Any) -> Job:
+    """Prepare a new run; raise if it would fail. Call it on the engine's thread."""
+    config = with_teacher(config, store)
+    if launched_rank() is None:  # what fits on several machines is known once they are connected
+        require(config)
+    return new_job(config, store, **options)
+
+
 def new_job(
-    config: RunConfig, *, db: Path | None, folder: Path | None = None,
+    config: RunConfig, store: Path, *, folder: Path | None = None,
     tags: tuple[str, ...] = (), parent: str = "", control: Control | None = None,
 ) -> Job:  # fmt: skip
     """Prepare a new run; in a folder of its own it is not stored."""
     if launched_rank():
         return follower(config, resume=False)
-    config = with_teacher(with_pass_rates(config, store_path(db)), store_path(db))
+    config = with_teacher(with_pass_rates(config, store), store)
     if folder is not None:
         return Job(config=config, folder=folder, resume=False)
-    start, origin = keep(store_path(db), config.model_dump())
+    start, origin = keep(store, config.model_dump())
     config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control = control or Control()
     recorder = start_run(
-        store_path(db), config, name=config.name, control=control, tags=tags,
-        parent=parent or origin,
-    )  # fmt: skip
+        store, config, name=config.name, control=control, tags=tags, parent=parent or origin
+    )
     return Job(
         config=config, folder=recorder.folder, resume=False, recorder=recorder, control=control
     )
@@ -130,10 +140,9 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
         task = next((task for label, task in tasks.items() if key.startswith(f"{label}/")), None)
         rule = (task or settings["evaluation"]).get("accuracy", "")
         right = Right.of(rule, "", list(columns))
-        if right.function:
-            values = columns[right.function]
-            if any(value is not None for value in values):
-                rates[key] = sum(map(right.holds, values)) / len(values)
+        values = columns.get(right.function, ())
+        if any(value is not None for value in values):
+            rates[key] = fmean(map(right.holds, values))
     if not rates:
         raise ConfigError(
             f"task.pass_rates: run {run.name} has no answers to training problems that are known "
@@ -174,7 +183,7 @@ def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
 
 
 def resumed_job(
-    run: str, *, db: Path | None, control: Control | None = None, steps: int | None = None
+    run: str, store: Path, *, control: Control | None = None, steps: int | None = None
 ) -> Job:
     """Prepare a run from its last checkpoint, or from the start if it has none.
 
@@ -189,11 +198,10 @@ def resumed_job(
             raise CheckpointError(
                 f"{folder} holds no checkpoint to resume from; start again with `train`"
             )
-        config = _with_steps(build(saved.state["config"], str(folder)), steps, saved.step)
-        refuse_python_objects(config)
+        config = _resumable(build(saved.state["config"], str(folder)), steps, saved.step)
         return Job(config=config, folder=folder, resume=True)
-    control, path = control or Control(), store_path(db)
-    with closing(StoreReader(path)) as reader:
+    control = control or Control()
+    with closing(StoreReader(store)) as reader:
         detail = reader.resumable(run)
         muted = reader.muted_alerts(detail.summary.key)
         tried = reader.evaluations(detail.summary.key)
@@ -202,12 +210,11 @@ def resumed_job(
             f"run {detail.summary.name} is complete at step {detail.summary.step}; "
             f"`grpo-tui resume {detail.summary.name} --steps N` continues it to step N"
         )
-    step = newest_step(run_folder(path, detail.summary.id))
-    config = _with_steps(build(detail.config, f"run {detail.summary.name}"), steps, step)
-    refuse_python_objects(config)
+    step = newest_step(run_folder(store, detail.summary.id))
+    config = _resumable(build(detail.config, f"run {detail.summary.name}"), steps, step)
     evaluations = tuple(event for event in tried if event.step <= step)
     recorder = resume_run(
-        path, detail.summary.key, from_step=step, control=control,
+        store, detail.summary.key, from_step=step, control=control,
         config=None if steps is None else config,
     )  # fmt: skip
     return Job(
@@ -216,7 +223,9 @@ def resumed_job(
     )  # fmt: skip
 
 
-def _with_steps(config: RunConfig, steps: int | None, step: int) -> RunConfig:
+def _resumable(config: RunConfig, steps: int | None, step: int) -> RunConfig:
+    """The settings with as many steps; raise if they cannot be resumed at this step, or here."""
+    refuse_python_objects(config)
     if steps is None:
         return config
     if steps < step:

@@ -46,11 +46,9 @@ class Bridge:
         """Start a new run and return at once."""
 
         def start(control: Control) -> "Job":
-            from grpo_tui.app.jobs.start import new_job
-            from grpo_tui.app.trial.ready import require
+            from grpo_tui.app.jobs.start import tried_job
 
-            require(config)
-            return new_job(config, db=self._store, parent=parent, control=control)
+            return tried_job(config, self._store, parent=parent, control=control)
 
         self._submit(start)
 
@@ -60,7 +58,7 @@ class Bridge:
         def start(control: Control) -> "Job":
             from grpo_tui.app.jobs.start import resumed_job
 
-            return resumed_job(ref, db=self._store, control=control)
+            return resumed_job(ref, self._store, control=control)
 
         self._submit(start)
 

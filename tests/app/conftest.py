@@ -1,5 +1,6 @@
 """Every test of the app waits until its screen is idle, however busy the machine is."""
 
+import os
 from functools import cache
 from typing import Any
 
@@ -33,3 +34,9 @@ def _parsed(texts: Any, variables: Any, words: Any) -> list[RuleSet]:
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep New run from starting a trial process, but where a test sets how long it waits."""
     monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def _each_test_names_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget at the end what `--db` put into this process's environment."""
+    monkeypatch.setenv("GRPO_TUI_DB", os.environ.get("GRPO_TUI_DB", ""))

@@ -29,7 +29,7 @@ def made(folder: Path, learning_rate: float) -> Pair:
     world = folder / "world"
     world.mkdir(parents=True)
     config = settings(write_world(world), steps=2, optimizer={"learning_rate": learning_rate})
-    job = new_job(config, db=folder / "s.db")
+    job = new_job(config, store=folder / "s.db")
     job.train(lambda _: None)
     job.close()
     with closing(StoreReader(folder / "s.db")) as reader:

@@ -120,7 +120,7 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
     assert source["name"] == "python:scaled"
     assert "return scale * (rewards_PG" in source["code"]
     with pytest.raises(EngineError, match=r"grpo_engine\.resume\(run, functions=\[…\]\)"):
-        resumed_job("closure", db=store)
+        resumed_job("closure", store=store)
     resumed = grpo.resume("closure", functions=[scaled], record=store, progress=False)
     assert resumed.status == "completed"
 

@@ -121,7 +121,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
 
 VERBS = [
     ("runs",), ("runs", "--columns", "note, task, model, =task.system_prompt"), ("runs", "--all"),
-    ("runs", "--csv"), ("runs", "--json"), ("runs", "--filter", "note:my"), ("runs", "--sort", "x"),
+    ("runs", "--json"), ("runs", "--filter", "note:my"), ("runs", "--sort", "x"),
     ("runs", "show", "one"), ("runs", "show", "one", "--json"),
     ("runs", "show", "nobody"), ("runs", "tag", "one", "--add", "t"), ("runs", "note", "one", "n"),
     ("runs", "rename", "one", "two"),
@@ -131,7 +131,7 @@ VERBS = [
     ("compare", "one", "two"), ("compare", "one", "two", "--all"),
     ("compare", "one", "two", "--json"),
     ("compare", "one", "two", "--metric", "reward"),
-    ("rollouts", "one"), ("rollouts", "one", "--search", "answer"), ("rollouts", "one", "--csv"),
+    ("rollouts", "one"), ("rollouts", "one", "--search", "answer"), ("rollouts", "one", "--json"),
     ("rollouts", "one", "--json"), ("rollouts", "one", "--step", "999"),
     ("config", "diff", "one", "two"), ("config", "diff", "one", "--json"),
     ("config", "diff", "one"), ("config", "init", "--preset", "one"),

@@ -24,7 +24,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_run_is_scored_beside_its_base_model(world: Path, tmp_path: Path) -> None:
-    done = grpo_tui(tmp_path, "eval", world / "run", "--samples", "4", "--problems", "3")
+    fewer = ("--set", "evaluation.samples=4", "--set", "evaluation.problems=3")
+    done = grpo_tui(tmp_path, "eval", world / "run", *fewer)
     assert done.returncode == 0, done.stderr
     head, *rows = done.stdout.split("sampled, 3 problems x 4 samples")[1].splitlines()
     assert "before (step 0)" in head

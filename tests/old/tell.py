@@ -23,7 +23,6 @@ FIRST, SECOND = "first", "second"  # the names of the stored runs
 PLAIN = {"GRPO_TUI_BLAS": "none", "MLX_DISABLE_COMPILE": "1", "OMP_NUM_THREADS": "1"}
 COMMANDS: dict[str, tuple[str, ...]] = {
     "runs.json": ("runs", "--json"),
-    "runs.csv": ("runs", "--csv"),
     "show.json": ("runs", "show", FIRST, "--json"),
     "resumed.json": ("runs", "show", SECOND, "--json"),
     "compare.json": ("compare", FIRST, SECOND, "--baseline", FIRST, "--json"),

@@ -39,7 +39,7 @@ from tests.experiments.made import metrics_at
 STEPS = 6
 LOADED = (
     "mlx_lm.models.llama", "sqlalchemy.dialects.sqlite.pysqlite", "grpo_tui.app.cli.run_config",
-    "grpo_tui.app.cli.verbs.resume", "grpo_tui.app.cli.verbs.train",
+    "grpo_tui.app.cli.verbs.train",
     "grpo_tui.app.jobs.headless", "grpo_tui.app.trial.ready", "grpo_tui.app.trial.service",
     "grpo_tui.experiments.record.recorder", "grpo_engine.tasks.arithmetic", "grpo_engine.trainer",
 )  # fmt: skip

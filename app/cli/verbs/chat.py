@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Json, RunRef
 
 
 def chat(
@@ -18,7 +18,6 @@ def chat(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.0,
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 200,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Ask a trained model and the model it began as the same thing.
 
@@ -33,7 +32,7 @@ def chat(
     from grpo_tui.app.cli.output import print_text
     from grpo_tui.app.cli.store_access import reading
 
-    with reading(db) as reader:
+    with reading() as reader:
         pair, store = pair_of(reader, run, step), reader.path
     if not prompts:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):

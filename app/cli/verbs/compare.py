@@ -1,15 +1,17 @@
 """`grpo-tui compare`: runs side by side, settings and metrics."""
 
+from collections.abc import Sequence
 from itertools import compress
-from math import fsum
-from typing import TYPE_CHECKING, Annotated, Any
+from statistics import fmean
+from typing import Annotated, Any
 
 import typer
 
 from grpo_engine.config.conditions import number_of
+from grpo_engine.errors import quoted
 from grpo_engine.metrics import spec
 from grpo_tui.app.cli.output import print_json, print_table, print_text
-from grpo_tui.app.cli.params import Db, Json, Metrics, Runs, complete_runs
+from grpo_tui.app.cli.params import Json, Metrics, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
@@ -23,14 +25,8 @@ from grpo_tui.app.text.comparison import (
     verdict,
 )
 from grpo_tui.app.text.stderr import print_stderr
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grpo_tui.experiments.compare.values import Comparison
-    from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.values import RunSummary
-
+from grpo_tui.experiments.compare.values import Comparison, MetricCell
+from grpo_tui.experiments.errors import CompareError
 
 At = Annotated[
     str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
@@ -60,7 +56,6 @@ def compare(
         bool, typer.Option("--all", help="Include every metric and equal settings.")
     ] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Say which setting is better and how sure that is; then times, settings, metrics.
 
@@ -76,35 +71,21 @@ def compare(
     from grpo_tui.experiments.compare.runs import compare as compare_runs
 
     axis, value = _equal_work(at)
-    with reading(db) as reader:
-        selected, base = _resolved(reader, runs, baseline)
+    with reading() as reader:
+        selected = resolve_all(reader, [baseline, *runs] if baseline else runs)
+        if len(selected) < 2:
+            raise CompareError("a comparison needs two different runs")
         result = compare_runs(
-            reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
-        )
+            reader, selected, baseline=selected[0] if baseline else None, keys=metric or (),
+            axis=axis, at=value, reach=reach,
+        )  # fmt: skip
     if as_json:
         print_json(comparison_json(result, all_settings))
     else:
         print_page(result, all_settings, metric or MAIN_METRICS)
 
 
-def _resolved(
-    reader: "StoreReader", names: list[str], baseline: str
-) -> "tuple[list[RunSummary], RunSummary | None]":
-    """The runs, the baseline among them, and the baseline if one is named."""
-    from grpo_tui.experiments.errors import CompareError
-
-    selected = resolve_all(reader, names)
-    base = reader.resolve(baseline) if baseline else None
-    if base is not None and base.key not in {run.key for run in selected}:
-        selected = [base, *selected]
-    if len({run.key for run in selected}) < 2:
-        raise CompareError("a comparison needs two different runs")
-    return selected, base
-
-
 def _equal_work(at: str) -> tuple[str, float | None]:
-    from grpo_engine.errors import quoted
-
     axis, sign, text = at.partition("=")
     try:
         value = number_of(text) if sign else None
@@ -115,7 +96,7 @@ def _equal_work(at: str) -> tuple[str, float | None]:
     return axis, value
 
 
-def print_page(result: "Comparison", all_settings: bool, keys: "Sequence[str]") -> None:
+def print_page(result: Comparison, all_settings: bool, keys: Sequence[str]) -> None:
     """Print the comparison for people: verdict, phase times, settings, metrics."""
     print_text(verdict(result) or UNKNOWN)
     for note in result.notes:
@@ -137,7 +118,7 @@ def print_page(result: "Comparison", all_settings: bool, keys: "Sequence[str]") 
 Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
 
 
-def _print_settings(result: "Comparison", columns: Columns, all_settings: bool) -> None:
+def _print_settings(result: Comparison, columns: Columns, all_settings: bool) -> None:
     print()
     print_table([
         {"setting": item.path, **{
@@ -156,7 +137,7 @@ def _print_settings(result: "Comparison", columns: Columns, all_settings: bool) 
                      for path, value in result.same.items()])  # fmt: skip
 
 
-def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]") -> None:
+def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) -> None:
     """Print best and last values of these metrics, or of all; means where seeds are pooled."""
     print()
     if result.at:
@@ -169,12 +150,8 @@ def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]"
         row: dict[str, Any] = {title: f"{metric_name(item.key)} {arrow}".strip()}
         for name, mask in columns.items():
             cells = list(compress(item.cells, mask))
-            first = cells[0]
             if spec(item.key).best:
-                row[name] = (
-                    _mean([cell.best for cell in cells]) if len(cells) > 1
-                    else _best(first.best, first.best_step, first.delta_best)
-                )  # fmt: skip
+                row[name] = _best(cells)
             row[f"{name} last"] = _mean([cell.last for cell in cells])
             if result.at:
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
@@ -184,15 +161,18 @@ def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]"
         print_stderr(f"{len(result.metrics) - len(listed)} more metrics with --all")
 
 
-def _mean(values: "Sequence[float | None]") -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
-    return fsum(present) / len(present) if present else None
+    return fmean(present) if present else None
 
 
-def _best(value: float | None, step: int | None, delta: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g} @{step}" + ("" if delta is None else f" {delta:+.3g}")
+def _best(cells: Sequence[MetricCell]) -> str | float | None:
+    """The mean of the best values; of one run its step, and the change from the baseline."""
+    first = cells[0]
+    if len(cells) > 1 or first.best is None:
+        return _mean([cell.best for cell in cells])
+    change = "" if first.delta_best is None else f" {first.delta_best:+.3g}"
+    return f"{first.best:.4g} @{first.best_step}{change}"
 
 
 def _value(value: Any) -> str:

@@ -18,10 +18,9 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.safe_yaml import dump_yaml
 from grpo_engine.config.trl_config import read, translate
 from grpo_engine.errors import ConfigError
-from grpo_tui.app.cli.output import print_json
+from grpo_tui.app.cli.output import print_json, write_out
 from grpo_tui.app.cli.params import Json, Preset, Sets
 from grpo_tui.app.cli.run_config import assemble
-from grpo_tui.experiments.export.files import replacing
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
 
@@ -52,15 +51,9 @@ def init(
         config = build(merge(tree, parse_sets(sets)), str(from_trl))
     else:
         config = assemble(None, preset, sets)
-    text = explained(config) if full else write_yaml(config)
-    if out is None:
-        typer.echo(text, nl=False)
-        return
-    if out.exists() and not force:
+    if out is not None and out.exists() and not force:
         raise ConfigError(f"{out} already exists; use --force to overwrite it")
-    with replacing(out) as part:
-        part.write_text(text, encoding="utf-8")
-    typer.echo(f"wrote {out}", err=True)
+    write_out(explained(config) if full else write_yaml(config), out)
 
 
 def explained(config: Any) -> str:

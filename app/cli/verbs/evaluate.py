@@ -1,19 +1,19 @@
 """`grpo-tui eval`: held-out accuracy of a run, an adapter or a bare model."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from grpo_engine.config.parse import merge, parse_sets
+from grpo_engine.config.parse import parse_sets
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.evaluation.target import Target, find_target
+from grpo_engine.evaluation.target import find_target
 from grpo_engine.events import RunFailed
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.setup.startup import enter_engine
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import Checkpoint, Db, JsonLines, Preset, Sets, complete_runs
+from grpo_tui.app.cli.params import Checkpoint, JsonLines, Preset, Sets, complete_runs
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.progress import printer
 from grpo_tui.experiments.db.paths import store_path
@@ -30,48 +30,34 @@ def evaluate(
         Path | None, typer.Option("--config", help="Settings for an adapter or a model.")
     ] = None,
     preset: Preset = None,
-    task: Annotated[str | None, typer.Option(help="Evaluate on another task.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Sampled answers per problem.")] = None,
-    problems: Annotated[int | None, typer.Option(help="Held-out problems.")] = None,
     step: Checkpoint = None,
     base: Annotated[
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,
     sets: Sets = None,
     as_json: JsonLines = False,
-    db: Db = None,
 ) -> None:
     """Score a run or a model on held-out problems, and compare it with its base model.
 
-    Example: grpo-tui eval @last --problems 500 --samples 4
+    Example: grpo-tui eval @last --set evaluation.problems=500 --set evaluation.samples=4
     """
     from grpo_tui.app.jobs.start import folder_and_step
 
-    counts = {"problems": problems, "samples": samples}
-    changes: dict[str, Any] = {
-        "evaluation": {key: value for key, value in counts.items() if value is not None}
-    }
-    if task is not None:
-        changes["task"] = {"name": task, "others": {}}
     resolved = find_target(
-        target, assemble(file, preset, sets), merge(changes, parse_sets(sets)),
-        step=step, folder=lambda run: folder_and_step(run, store_path(db))[0],
+        target, assemble(file, preset, sets), parse_sets(sets),
+        step=step, folder=lambda run: folder_and_step(run, store_path())[0],
         adapter_model=file is None and preset is None,
     )  # fmt: skip
-    raise typer.Exit(_evaluate(resolved, base, as_json))
-
-
-def _evaluate(target: Target, base: bool, as_json: bool) -> int:
-    """Evaluate the base model and then the target; return the exit status."""
     enter_engine(0)
     from grpo_engine.trainer import evaluate_only
 
     show = printer(as_json=as_json)
     turns: list[tuple[RunConfig, int, Literal["before", "after"]]]
-    turns = [(target.config, target.step, "after")]
-    if base and target.config.model.adapter is not None:
-        bare = target.config.model.model_copy(update={"adapter": None})
-        turns.insert(0, (target.config.model_copy(update={"model": bare}), 0, "before"))
+    config = resolved.config
+    turns = [(config, resolved.step, "after")]
+    if base and config.model.adapter is not None:
+        bare = config.model.model_copy(update={"adapter": None})
+        turns.insert(0, (config.model_copy(update={"model": bare}), 0, "before"))
     status = exit_codes.OK
     with scratch("eval") as folder:
         for config, step, moment in turns:
@@ -81,4 +67,4 @@ def _evaluate(target: Target, base: bool, as_json: bool) -> int:
                 if isinstance(event, RunFailed):
                     status = exit_codes.of_failure(event.error)
     show.close()
-    return status
+    raise typer.Exit(status)

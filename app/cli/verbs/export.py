@@ -1,12 +1,13 @@
 """`grpo-tui export`: write runs, metrics, rollouts, turns, tokens or evaluations to a file."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from grpo_tui.app.cli.output import data_stdout
-from grpo_tui.app.cli.params import Db, Raw, Runs
+from grpo_tui.app.cli.params import Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -22,8 +23,10 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
     ] = None,
-    raw: Raw = False,
-    db: Db = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Leave texts in CSV as they are, but on a terminal."),
+    ] = False,
 ) -> None:
     """Write stored tables to a file, or to stdout without --out.
 
@@ -39,10 +42,16 @@ def export(
 
     out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority
-    format = format or (_by_ending(out) if out else "csv")
+    ending = out.suffix.lower() if out else ""
+    if format is None and ending not in ENDINGS:
+        listed = ", ".join(filter(None, ENDINGS))
+        raise typer.BadParameter(
+            f"--out {out}: unknown extension {ending} ({listed}); use --format"
+        )
+    format = format or ENDINGS[ending]
     if raw and format != "csv":
         raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
-    with reading(db) as reader:
+    with reading() as reader:
         selected = resolve_all(reader, runs)
         if format in TRACKERS:
             if out is None:
@@ -52,15 +61,7 @@ def export(
             return
         rows = rows_of(what, reader, selected)
         header = header_for(what, reader, selected) if format != "jsonl" else None
-        target = out if out is not None else data_stdout()
-        count = write_rows(rows, format, target, raw=raw, header=header)
+        on_terminal = out is None and sys.stdout.isatty()
+        target = out or data_stdout()
+        count = write_rows(rows, format, target, raw=raw and not on_terminal, header=header)
     print_stderr(f"{count} rows" + (f" in {out}" if out else ""))
-
-
-def _by_ending(out: Path) -> Format:
-    if (ending := out.suffix.lower()) not in ENDINGS:
-        listed = ", ".join(filter(None, ENDINGS))
-        raise typer.BadParameter(
-            f"--out {out}: unknown extension {ending} ({listed}); use --format"
-        )
-    return ENDINGS[ending]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpo_tui.app.cli.output import print_json, print_text
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import log_file, run_folder
@@ -25,7 +25,6 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
     ] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Print the last lines of a run's log; without a log, the notes and alerts it recorded.
 
@@ -35,7 +34,7 @@ def logs(
 
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
-    with reading(db) as reader:
+    with reading() as reader:
         record = reader.resolve(run)
         path = log_file(run_folder(reader.path, record.id))
         end = path.stat().st_size if path.exists() else 0
@@ -43,29 +42,24 @@ def logs(
         if as_json:
             print_json(list(tail_lines))
             return
-        for line in tail_lines:
-            print_text(line)
-        if not tail_lines:
+        if tail_lines:
+            print_text("\n".join(tail_lines))
+        else:
             print_stderr(f"{record.name} has no log output")
         if follow:
             _follow(reader, record.id, path, end)
 
 
 def _follow(reader: "StoreReader", run: str, path: Path, offset: int) -> None:
-    """Print what follows `offset` in the log, line by line, until the run has ended."""
-    partial_line = b""
+    """Print what follows `offset` in the log until the run has ended."""
     active = True
     while active:
         # check before reading the log: nothing is written after the end
         active = reader.resolve(run).active
         with suppress(FileNotFoundError), path.open("rb") as log:
             log.seek(offset)
-            *whole, partial_line = (partial_line + log.read()).split(b"\n")
+            print_text(log.read().decode("utf-8", "replace"), end="")
             offset = log.tell()
-            for line in whole:
-                print_text(line.decode("utf-8", "replace"))
         sys.stdout.flush()
         if active:
             time.sleep(0.5)
-    if partial_line:
-        print_text(partial_line.decode("utf-8", "replace"))

@@ -54,7 +54,7 @@ def probe(
         ):  # fmt: skip
             if isinstance(event, PromptsProbed):
                 results.append(event)
-            elif not as_json:
+            else:
                 show.show(event)
     show.close()
     sizes = sizes_of(config, samples)

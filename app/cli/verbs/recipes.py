@@ -7,7 +7,7 @@ import typer
 
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe, available, path_of, recipe, settings_read
-from grpo_tui.app.cli.output import print_json
+from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import ASKS, answers, around, formula, sentence
@@ -26,20 +26,12 @@ def list_(as_json: Json = False) -> None:
     for complaint in complaints:
         print_stderr(complaint)
     rows = list(map(as_row, recipes_.values()))
-    if as_json:
-        return print_json(rows)
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("name", *ASKS):
-        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
-    for row in rows:
-        table.add_row(*(row[heading].replace("_", " ") for heading in ("name", *ASKS)))
-    Console().print(table)
-    return typer.echo(
-        "\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at"
-    )
+    table = [{heading: row[heading] for heading in ("name", *ASKS)} for row in rows]
+    print_rows(rows, as_json=as_json, table=table)
+    if not as_json:
+        print_stderr(
+            "grpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at"
+        )
 
 
 @app.command("show")

@@ -1,18 +1,16 @@
 """`grpo-tui report`: a one-page summary of a run."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.output import print_json, write_out
+from grpo_tui.app.cli.params import Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
 from grpo_tui.app.text.numbers import share
-from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -27,7 +25,6 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.")] = None,
     all_metrics: Annotated[bool, typer.Option("--all", help="Include every metric.")] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Summarize a run on one page: has it learned, curves, times, results, settings.
 
@@ -35,7 +32,7 @@ def report(
 
     Example: grpo-tui report @last --out report.md
     """
-    with reading(db) as reader:
+    with reading() as reader:
         target = reader.resolve(run)
         content = gather(reader, target)
         if not (all_metrics or as_json):
@@ -44,17 +41,7 @@ def report(
             ]
         if not as_json:
             text = page(content, plots(reader, target))
-    if as_json:
-        print_json(content)
-        return
-    from grpo_tui.experiments.export.files import replacing
-
-    if out is None or out == Path("-"):
-        sys.stdout.write(text)
-    else:
-        with replacing(out) as part:
-            part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        print_stderr(f"wrote {out}")
+    print_json(content) if as_json else write_out(text, out)
 
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
@@ -65,8 +52,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     from grpo_tui.experiments.export.rows import run_row
 
     detail = reader.run(run.key)
-    times = phase_times([detail.summary])
-    keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]
+    times, phases = phase_times([detail.summary]), set(map(time_of, PHASES))
     return {
         "run": run_row(detail.summary),
         "verdict": run_verdict(detail.summary, progress(reader, run)),
@@ -81,7 +67,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
                 "metric": key, "first": line.first, "last": line.last, "best": line.best,
                 "best_step": line.best_step, "mean": line.mean, "direction": spec(key).direction,
             }
-            for key, line in ((key, detail.summary.metrics[key]) for key in keys)
+            for key, line in detail.summary.metrics.items() if key not in phases
         ],
         "evaluations": [
             {"step": item.step, "mode": item.mode, "problems": item.problems, **item.metrics}
@@ -100,7 +86,7 @@ def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     for key in ("reward", "eval/accuracy"):
         series = reader.metric_series(run.key, key)
         if len(series.steps) > 1:
-            lines += metric_chart(key, [(run.name, series)], Canvas(), height=10)
+            lines += metric_chart(key, [(run.name, series)], Canvas())
     return lines
 
 

@@ -1,41 +1,40 @@
 """Verbs that ask a run in another process: `pause`, `continue` and `stop`."""
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json
-from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Json, RunRef
 from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.experiments.errors import QueryError
 
 WAIT_S = 5.0
 
 
-def pause(run: RunRef, as_json: Json = False, db: Db = None) -> None:
+def pause(run: RunRef, as_json: Json = False) -> None:
     """Pause a run; it stays in memory until `continue`.
 
     Example: grpo-tui pause @last
     """
-    _send(run, "pause", as_json, db)
+    _send(run, "pause", as_json)
 
 
-def continue_(run: RunRef, as_json: Json = False, db: Db = None) -> None:
+def continue_(run: RunRef, as_json: Json = False) -> None:
     """Let a paused run continue.
 
     Example: grpo-tui continue @last
     """
-    _send(run, "continue", as_json, db)
+    _send(run, "continue", as_json)
 
 
 def stop(
     run: RunRef,
     now: Annotated[bool, typer.Option("--now", help="Drop the current step.")] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Ask a run to finish its step, save a checkpoint and stop.
 
@@ -43,25 +42,22 @@ def stop(
 
     Example: grpo-tui stop @last
     """
-    _send(run, "stop_now" if now else "stop_after_step", as_json, db)
+    _send(run, "stop_now" if now else "stop_after_step", as_json)
 
 
-def _send(run: str, verb: str, as_json: bool, db: Path | None) -> None:
+def _send(run: str, verb: str, as_json: bool) -> None:
     """Send the request and wait up to five seconds until it is taken."""
-    from grpo_tui.experiments.errors import QueryError
-
-    with reading(db) as reader:
+    with reading() as reader:
         target = reader.resolve(run)
-    if target.status in ("lost", "aborted"):
-        raise QueryError(
-            f"{target.name} is not running ({target.status}); "
-            f"resume it with `grpo-tui resume {target.id}`"
-        )
-    if not target.active and target.status != "unknown":
-        raise QueryError(f"{target.name} is already {target.status}")
-    with writing(db) as store:
-        request = store.request(target.key, verb)
-    with reading(db) as reader:
+        if target.status in ("lost", "aborted"):
+            raise QueryError(
+                f"{target.name} is not running ({target.status}); "
+                f"resume it with `grpo-tui resume {target.id}`"
+            )
+        if not target.active and target.status != "unknown":
+            raise QueryError(f"{target.name} is already {target.status}")
+        with writing() as store:
+            request = store.request(target.key, verb)
         view = reader.control(request)
         end = time.monotonic() + WAIT_S
         while view.state == "asked" and time.monotonic() < end:

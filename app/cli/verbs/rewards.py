@@ -72,17 +72,12 @@ def show(
     if as_json:
         print_json({
             "name": loaded.name, "help": text, "needs": needs, "file": loaded.file,
-            "options": {key: _as_json(value) for key, value in options.items()},
+            "options": json.loads(json.dumps(options, default=str)),
         })  # fmt: skip
         return
     fields = {"needs": needs or "no column or option", "file": loaded.file or "built in"}
     typer.echo(f"{loaded.name}\n\n{text}\n")
     print_fields(fields | {f"option {key}": repr(value) for key, value in options.items()})
-
-
-def _as_json(value: object) -> object:
-    is_json = value is None or isinstance(value, str | int | float | bool | list)
-    return value if is_json else str(value)
 
 
 @app.command("test")
@@ -142,17 +137,15 @@ def _score(
                 (outcome,) = client.try_on(prompts, completions, ids, columns)
         except RewardError as error:
             # the log goes with the folder, so that what it says is said here
-            raise RewardError(f"{error}{_tail(log)}") from error
+            text = _text_of(log).strip()[-2000:]
+            raise RewardError(
+                f"{error}\nIts last output:\n{text}" if text else str(error)
+            ) from error
         return title, outcome, _text_of(log)  # all of it, now that the process has ended
 
 
 def _text_of(log: Path) -> str:
     return log.read_text(errors="replace") if log.exists() else ""
-
-
-def _tail(log: Path) -> str:
-    text = _text_of(log).strip()
-    return f"\nIts last output:\n{text[-2000:]}" if text else ""
 
 
 def _problem(task: str) -> tuple[Any, dict[str, Any]]:

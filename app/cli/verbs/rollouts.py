@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grpo_tui.app.cli.output import print_rows
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef
+from grpo_tui.app.cli.params import Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import excerpt
@@ -32,9 +32,6 @@ def rollouts(
     ] = "",
     limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 50,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
-    db: Db = None,
 ) -> None:
     """List the answers of a step, or find answers that hold a text.
 
@@ -47,7 +44,7 @@ def rollouts(
     columns = {"step": step, "idx": group, "origin": origin}
     chosen: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
     hits: dict[int, SearchHit] = {}
-    with reading(db) as reader:
+    with reading() as reader:
         target = reader.resolve(run)
         if search:
             maximum = limit + 1 if limit else 2**31
@@ -61,7 +58,7 @@ def rollouts(
     listed = [rows[key] for key in hits] if search else _sorted(list(rows.values()), sort)
     shown = listed[: limit or None]
     table = [_line(row, hits.get(row["rollout"])) for row in shown]
-    print_rows(shown, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
+    print_rows(shown, as_json=as_json, table=table)
     if not shown:
         print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
     elif len(listed) > len(shown):

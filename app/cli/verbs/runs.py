@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
-from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs
+from grpo_tui.app.cli.params import Json, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -45,9 +45,6 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Include archived runs.")] = False,
     limit: Annotated[int, typer.Option(help="Maximum number; 0 for all.", min=0)] = 0,
     as_json: Json = False,
-    as_csv: Csv = False,
-    raw: Raw = False,
-    db: Db = None,
 ) -> None:
     """List runs.
 
@@ -55,11 +52,10 @@ def list_(
     """
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import NoStoreError
-    from grpo_tui.experiments.export.csv import header_of
-    from grpo_tui.experiments.export.rows import RUN_FIELDS, run_row
+    from grpo_tui.experiments.export.rows import run_row
 
     try:
-        with reading(db) as reader:
+        with reading() as reader:
             selected = reader.runs(
                 filter, sort=sort, columns=columns, archived=all_, limit=limit or None
             )
@@ -67,12 +63,7 @@ def list_(
     except NoStoreError as error:
         selected, queued = (), 0
         print_stderr(str(error))
-    if as_json or as_csv:
-        rows = [run_row(run) for run in selected]
-        header = header_of([dict.fromkeys(RUN_FIELDS), *rows]) if as_csv else None
-        print_rows(rows, as_json=as_json, as_csv=as_csv, header=header, raw=raw)
-    else:
-        print_table([_line(run) for run in selected])
+    print_rows(map(run_row, selected), as_json=as_json, table=map(_line, selected))
     if not selected and filter:
         print_stderr(f"no run matches {quoted(filter)}")
     if queued:
@@ -82,24 +73,21 @@ def list_(
 def _line(run: "RunSummary") -> dict[str, Any]:
     from grpo_tui.experiments.db.texts import ago, seconds
 
-    reward, kl = run.metrics.get("reward"), run.metrics.get("kl")
-    clip = run.metrics.get("clip_ratio/region_mean")
-    speed = run.metrics.get("tokens_per_second")
+    def last(key: str) -> float | None:
+        return line.last if (line := run.metrics.get(key)) else None
+
+    reward, speed = run.metrics.get("reward"), last("tokens_per_second")
     created = seconds(run.created_at)
     age = run.created_at if isnan(created) else ago(created, time.time())
     status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
     return {
         "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
         "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
-        "reward": reward.best if reward else None, "@": reward.best_step if reward else None,
-        "kl": kl.last if kl else None, "clip": clip.last if clip else None,
-        "tok/s": _rounded(speed.last) if speed else None,
+        "reward": reward and reward.best, "@": reward and reward.best_step,
+        "kl": last("kl"), "clip": last("clip_ratio/region_mean"),
+        "tok/s": speed if speed is None or isnan(speed) else round(speed),
         "age": age, "tags": list(run.tags), **run.columns,
     }  # fmt: skip
-
-
-def _rounded(value: float | None) -> float | None:
-    return value if value is None or isnan(value) else round(value)
 
 
 @app.command("show")
@@ -109,7 +97,6 @@ def show(
         bool, typer.Option("--all", help="Include settings at their defaults.")
     ] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Show one run: status, settings that are not the defaults, metrics, alerts, attempts.
 
@@ -120,7 +107,7 @@ def show(
     from grpo_tui.app.cli.verbs.report import gather, tables
     from grpo_tui.experiments.post_mortem import post_mortem
 
-    with reading(db) as reader:
+    with reading() as reader:
         summary = reader.resolve(run)
         detail = reader.run(summary.key)
         alerts = reader.alerts(summary.key)
@@ -134,13 +121,13 @@ def show(
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
-                "post_mortem": dataclasses.asdict(mortem) if mortem else None,
+                "post_mortem": mortem and dataclasses.asdict(mortem),
             }
         )  # fmt: skip
         return
-    fields = {name: value for name, value in content["run"].items()
-              if " " not in name and value not in ("", None)}  # fmt: skip
-    print_fields(fields | ({"begun from": detail.descent} if detail.descent else {}))
+    fields = content["run"] | {"begun_from": detail.descent}
+    print_fields({name: value for name, value in fields.items()
+                  if " " not in name and value not in ("", None)})  # fmt: skip
     content |= {"alerts": [], "settings": detail.settings if all_settings else content["settings"]}
     for title, rows in tables(content).items():
         if rows:
@@ -161,22 +148,20 @@ def show(
 
 
 @app.command("rename")
-def rename(run: RunRef, name: str, db: Db = None) -> None:
+def rename(run: RunRef, name: str) -> None:
     """Rename a run.
 
     Example: grpo-tui runs rename calm-otter baseline
     """
-    names = _change([run], db, lambda store, key: store.rename(key, name))
+    names = _change([run], lambda store, key: store.rename(key, name))
     print_stderr(f"renamed {names} to {name}")
 
 
-def _change(
-    runs: "Sequence[str]", db: Path | None, change: "Callable[[ExperimentStore, int], object]"
-) -> str:
+def _change(runs: "Sequence[str]", change: "Callable[[ExperimentStore, int], object]") -> str:
     """Change these runs in the store; return their names."""
-    with reading(db) as reader:
+    with reading() as reader:
         selected = resolve_all(reader, runs)
-    with writing(db) as store:
+    with writing() as store:
         for run in selected:
             change(store, run.key)
     return ", ".join(run.name for run in selected)
@@ -189,7 +174,6 @@ def tag(
     remove: Annotated[
         list[str] | None, typer.Option("--remove", "-r", help="Tag to remove.")
     ] = None,
-    db: Db = None,
 ) -> None:
     """Add tags to runs or remove them.
 
@@ -197,17 +181,17 @@ def tag(
     """
     if not add and not remove:
         raise typer.BadParameter("give --add TAG or --remove TAG")
-    names = _change(runs, db, lambda store, key: store.tag(key, add or (), remove or ()))
+    names = _change(runs, lambda store, key: store.tag(key, add or (), remove or ()))
     print_stderr(f"tagged {names}")
 
 
 @app.command("note")
-def note(run: RunRef, text: str, db: Db = None) -> None:
+def note(run: RunRef, text: str) -> None:
     """Set a run's note; empty text removes it.
 
     Example: grpo-tui runs note @last "beta too high"
     """
-    names = _change([run], db, lambda store, key: store.change(key, note=text))
+    names = _change([run], lambda store, key: store.change(key, note=text))
     print_stderr(f"updated the note of {names}")
 
 
@@ -215,13 +199,12 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
 def archive(
     runs: Runs,
     undo: Annotated[bool, typer.Option("--undo", help="Show them again.")] = False,
-    db: Db = None,
 ) -> None:
     """Hide runs from lists; nothing is removed.
 
     Example: grpo-tui runs archive old-run
     """
-    names = _change(runs, db, lambda store, key: store.change(key, archived=not undo))
+    names = _change(runs, lambda store, key: store.change(key, archived=not undo))
     print_stderr(f"{'shown again' if undo else 'archived'}: {names}")
 
 
@@ -232,17 +215,15 @@ def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Also delete runs that are not archived.")
     ] = False,
-    db: Db = None,
 ) -> None:
     """Permanently delete archived runs and their folders: checkpoints, tokens, logs.
 
     Example: grpo-tui runs delete old-run --yes
     """
-    from grpo_tui.app import exit_codes
     from grpo_tui.experiments.errors import QueryError
     from grpo_tui.experiments.purge import purge
 
-    with reading(db) as reader:
+    with reading() as reader:
         selected = resolve_all(reader, runs)
     for run in selected:
         if run.active:
@@ -255,9 +236,8 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise QueryError(f"deleting {names} cannot be undone; confirm with --yes")
-        if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
-            raise typer.Exit(exit_codes.FAILED)
-    with writing(db) as store:
+        typer.confirm(f"Delete {names} with all checkpoints?", err=True, abort=True)
+    with writing() as store:
         store.delete(run.key for run in selected)
         for run in selected:
             purge(store, run.key)
@@ -268,7 +248,6 @@ def delete(
 def import_(
     files: Annotated[list[Path], typer.Argument(help="OTHER.db")],
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Import the runs of other stores.
 
@@ -276,12 +255,8 @@ def import_(
     """
     from grpo_tui.experiments.importing import import_store
 
-    with writing(db) as store:
+    with writing() as store:
         imported = [run for file in files for run in import_store(store, file, print_stderr)]
-    if as_json:
-        print_json([{"id": run, "name": called} for run, called in imported])
-    else:
-        for run, called in imported:
-            print_text(f"{run}  {called}")
+    print_rows([{"id": run, "name": called} for run, called in imported], as_json=as_json)
     if not imported:
         print_stderr("nothing to import: all these runs are already in the store")

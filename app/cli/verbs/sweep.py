@@ -1,23 +1,19 @@
 """`grpo-tui sweep`: a grid over settings and seeds, one run after another."""
 
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from grpo_engine.errors import quoted
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
-from grpo_tui.app.cli.params import ConfigFile, Db, Json, Preset, Sets, Steps
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Steps
 from grpo_tui.app.cli.run_config import assemble
-from grpo_tui.app.cli.store_access import writing
+from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.jobs.launch import checked_sweep
-from grpo_tui.app.jobs.sweep import values_in
+from grpo_tui.app.jobs.sweep import Point, values_in
 from grpo_tui.app.text.stderr import print_stderr
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.queue import RunQueue
 
 RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 
@@ -40,7 +36,6 @@ def sweep(
         bool, typer.Option("--again", help="Train what was skipped because the same run exists.")
     ] = False,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Train a grid of settings and seeds, one run after another; --set takes several values.
 
@@ -56,43 +51,35 @@ def sweep(
     if queue and (file or preset or sets or steps is not None):
         raise typer.BadParameter("--queue runs what is queued: leave CONFIG, --preset, --set and "
                                  "--steps out")  # fmt: skip
-    with writing(db) as store:
+    with writing() as store:
         waiting = RunQueue(store)
-        if queue:
-            _requeue(waiting, None, retry=retry, again=again)
-            failed = 0 if add_only else work(waiting)
-            raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
-        key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
-        _requeue(waiting, key, retry=retry, again=again)
+        key = None
+        if not queue:
+            points = _points(file, preset, sets or [], steps)
+            grid, downloads = checked_sweep(points, seeds, store.path, later=add_only)
+            for download in downloads:
+                print_stderr(download)
+            key, new = waiting.sweep(name, grid.axes, grid.runs)
+            print_stderr(f"{'queued' if new else 'continuing with'} {len(grid.runs)} runs")
+        for state, chosen in (("failed", retry), ("skipped", again)):
+            if chosen:
+                print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")
         failed = 0 if add_only else work(waiting, key)
-        rows = _report(store.path, key, as_json=as_json)
+        rows = [] if key is None else _report(key, as_json=as_json)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
-    for state, chosen in (("failed", retry), ("skipped", again)):
-        if chosen:
-            print_stderr(f"{queue.requeue(state, sweep)} {state} runs were requeued")
-
-
-def _plan(
-    queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
-    steps: int | None, name: str, *, later: bool,
-) -> int:  # fmt: skip
-    """Queue the grid, or find it; try the settings of every point before training any."""
+def _points(
+    file: Path | None, preset: str | None, sets: list[str], steps: int | None
+) -> list[Point]:
+    """The settings of every point of the grid."""
     from grpo_tui.experiments.queue import points
 
-    configs = [
+    return [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
     ]
-    sweep, downloads = checked_sweep(configs, seeds, queue.store.path, later=later)
-    for download in downloads:
-        print_stderr(download)
-    key, new = queue.sweep(name, sweep.axes, sweep.runs)
-    print_stderr(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
-    return key
 
 
 def _axis(pair: str) -> tuple[str, list[str]]:
@@ -103,10 +90,8 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     return path.strip(), values_in(text)
 
 
-def _report(path: Path, key: int, *, as_json: bool) -> list[dict[str, Any]]:
-    from grpo_tui.experiments.reader import StoreReader
-
-    with closing(StoreReader(path)) as reader:
+def _report(key: int, *, as_json: bool) -> list[dict[str, Any]]:
+    with reading() as reader:
         view = reader.sweep(key)
         runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
     measured = {name for run in runs.values() for name in run.metrics}

@@ -49,18 +49,14 @@ def list_(
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A task, a data file, a folder or a hub id.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model whose chat template is used: `starter`, a folder or a hub id."),
-    ] = None,
     count: Annotated[int, typer.Option(help="How many examples.", min=1, max=1000)] = 3,
     held_out: Annotated[bool, typer.Option("--held-out", help="Show held-out examples.")] = False,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Print three examples exactly as the model sees them.
+    """Print three examples exactly as the model sees them; model.path has the chat template.
 
-    Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
+    Example: grpo-tui tasks show gsm8k --set model.path=starter --set task.options.path=gsm8k/
     """
     from mlx_lm.utils import load_tokenizer
 
@@ -69,7 +65,7 @@ def show(
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
     task = load_task(config.task)
-    path = model or config.model.path
+    path = config.model.path
     folder = find_folder(path)
     with opening(path):
         tokenizer = load_tokenizer(folder)

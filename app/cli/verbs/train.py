@@ -1,27 +1,22 @@
-"""`grpo-tui train`: a run without a screen, in the foreground or background."""
+"""`grpo-tui train` and `resume`: a run without a screen, in the foreground or background."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grpo_engine.config.settings import RunConfig
-from grpo_engine.platform.threads import launched_rank
 from grpo_tui.app.cli.params import (
     ConfigFile,
-    Db,
     Detach,
     JsonLines,
     Preset,
-    ReadyFile,
     Sets,
     Steps,
     complete_runs,
 )
 from grpo_tui.app.cli.run_config import assemble, checkpoint_start
 from grpo_tui.app.cli.startup import leave_to_background
-from grpo_tui.app.jobs.engine_thread import EngineThread
-from grpo_tui.app.trial.ready import require
 from grpo_tui.experiments.db.paths import store_path
 
 Begin = Annotated[
@@ -52,14 +47,12 @@ def train(
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
     detach: Detach = False,
     as_json: JsonLines = False,
-    db: Db = None,
     no_store: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER", help="Do not record: keep only checkpoints and the log, in FOLDER."
         ),
     ] = None,
-    ready_file: ReadyFile = None,
 ) -> None:
     """Train with GRPO, without a screen.
 
@@ -70,7 +63,7 @@ def train(
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
     from grpo_tui.app.jobs.headless import run_headless
-    from grpo_tui.app.jobs.start import new_job, with_teacher
+    from grpo_tui.app.jobs.start import tried_job
 
     if tag and no_store:
         raise typer.BadParameter("--tag is recorded in the store: leave it or --no-store out")
@@ -78,27 +71,40 @@ def train(
         raise typer.BadParameter("--with-optimizer goes with --from RUN")
     if begin and preset is not None:
         raise typer.BadParameter("--from RUN brings the run's settings: leave --preset out")
-    start = checkpoint_start(begin, db, with_optimizer=with_optimizer) if begin else None
+    start = checkpoint_start(begin, store_path(), with_optimizer=with_optimizer) if begin else None
     config = assemble(file, preset, sets, steps=steps, seed=seed, name=name, start=start)
     if detach:
-        leave_to_background(as_json=as_json)
-    config = with_teacher(config, store_path(db))
-    engine = _engine_for(config)
-    job = new_job(config, db=db, folder=no_store, tags=tuple(tag or ()))
-    raise typer.Exit(run_headless(job, as_json=as_json, ready=ready_file, engine=engine))
+        raise typer.Exit(leave_to_background(as_json=as_json))
+    start_job = partial(tried_job, config, store_path(), folder=no_store, tags=tuple(tag or ()))
+    raise typer.Exit(run_headless(start_job, as_json=as_json))
 
 
-def _engine_for(config: RunConfig) -> EngineThread:
-    """Start the engine's thread and try the settings on it; raise if a run would fail."""
-    from grpo_tui.app.jobs.headless import PATIENCE
+def resume(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id, unique prefix, name, @last, or the ./folder of a run that is not stored.",
+            autocompletion=complete_runs,
+        ),
+    ] = "@last",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Train up to this step, past the last one too. With a linear or cosine schedule "
+            "the learning rate jumps to where it would be in a run of this length."
+        ),
+    ] = None,
+    detach: Detach = False,
+    as_json: JsonLines = False,
+) -> None:
+    """Resume a run from its last checkpoint, bit for bit as if it had not stopped.
 
-    engine = EngineThread()
-    engine.start()
-    if launched_rank() is None:  # what fits on several machines is known once they are connected
-        try:
-            engine.call(lambda: require(config))
-        except BaseException:
-            engine.finish()
-            engine.join(PATIENCE)  # the interpreter must not end before its threads
-            raise
-    return engine
+    Example: grpo-tui resume @last --steps 200
+    """
+    from grpo_tui.app.jobs.headless import run_headless
+    from grpo_tui.app.jobs.start import resumed_job
+
+    if detach:
+        raise typer.Exit(leave_to_background(as_json=as_json))
+    start_job = partial(resumed_job, run, store_path(), steps=steps)
+    raise typer.Exit(run_headless(start_job, as_json=as_json))

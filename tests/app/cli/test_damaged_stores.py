@@ -17,7 +17,7 @@ READING = [
     ("runs", "--all"),
     ("runs", "--all", "--json", "--columns", "=algorithm.beta, best reward, note, created"),
     ("runs", "show", "{run}"), ("runs", "show", "{run}", "--json"), ("report", "{run}"),
-    ("rollouts", "{run}"), ("rollouts", "{run}", "--csv"), ("rollouts", "{run}", "--search", "yes"),
+    ("rollouts", "{run}"), ("rollouts", "{run}", "--search", "yes"),
     ("compare", "{run}", "{base}"), ("compare", "{run}", "{base}", "--json"), ("plot", "{run}"),
     ("logs", "{run}"), ("config", "diff", "{run}", "{base}"),
     *(("export", "{run}", "--what", what, "--format", "jsonl") for what in WHAT),
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
 
 
 @pytest.mark.parametrize("words", [
-    ("runs", "--all"), ("runs", "--all", "--csv"), ("runs", "--all", "--json"),
+    ("runs", "--all"), ("runs", "--all", "--json"),
     ("export", "{run}", "--what", "steps"),
     ("export", "{run}", "--what", "steps", "--format", "jsonl"),
 ])  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import data_stdout
 from grpo_tui.experiments.export.files import FORMATS
 from grpo_tui.experiments.export.rows import WHAT, rows_of
 from grpo_tui.experiments.reader import StoreReader
@@ -84,12 +83,12 @@ def test_every_export_holds_every_text_whole(
         assert {key: got[key] for key in row} == row
 
 
-def test_csv_on_a_terminal_is_harmless_and_elsewhere_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
+def test_raw_csv_on_a_terminal_is_harmless_and_elsewhere_as_it_is(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for terminal in (True, False):
         out = io.StringIO(newline="")
         monkeypatch.setattr(out, "isatty", lambda answer=terminal: answer)
         monkeypatch.setattr("sys.stdout", out)
-        data_stdout().write("a,\x1b[2J\r\n")
-        assert out.getvalue() == ("a,\\x1b[2J\r\n" if terminal else "a,\x1b[2J\r\n")
+        assert cli("export", RUNS[0], "--what", "rollouts", "--raw").code == exit_codes.OK
+        assert ("\x1b" in out.getvalue()) != terminal

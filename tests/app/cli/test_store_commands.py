@@ -38,11 +38,9 @@ def two(store: Path, recorded: tuple[Path, str, str]) -> tuple[str, str]:
 
 def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str]) -> None:
     assert [row["name"] for row in cli("runs", "--json").data] == ["=evil", "plain-otter"]
-    assert [row["name"] for row in cli("runs", "--csv").rows] == ["'=evil", "plain-otter"]
-    assert [row["name"] for row in cli("runs", "--csv", "--raw").rows] == ["=evil", "plain-otter"]
-    for words in (("runs", "--csv"), ("export", two[1], "--what", "runs")):
-        assert "'=evil" in cli(*words).out
-        assert "'=evil" not in cli(*words, "--raw").out
+    exported = ("export", two[1], "--what", "runs")
+    assert [row["name"] for row in cli(*exported).rows] == ["'=evil"]
+    assert [row["name"] for row in cli(*exported, "--raw").rows] == ["=evil"]
     found = cli("runs", "--filter", "reward>0.35", "--columns", "=algorithm.beta as b, last kl",
                 "--json").data  # fmt: skip
     assert [(row["name"], row["b"], row["last kl"]) for row in found] == [("=evil", 0.1, 0.04)]
@@ -135,7 +133,7 @@ def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> Non
     assert [(row["step"], row["completion"]) for row in rows] == [
         (3, "yes"), (3, "yes"), (3, "no"), (3, "no"),
     ]  # fmt: skip
-    found = cli("rollouts", "plain-otter", "--search", "1 + 1 =", "--limit", "3", "--csv").rows
+    found = cli("rollouts", "plain-otter", "--search", "1 + 1 =", "--limit", "3", "--json").data
     assert len(found) == 3
     narrowed = cli("rollouts", "plain-otter", "--search", "yes", "--step", "1", "--group", "0",
                    "--limit", "1", "--json").data  # fmt: skip

@@ -45,8 +45,8 @@ def test_three_examples_are_shown_as_the_model_sees_them(
     capsys: pytest.CaptureFixture[str], rows: Path
 ) -> None:
     byte_tokenizer().save_pretrained(rows.parent / "model")
-    model = str(rows.parent / "model")
-    words = ["tasks", "show", str(rows), "--set", "task.options.chat=true", "--model", model]
+    model = f"model.path={rows.parent / 'model'}"
+    words = ["tasks", "show", str(rows), "--set", "task.options.chat=true", "--set", model]
     status, out, _ = run(capsys, *words)
     assert status == 0
     assert out.count("── example") == 3
@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_used_are_named_or_counted(
     capsys.readouterr()  # what transformers says when it is imported
     with rows.open("a") as file:
         file.write('\n{"prompt": "half of \\ud83d", "answer": "1"}\n')
-    words = ["tasks", "show", str(rows), "--model", str(rows.parent / "model"),
+    words = ["tasks", "show", str(rows), "--set", f"model.path={rows.parent / 'model'}",
              "--set", "task.held_out_size=2"]  # fmt: skip
     status, out, err = run(capsys, *words)
     assert (status, out, len(err.splitlines())) == (2, "", 1)

@@ -23,7 +23,7 @@ from tests.engine.runs import settings, write_world
 
 def trained(config: RunConfig, store: Path) -> checkpoint.Checkpoint:
     """Train a run and return its last checkpoint."""
-    job = new_job(config, db=store)
+    job = new_job(config, store=store)
     ended: list[ev.Event] = []
     job.train(ended.append)
     job.close()
@@ -81,7 +81,7 @@ def test_the_ancestry_is_kept_and_outlives_the_ancestors(tmp_path: Path) -> None
         # the start of third is kept, that of second is not needed any more
         kept = Path(detail.config["model"]["adapter"])
         assert [place for place in kept.parent.iterdir() if place.is_dir()] == [kept]
-        job = resumed_job("third", db=path, steps=2)
+        job = resumed_job("third", store=path, steps=2)
         job.train(lambda _: None)
         job.close()
         assert checkpoint.newest_step(third.path.parents[1]) == 2
@@ -98,7 +98,7 @@ def test_a_clone_says_whose_settings_it_has(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     config = settings(write_world(tmp_path / "world"), steps=1, name="first")
     trained(config, path)
-    job = new_job(config.model_copy(update={"name": "clone"}), db=path, parent="first")
+    job = new_job(config.model_copy(update={"name": "clone"}), store=path, parent="first")
     job.close()
     with closing(StoreReader(path)) as reader:
         assert reader.run(reader.resolve("clone").key).descent == "settings of first"
@@ -136,7 +136,7 @@ def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> Non
     config = settings(
         tmp_path / "world", steps=1, model={"lora_rank": 3}, optimizer={"start": str(parent.path)}
     )
-    job = new_job(build(config.model_dump(mode="json")), db=tmp_path / "s.db")
+    job = new_job(build(config.model_dump(mode="json")), store=tmp_path / "s.db")
     seen: list[ev.Event] = []
     job.train(seen.append)
     job.close()

@@ -43,7 +43,7 @@ def test_each_event_is_recorded_before_it_is_shown(
 
 
 def test_a_run_has_the_name_of_its_settings(tmp_path: Path) -> None:
-    job = new_job(RunConfig(name="calm-otter"), db=tmp_path / "s.db")
+    job = new_job(RunConfig(name="calm-otter"), store=tmp_path / "s.db")
     job.close()
     with closing(StoreReader(tmp_path / "s.db")) as reader:
         assert reader.resolve("calm-otter").name == job.name == "calm-otter"
@@ -67,7 +67,7 @@ def test_a_checkpoint_is_never_ahead_of_the_store(
 
     monkeypatch.setattr(RunWriter, "write", slow)
     monkeypatch.setattr(checkpoint, "save", noted)
-    job = new_job(settings(write_world(world), steps=3, checkpoint={"every": 1}), db=path)
+    job = new_job(settings(write_world(world), steps=3, checkpoint={"every": 1}), store=path)
     job.train(lambda _: None)
     job.close()
     assert seen == [(1, 1), (2, 2), (3, 3)]
@@ -95,7 +95,7 @@ def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> N
     store = ExperimentStore(path)
     store.mute(key, "kl_high", True)
     store.close()
-    job = resumed_job("calm-otter", db=path)
+    job = resumed_job("calm-otter", store=path)
     assert (job.name, job.config.seed, job.resume) == ("calm-otter", 7, True)
     assert job.muted == {"kl_high"}
     job.close()
@@ -105,8 +105,8 @@ def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     key = record(path, run_events(steps=2), name="calm-otter")
     with pytest.raises(CheckpointError, match=r"calm-otter --steps N` continues it"):
-        resumed_job("calm-otter", db=path)
-    job = resumed_job("calm-otter", db=path, steps=30)
+        resumed_job("calm-otter", store=path)
+    job = resumed_job("calm-otter", store=path, steps=30)
     job.close()
     assert job.config.steps == 30
     with closing(StoreReader(path)) as reader:
@@ -114,7 +114,7 @@ def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
         assert (run.key, run.total_steps, run.columns["steps"]) == (key, 30, 30)
         assert reader.run(key).config["steps"] == 30
     with pytest.raises(ConfigError, match="steps"):
-        resumed_job("calm-otter", db=path, steps=0)
+        resumed_job("calm-otter", store=path, steps=0)
 
 
 def test_the_closing_table_of_an_extended_run_begins_before_the_run(
@@ -122,9 +122,9 @@ def test_the_closing_table_of_an_extended_run_begins_before_the_run(
 ) -> None:
     world, path = write_world(tmp_path), tmp_path / "s.db"
     config = settings(world, steps=2, evaluation={"before_and_after": True, "greedy": False})
-    assert run_headless(new_job(config, db=path)) == 0
+    assert run_headless(lambda: new_job(config, store=path)) == 0
     first = capsys.readouterr().out
-    assert run_headless(resumed_job("@last", db=path, steps=3)) == 0
+    assert run_headless(lambda: resumed_job("@last", store=path, steps=3)) == 0
     heads = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:1]]
     assert [head.strip() for head in heads[0] if "step" in head] == [
         "before (step 0)", "after (step 3)",
@@ -137,7 +137,7 @@ def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
     handle.put(started())
     assert handle.flush(10)
     with pytest.raises(RunActiveError, match="grpo-tui stop busy-otter"):
-        resumed_job("busy-otter", db=handle.path)
+        resumed_job("busy-otter", store=handle.path)
     handle.close()
 
 
@@ -177,7 +177,7 @@ def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(tmp_path: Pat
 
     def trained(**task: Any) -> tuple[Job, dict[str, float]]:
         """The right answers' share of each problem's newest group."""
-        job = new_job(settings(world, task=task), db=path)
+        job = new_job(settings(world, task=task), store=path)
         rates: dict[str, float] = {}
 
         def see(event: ev.Event) -> None:
@@ -198,4 +198,4 @@ def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(tmp_path: Pat
     assert json.loads(file.read_text()) == {"answers": 4, "pass_rates": rates}
     assert {key for key in others if key in rates} == {k for k, r in rates.items() if r >= limit}
     with pytest.raises(ConfigError, match=r"task.pass_rates 'nowhere' is neither a file nor a run"):
-        new_job(settings(world, task={"pass_rates": "nowhere"}), db=path)
+        new_job(settings(world, task={"pass_rates": "nowhere"}), store=path)
