@@ -4,8 +4,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, cycle, groupby
 from math import isfinite
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from grpo_engine.metrics import natural_range, spec
@@ -19,7 +20,6 @@ from grpo_tui.experiments.values import MetricSeries
 HEIGHT = 14
 LEAST_WIDTH = 24
 COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Points = tuple[list[float], list[float]]
 _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
@@ -43,9 +43,8 @@ def terminal() -> Canvas:
 
 
 def metric_chart(
-    key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0,
-    height: int = HEIGHT,
-) -> list[str]:  # fmt: skip
+    key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0
+) -> list[str]:
     """Return the lines of a metric's chart; `read` has each run's name and stored values.
 
     There is a title, a line per run with its last value, and the curves. Runs differ by colour, or
@@ -62,25 +61,22 @@ def metric_chart(
     lettered = len(runs) > (len(COLOURS) if canvas.colour else 1)
     plotext.terminal.limit(False, False)
     figure = plotext.figure.clear()
-    figure.theme("simple" if canvas.colour else "colorless").plot_size(canvas.width, height)
+    figure.theme("simple" if canvas.colour else "colorless").plot_size(canvas.width, HEIGHT)
     lines = [clip(title, canvas.width)]
-    plotted: list[Points] = []
-    for index, (name, series) in enumerate(runs):
-        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
+    for (name, series), letter, colour in zip(runs, cycle(ascii_lowercase), cycle(COLOURS)):
         marker = letter if lettered else "braille" if canvas.unicode else "*"
         for steps, values in lines_of(series, 2 * canvas.width):
             signal = figure.signal(steps, values, marker=plotext.marker(marker, colour))
             figure.draw(signal.lines())
-            plotted.append((steps, values))
         mark = letter if lettered else "━" if canvas.unicode else "*"
         text = f" {safe(name)}  {short(series.value, 3)}"
         mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
         lines.append(mark + clip(text, canvas.width - 1))
-    first, last = min(steps[0] for steps, _ in plotted), max(steps[-1] for steps, _ in plotted)
-    ticks = step_ticks(int(first), int(last), canvas.width)
+    first = min(series.steps[0] for _, series in runs)
+    ticks = step_ticks(first, max(series.last_step for _, series in runs), canvas.width)
     figure.ruler("x").ticks(ticks, list(map(str, ticks)))
-    scale = axis((value for _, values in plotted for value in values), unit=spec(key).unit,
-                 natural=natural_range(key), labels=5)  # fmt: skip
+    drawn = chain.from_iterable(series.line for _, series in runs)
+    scale = axis(drawn, unit=spec(key).unit, natural=natural_range(key), labels=5)
     y = figure.ruler("y").lim(scale.low, scale.high)
     y.ticks(*map(list, zip(*scale.labels, strict=True)))
     body = str(figure.build())
@@ -94,9 +90,7 @@ def _ascii(line: str) -> str:
 
 
 def lines_of(series: Series, wide: int) -> list[Points]:
-    """Return a curve as lines between gaps, reduced to what `wide` columns show."""
-    if not series.steps:
-        return []
+    """Return a curve with values as lines between gaps, reduced to what `wide` columns show."""
     first = series.steps[0]
     span = (series.last_step - first) or 1
     points: Iterable[tuple[float, float]] = zip(series.steps, series.line, strict=True)

@@ -81,13 +81,12 @@ def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_
     assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
 
 
-def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> None:
-    for width, height in ((150, 60), (40, 14)):
-        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
-                             Canvas(width=width, unicode=False), height=height)  # fmt: skip
+def test_a_chart_is_as_wide_as_asked_whatever_the_terminal_is() -> None:
+    for width in (150, 40):
+        canvas = Canvas(width=width, unicode=False)
+        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], canvas)
         assert max(map(len, lines)) == width
-        assert len(lines) == 2 + height
-    assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
+        assert len(lines) == 2 + 14
     assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
 
 
