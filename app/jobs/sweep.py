@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from grpo_tui.experiments.db.configs import config_tree, flat
 
 if TYPE_CHECKING:
@@ -39,18 +41,11 @@ def sweep_of(points: Sequence[Point], seeds: int) -> Sweep:
 
 
 def values_in(text: str) -> list[str]:
-    """The values separated by commas; commas in brackets or quotes do not separate."""
-    values, depth, quote, start = [], 0, "", 0
-    for index, mark in enumerate(text):
-        if quote:
-            quote = "" if mark == quote else quote
-        elif mark in "'\"":
-            quote = mark
-        elif mark in "[{(":
-            depth += 1
-        elif mark in "]})":
-            depth -= 1
-        elif mark == "," and depth == 0:
-            values.append(text[start:index].strip())
-            start = index + 1
-    return [*values, text[start:].strip()]
+    """The values of a list in YAML: commas in brackets or quotes do not separate."""
+    try:
+        root: Any = yaml.compose(f"[{text}]", yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return [value.strip() for value in text.split(",")]
+    return [text[node.start_mark.index - 1 : node.end_mark.index - 1] for node in root.value] or [
+        ""
+    ]

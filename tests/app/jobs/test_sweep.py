@@ -44,7 +44,7 @@ def test_seeds_may_be_an_axis_themselves() -> None:
 @pytest.mark.parametrize(
     ("text", "values"),
     [("1, 2", ["1", "2"]), ("[1,2],[3]", ["[1,2]", "[3]"]), ("'a,b',c", ["'a,b'", "c"]),
-     ("1,", ["1", ""])],
+     ("1,", ["1"]), ("", [""]), ("@last,%x", ["@last", "%x"]), ("[" * 9999, ["[" * 9999])],
 )  # fmt: skip
 def test_commas_separate_values_but_for_those_in_brackets_or_quotes(
     text: str, values: list[str]
