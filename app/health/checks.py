@@ -1,9 +1,7 @@
 """A check of the machine: its result, how severe that is, and the remedy."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Level(StrEnum):
@@ -22,8 +20,6 @@ class Check:
     result: str
     remedy: str = ""
     stops: bool = False  # a run, that is
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    """The measured numbers, for programs."""
 
     @property
     def level(self) -> Level:

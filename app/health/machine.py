@@ -55,16 +55,13 @@ def cores() -> Check:
         text += f", limited to {quota:g} by a control group"
     if others > 0:
         text += f", shared by {others} running engine{'s' * (others > 1)}"
-    numbers = {"usable": usable, "physical": physical, "logical": len(processors)}
-    return Check("cores", text, numbers={**numbers, "other_engines": others})
+    return Check("cores", text)
 
 
 def python() -> Check:
     """The Python interpreter and its location."""
-    version = platform.python_version()
     kind = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
-    numbers = {"version": version, "executable": sys.executable}
-    return Check("Python", f"{version} ({kind}), {sys.executable}", numbers=numbers)
+    return Check("Python", f"{platform.python_version()} ({kind}), {sys.executable}")
 
 
 def memory_check() -> Check:
@@ -74,11 +71,8 @@ def memory_check() -> Check:
     if result.limit is not None:
         text += ", a control group's limit"
     remedy = "Close other programs, or choose a smaller model, group or completion length."
-    numbers = {"total": result.total, "available": result.available, "limit": result.limit}
-    return Check(
-        "memory", text, remedy * (result.available < COMFORTABLE), result.available < SMALLEST,
-        numbers,
-    )  # fmt: skip
+    free = result.available
+    return Check("memory", text, remedy * (free < COMFORTABLE), free < SMALLEST)
 
 
 def environment() -> list[Check]:

@@ -52,30 +52,28 @@ def build() -> Check:
         remedy = f"They overwrite each other's library; keep one: {install}"
     elif extra and extra.startswith("cuda") and "cpu" in installed:
         remedy = f"An NVIDIA GPU is available: {install}"
-    return Check("build", text, remedy, numbers={"wanted": extra, **installed})
+    return Check("build", text, remedy)
 
 
 def default_device() -> Check:
     """The device that MLX computes on."""
     import mlx.core as mx
 
-    text = device_type = str(mx.default_device().type).rpartition(".")[2]
-    if device_type == "gpu":
+    text = str(mx.default_device().type).rpartition(".")[2]
+    if text == "gpu":
         text = f"gpu, {mx.device_info().get('device_name', 'unnamed')}"
-    return Check("device", text, numbers={"device": device_type})
+    return Check("device", text)
 
 
 def number_format() -> Check:
     """What `model.dtype: auto` means here."""
-    on_gpu = device.uses_gpu()
-    numbers = {"auto": formats.auto_format(on_gpu=on_gpu)}
-    return Check("model.dtype", formats.auto_text(on_gpu=on_gpu), numbers=numbers)
+    return Check("model.dtype", formats.auto_text(on_gpu=device.uses_gpu()))
 
 
 def compiler() -> Check:
     """The optional C++ compiler that MLX uses for element-wise chains on processors."""
     result = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-    return Check("compiler", result or "none; not required", numbers={"compiler": result})
+    return Check("compiler", result or "none; not required")
 
 
 def kernel_folder() -> list[Check]:
@@ -98,7 +96,7 @@ def kernel_folder() -> list[Check]:
             f"{private.temporary_path()} belongs to another user or is no folder, so each start "
             "compiles for a second: remove it, or set TMPDIR to a folder of yours."
         )
-    return [Check("kernels", text, remedy, bool(others), {"folder": str(folder)})]
+    return [Check("kernels", text, remedy, bool(others))]
 
 
 def products() -> list[Check]:
@@ -112,10 +110,8 @@ def products() -> list[Check]:
     reasons = [*done.skipped, done.remedy]
     if done.compiled_problem:
         reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
-    numbers = {"library": done.library, "config": done.config, "kernel": done.kernel,
-               "products": float(done.compiled), "threads": done.threads}  # fmt: skip
     remedy = " ".join(filter(None, reasons)) or done.problem
-    return [Check("BLAS", library, remedy, numbers=numbers), square(), skinny()]
+    return [Check("BLAS", library, remedy), square(), skinny()]
 
 
 def on_processor() -> bool:
@@ -135,11 +131,10 @@ def square() -> Check:
                 "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
             )
     text = f"{rate.gflops:.0f} GFLOP/s ({rate.milliseconds:.1f} ms)"
-    return Check("1024x1024x1024", text, remedy, numbers={"gflops": rate.gflops})
+    return Check("1024x1024x1024", text, remedy)
 
 
 def skinny() -> Check:
     """Measure the time of a small product, the main cost of decoding."""
     rate = speed.measure(speed.SKINNY)
-    text = f"{rate.milliseconds:.2f} ms ({rate.gflops:.0f} GFLOP/s)"
-    return Check("8x576x1536", text, numbers={"milliseconds": rate.milliseconds})
+    return Check("8x576x1536", f"{rate.milliseconds:.2f} ms ({rate.gflops:.0f} GFLOP/s)")

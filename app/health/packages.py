@@ -23,8 +23,6 @@ def checks() -> list[Check]:
 def check(package: str, extra: str, purpose: str) -> Check:
     """The version, or the purpose and the install command; a missing one is no problem."""
     try:
-        result = version(package)
+        return Check(package, version(package))
     except PackageNotFoundError:
-        text = f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'"
-        return Check(package, text, numbers={"version": None})
-    return Check(package, result, numbers={"version": result})
+        return Check(package, f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'")

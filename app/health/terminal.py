@@ -25,8 +25,7 @@ def size() -> Check:
     columns, rows = shutil.get_terminal_size()
     is_small = columns < SMALLEST[0] or rows < SMALLEST[1]
     remedy = "The workbench needs at least 80x24: enlarge the window." * is_small
-    numbers = {"columns": columns, "rows": rows}
-    return Check("size", f"{columns} columns, {rows} rows", remedy, numbers=numbers)
+    return Check("size", f"{columns} columns, {rows} rows", remedy)
 
 
 def colours() -> Check:

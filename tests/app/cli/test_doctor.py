@@ -26,9 +26,9 @@ def test_doctor_prints_json_with_the_rate_it_measured(
     assert report["ok"] is True
     checks = {(check["area"], check["name"]): check for check in report["facts"]}
     assert {area for area, _ in checks} >= {"Machine", "MLX", "Terminal", "Store", "Optional"}
-    assert checks["MLX", "1024x1024x1024"]["numbers"]["gflops"] > 1
-    assert checks["MLX", "8x576x1536"]["numbers"]["milliseconds"] > 0
-    assert checks["Store", "folder"]["numbers"]["path"] == str(tmp_path)
+    assert float(checks["MLX", "1024x1024x1024"]["found"].partition(" GFLOP/s")[0]) > 0
+    assert float(checks["MLX", "8x576x1536"]["found"].partition(" ms")[0]) > 0
+    assert checks["Store", "folder"]["found"].startswith(f"{tmp_path}, ")
 
 
 def test_a_damaged_database_stops_a_run(
@@ -112,7 +112,6 @@ def test_the_number_format_of_weights_is_told(
     monkeypatch.setattr(device, "uses_gpu", lambda: on_gpu)
     result = mlx.number_format()
     assert result.result.startswith(f"auto is {kind}: ")
-    assert result.numbers == {"auto": kind}
 
 
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +137,7 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
 ) -> None:
     (result,) = mlx.kernel_folder()
     assert result.level is Level.FINE
-    assert result.numbers["folder"] == str(kernels.folder())
+    assert str(kernels.folder()) in result.result
     monkeypatch.setattr(kernels, "prepare", lambda: None)
     monkeypatch.setattr(kernels, "loaded_elsewhere", list)
     monkeypatch.setattr(kernels, "folder", lambda: tmp_path)  # another user has the usual name
