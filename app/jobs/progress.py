@@ -98,7 +98,6 @@ class LinePrinter(Printer):
 
     def write(self, text: str) -> None:
         print_stderr(text)
-        sys.stderr.flush()
 
     def close(self) -> None:
         """Print the table of the first and last evaluation, and the adapter's path."""
@@ -173,10 +172,7 @@ class JsonPrinter(Printer):
         sys.stdout.flush()
 
     def write(self, text: str) -> None:
-        sys.stderr.write(text + "\n")
-
-    def close(self) -> None:
-        sys.stdout.flush()
+        print_stderr(text)
 
 
 def printer(evaluations: Sequence[ev.EvaluationFinished] = (), *, as_json: bool) -> Printer:

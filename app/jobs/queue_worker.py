@@ -26,7 +26,6 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
     """Train queued runs until none is left; return how many did not complete."""
     failed = 0
     while (item := queue.take(sweep)) is not None:
-        assert item.id is not None
         if (earlier := queue.repeats(item)) is not None:
             note = f"the same settings and seed were trained as {earlier.name}"
             queue.finish(item.id, "skipped", note=note, run_id=earlier.id)
@@ -48,7 +47,6 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
 
 def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
     """Train one item in another process; its outcome is what the store says."""
-    assert item.id is not None
     if item.run_id is not None:
         _wait_for_orphan(queue, item.id, item.run_id)
         if queue.store.run_row(item.run_id).status == "completed":

@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from grpo_engine.events import EvaluationFinished
 from grpo_tui.app.text.table import table_lines
 
-ROWS = {
-    "eval/accuracy": "accuracy",
-    "eval/format": "format",
-    "eval/accuracy_of_formatted": "accuracy of well-formatted",
-    "eval/reward": "reward",
-}
+ROWS = ("eval/accuracy", "eval/format", "eval/accuracy_of_formatted", "eval/reward")
 
 
 def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
@@ -20,22 +15,21 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         of_mode = [item for item in evaluations if item.mode == mode]
         if of_mode:
             ends = of_mode[:1] if len(of_mode) == 1 else [of_mode[0], of_mode[-1]]
-            extra = {
-                key: key.removeprefix("eval/") for key in ends[-1].metrics
-                if key.startswith(("eval/pass@", "eval/rewards/"))
-            }  # fmt: skip
-            rows = [_row(key, label, ends) for key, label in {**ROWS, **extra}.items()]
+            more = [key for key in ends[-1].metrics
+                    if key.startswith(("eval/pass@", "eval/rewards/"))]  # fmt: skip
+            rows = [_row(key, ends) for key in (*ROWS, *more)]
             head, *body = table_lines(list(filter(None, rows)))
             lines += [head, "-" * len(head), *body, ""]
     return "\n".join(lines).rstrip()
 
 
-def _row(key: str, label: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
+def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
     values = [item.metrics[key] for item in ends if key in item.metrics]
     if len(values) < len(ends) and key != "eval/accuracy":
         return {}
     last = ends[-1]
     samples = "" if last.samples == 1 else f" x {last.samples} samples"
+    label = key.removeprefix("eval/")
     row = {f"{last.mode}, {last.problems} problems{samples}": label}
     row |= {_head(item, alone=len(ends) == 1): _with_interval(item, key) for item in ends}
     if len(ends) == 2:

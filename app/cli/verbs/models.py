@@ -15,7 +15,7 @@ from grpo_engine.evaluation.target import Target, of_run
 from grpo_engine.events import EvaluationFinished
 from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_json, print_rows
-from grpo_tui.app.cli.params import Checkpoint, Db, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.stderr import print_stderr
@@ -50,17 +50,20 @@ def import_(
 
     folder = out or imported_folder() / file.stem
     result = import_gguf(file, folder, dtype=dtype)
-    if as_json:
-        return _print_result(result)
-    typer.echo(str(result.folder))
-    return print_stderr(
+    summary = (
         f"{result.parameters / 1e6:.1f} M parameters ({result.architecture}, "
         f"{', '.join(result.formats)}) as {dtype}, {result.bytes / 1e6:.0f} MB"
     )
+    _print_result(result, summary, as_json)
 
 
-def _print_result(result: Any) -> None:
-    print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
+def _print_result(result: Any, summary: str, as_json: bool) -> None:
+    """Print the folder that was made, and what is in it."""
+    if as_json:
+        print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
+    else:
+        typer.echo(str(result.folder))
+        print_stderr(summary)
 
 
 @app.command("export")
@@ -77,7 +80,6 @@ def export_(
     ] = "float32",
     step: Checkpoint = None,
     as_json: Json = False,
-    db: Db = None,
 ) -> None:
     """Write a run's model for another program, reopen it, and compare it with the trained one.
 
@@ -85,19 +87,17 @@ def export_(
     """
     from grpo_engine.models.export import export
 
-    with reading(db) as reader:
+    with reading() as reader:
         record = reader.resolve(run)
         target = of_run(Path(reader.run(record.key).folder), {}, step)
         card = card_of(record.name, target, reader.evaluations(record.key))
     name = re.sub(r"[^\w.-]+", "-", record.name).lstrip(".")
     result = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
-    if as_json:
-        return _print_result(result)
-    typer.echo(str(result.folder))
-    return print_stderr(
+    summary = (
         f"step {target.step}, {result.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
         f"differ by {result.difference:.1g} nats a token on average"
     )
+    _print_result(result, summary, as_json)
 
 
 def card_of(name: str, target: Target, evaluations: Sequence[EvaluationFinished]) -> str:
@@ -145,14 +145,13 @@ def _cached_models() -> Iterator[dict[str, Any]]:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
         return
-    for repository in sorted(repositories, key=lambda record: record.repo_id):
-        for revision in repository.revisions:
-            whole = (revision.snapshot_path / "config.json").is_file() and any(
-                revision.snapshot_path.glob("*.safetensors")
-            )
-            if repository.repo_type == "model" and whole:
-                yield _row(repository.repo_id, revision.snapshot_path, "Hugging Face cache")
-                break
+    folders = {
+        repository.repo_id: revision.snapshot_path
+        for repository in repositories if repository.repo_type == "model"
+        for revision in repository.revisions if any(revision.snapshot_path.glob("*.safetensors"))
+    }  # fmt: skip
+    for name, folder in sorted(folders.items()):
+        yield _row(name, folder, "Hugging Face cache")
 
 
 def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:

@@ -19,14 +19,6 @@ METAL_SHARE = 2 / 3  # of a small Mac's memory, which Metal lets a program use
 PARTS = ("weights", "optimizer", "sampling", "update", "peak")
 
 
-def size_in_bytes(text: str) -> int:
-    """Parse `16GB` or `16`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:GB?)?", text, re.IGNORECASE)
-    if match is None:
-        raise typer.BadParameter(f"{text} is no size; write for example 16GB")
-    return int(float(match[1]) * 1e9)
-
-
 def plan(
     model: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
     memory: Annotated[
@@ -49,27 +41,30 @@ def plan(
     from grpo_engine.setup.teacher import load_teacher
     from grpo_tui.app.cli.run_config import assemble
 
-    total = size_in_bytes(memory) if memory else None
+    limit = usable(memory)
     config = assemble(None, preset, sets)
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     policy = describe(config.model)
     if config.teacher.path:
         policy.teacher = load_teacher(config, policy, describe)
-    report = report_of(config, policy, prompt_tokens, usable(total))
+    report = report_of(config, policy, prompt_tokens, limit)
     print_json(report) if as_json else print_report(report)
     if report["requested"]["remedy"]:
         raise typer.Exit(exit_codes.FAILED)
 
 
-def usable(total: int | None) -> int:
-    """The bytes that a run may use of a machine's memory, or of what is free here."""
+def usable(memory: str | None) -> int:
+    """The bytes that a run may use of a memory such as `16GB` or `16`, or of what is free here."""
     import mlx.core as mx
 
     from grpo_engine.setup.preflight import SHARE, memory_limit
 
-    if total is None:
+    if memory is None:
         return memory_limit()
-    return int(SHARE * total * (METAL_SHARE if mx.metal.is_available() else 1))
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:GB?)?", memory, re.IGNORECASE)
+    if size is None:
+        raise typer.BadParameter(f"{memory} is no size; write for example 16GB")
+    return int(SHARE * float(size[1]) * 1e9 * (METAL_SHARE if mx.metal.is_available() else 1))
 
 
 def report_of(
