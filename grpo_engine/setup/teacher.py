@@ -4,9 +4,10 @@ It takes the policy's number format, and is computed by MLX's graph.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.evaluation.target import find_target
 from grpo_engine.policy.load import load_policy
@@ -28,13 +29,11 @@ def check_teacher(config: RunConfig) -> None:
         )
 
 
-def frozen(config: ModelConfig, seed: int) -> Policy:
-    """A model without anything to train."""
-    return load_policy(config, seed=seed, frozen=True)
+load_frozen = partial(load_policy, frozen=True)
 
 
 def load_teacher(
-    config: RunConfig, policy: Policy, load: Callable[[ModelConfig, int], Policy] = frozen
+    config: RunConfig, policy: Policy, load: Callable[..., Policy] = load_frozen
 ) -> Policy:
     """Load `teacher.path` once; refuse another vocabulary than that of the policy, if it has one.
 
@@ -47,7 +46,7 @@ def load_teacher(
         settings = find_target(
             config.teacher.path, config, over, step=None, folder=Path, adapter_model=True
         ).config.model
-        teacher = load(settings, config.seed)
+        teacher = load(settings, seed=config.seed)
     except ModelError as error:
         text = f"teacher.path: {error}".replace("model.path", "the model")
         raise type(error)(text, "teacher.path") from error
@@ -60,17 +59,14 @@ def load_teacher(
 
 def check_vocabulary(config: RunConfig, policy: Policy, teacher: Policy) -> None:
     """Refuse a teacher whose tokens are others, or that has no logit for some of the policy's."""
-    ours, theirs = (
-        {number: text for text, number in model.tokenizer.get_vocab().items()}
-        for model in (policy, teacher)
-    )
-    differs = next((i for i in sorted({*ours, *theirs}) if ours.get(i) != theirs.get(i)), None)
-    if differs is None and policy.vocabulary <= teacher.vocabulary:
+    ours, theirs = (model.tokenizer.get_vocab() for model in (policy, teacher))
+    if ours == theirs and policy.vocabulary <= teacher.vocabulary:
         return
     detail = f"it has {teacher.vocabulary:,} logits and the policy {policy.vocabulary:,}"
-    if differs is not None:
-        texts = [quoted(side.get(differs, "nothing")) for side in (theirs, ours)]
-        detail = f"token {differs} is {' there and '.join(texts)} in {config.model.path}"
+    if ours != theirs:
+        number, text = min((n, t) for t, n in ours.items() ^ theirs.items())
+        model = "it" if theirs.get(text) == number else config.model.path
+        detail = f"only {model} has token {number}, {quoted(text)}"
     raise ModelError(
         f"teacher.path {config.teacher.path} has another vocabulary: {detail}; choose a teacher of "
         "the same family as the model",
