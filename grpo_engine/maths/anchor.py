@@ -43,5 +43,5 @@ def distance(
     if level == "sequence":
         x = x.sum(axis=1, keepdims=True)
     if isinstance(estimator, Custom):
-        return custom.call("anchor", estimator, {**values, "ref_log_ratio_BT": x}, tuple(x.shape))
+        return custom.call("anchor", estimator, {**values, "ref_log_ratio_BT": x}, x.shape)
     return ESTIMATORS[estimator](x)

@@ -18,7 +18,8 @@ Values = Mapping[str, Any]
 
 def refusal(role: str, function: Custom, problem: str) -> MathsError:
     """An error that names the choice, its function, what is wrong with it, and where."""
-    return MathsError(f"{role} {function} {problem}{function.at}", f"algorithm.{role}")
+    at = f"{function.source['file']}:{function.source['line']}"
+    return MathsError(f"{role} {function} {problem} (at {at})", f"algorithm.{role}")
 
 
 def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) -> mx.array:
@@ -37,9 +38,9 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
         raise MathsError(text, f"algorithm.{role}") from error
     returned = f"a Python {type(result).__name__}"
     if isinstance(result, mx.array):
-        if result.dtype == mx.float32 and tuple(result.shape) in shapes:
+        if result.dtype == mx.float32 and result.shape in shapes:
             return result
-        returned = f"{str(result.dtype).removeprefix('mlx.core.')} of shape {tuple(result.shape)}"
+        returned = f"{result.dtype} of shape {result.shape}"
     legal = " or ".join(map(str, shapes))
     problem = f"returned {returned}; it must return an mx.array, float32 of shape {legal}"
     raise refusal(role, function, problem)
@@ -71,9 +72,9 @@ def advantages(
     if mask is not None:
         arguments["lengths_PG"] = lengths(mask).reshape(shape)
         arguments["mask_BT"] = (mask > 0).astype(mx.float32)
-        shapes.append(tuple(mask.shape))
+        shapes.append(mask.shape)
     result = call("signal", function, arguments, *shapes)
-    if tuple(result.shape) == shape:
+    if result.shape == shape:
         return mx.where(group.valid, result.reshape(-1), 0.0)
     return mx.where(arguments["mask_BT"] * group.valid[:, None] > 0, result, 0.0)
 
@@ -83,7 +84,7 @@ def by_token(role: str, recipe: Recipe, values: Values, mask: mx.array) -> mx.ar
     function = recipe.functions.get(role)
     if function is None:
         return None
-    return on_mask(call(role, function, values, tuple(mask.shape)), mask)
+    return on_mask(call(role, function, values, mask.shape), mask)
 
 
 def token_values(

@@ -41,16 +41,16 @@ def load_functions(
     config: RunConfig, objects: UserObjects, tasks: Sequence[LoadedTask], ranks: Ranks
 ) -> UserObjects:
     """The objects with the recipe's functions, loaded once and tried: what is recorded is run."""
-    functions = objects.recipe(config.algorithm).functions.values()
-    objects = replace(objects, functions={str(function): function for function in functions})
-    check_functions(objects.recipe(config.algorithm), tasks)
-    hashes = ranks.gather([function.source["sha256"] for function in functions])
+    recipe = objects.recipe(config.algorithm)
+    check_functions(recipe, tasks)
+    functions = {str(function): function for function in recipe.functions.values()}
+    hashes = ranks.gather([function.source["sha256"] for function in functions.values()])
     if any(other != hashes[0] for other in hashes):
         raise ConfigError(
-            f"{' and '.join(map(str, functions))}: the file is not the same on every rank; copy it "
-            "to all machines"
+            f"{' and '.join(functions)}: the file is not the same on every rank; copy it to all "
+            "machines"
         )
-    return objects
+    return replace(objects, functions=functions)
 
 
 def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
@@ -82,46 +82,42 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     )  # fmt: skip
     yield "anchor", _not_finite(computed.penalty)
     yield "signal", _not_finite(computed.values)
-    arrays: dict[str, Any] = {
-        "old": old, "ref": ref, "mask": mask, "token_ids": mask, "sampler": sampler,
-        "entropy": -sampler,
-        "advantages": mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape),
-    }  # fmt: skip
+    advantages_BT = mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape)
 
-    def values_of(
-        role: str, new: mx.array, part: slice = slice(None), width: int | None = None
+    def value(
+        role: str, new: mx.array, rows: slice = slice(None), length: int | None = None
     ) -> Any:
         """What a choice gives the first tokens of some answers."""
-        tokens = {name: array[part, :width] for name, array in {**arrays, "new": new}.items()}
+        part = (rows, slice(length))
         loss = policy_loss(
-            **tokens, recipe=recipe, group_ids=group_ids[part], totals=totals_of(mask),
+            new[part], old[part], ref[part], advantages_BT[part], mask[part], recipe,
+            sampler=sampler[part], entropy=-sampler[part], token_ids=mask[part],
+            group_ids=group_ids[rows], totals=totals_of(mask),
             max_length=config.rollout.max_new_tokens,
-            extra={"step": 1, **{name: column[part] for name, column in columns.items()}},
+            extra={"step": 1, **{name: column[rows] for name, column in columns.items()}},
         )  # fmt: skip
         return getattr(loss.terms, TERMS[role])
 
-    for role in TERMS:
-        if role not in recipe.functions or (role == "anchor" and recipe.pays_in_reward):
+    for role in filter(recipe.functions.__contains__, TERMS):
+        if role == "anchor" and recipe.pays_in_reward:
             continue
-        values = values_of(role, new)
+        values = value(role, new)
         yield role, _not_finite(values)
         if role != "weight":  # which is a constant
-            yield role, _gradient_problem(partial(values_of, role), new)
-        is_same = mx.allclose(values_of(role, new, PART, WIDTH), values[PART, :WIDTH], 1e-4, 1e-6)
-        yield role, "" if is_same else READS_OTHERS
+            yield role, _gradient_problem(partial(value, role), new)
+        alone = value(role, new, PART, WIDTH)
+        yield role, READS_OTHERS * (not mx.allclose(alone, values[PART, :WIDTH], 1e-4, 1e-6))
 
 
 def _not_finite(values: mx.array, what: str = "") -> str:
-    if mx.isfinite(values).all():
-        return ""
-    bad = "NaN" if mx.isnan(values).any() else "infinity"
-    return f"returned {what}{bad} for a small batch that has a group of equal rewards"
+    text = f"returned {what}NaN or infinity for a small batch that has a group of equal rewards"
+    return text * (not mx.isfinite(values).all())
 
 
-def _gradient_problem(values_of: Callable[[mx.array], mx.array], new: mx.array) -> str:
+def _gradient_problem(value: Callable[[mx.array], mx.array], new: mx.array) -> str:
     try:
-        gradient: mx.array = mx.grad(lambda new: values_of(new).sum())(new)
+        gradient: mx.array = mx.grad(lambda new: value(new).sum())(new)
         problem = _not_finite(gradient, "a gradient of ")
     except (RuntimeError, ValueError) as error:
         return f"has no gradient: {describe(error).message}"
-    return problem or ("" if gradient.any() else NO_GRADIENT)
+    return problem or NO_GRADIENT * (not gradient.any())

@@ -57,7 +57,6 @@ DEMONSTRATED = (
     "the answers are those of the data, one per prompt: rollout.group_size and rollout.temperature "
     "are not read, and rewards score held-out answers only"
 )
-UNSCORED = "without a reward function, held-out answers are sampled and not evaluated"
 
 CORRECTED = (
     "in these number formats sampler and trainer cannot agree exactly about the probability of an "
@@ -95,7 +94,7 @@ def open_run(
     objects = load_functions(config, objects, tasks, ranks)
     functions = objects.recipe(config.algorithm).functions
     threads = _threads(state["threads"] if state else None)
-    recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
+    recipe = " + ".join([config.algorithm.recipe, *(Path(f).name for f in functions.values())])
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -179,8 +178,7 @@ def load_run(
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
     if recipe.demonstrates:
-        scored = any(part.scorer.names for part in parts)
-        yield NoteWritten(step=step, text=DEMONSTRATED if scored else f"{DEMONSTRATED}; {UNSCORED}")
+        yield NoteWritten(step=step, text=DEMONSTRATED)
     kept = "" if environments is None else environments.tokens.note
     for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
@@ -225,12 +223,7 @@ def _model(
     check_cache_bits(policy)
     if config.teacher.path:
         yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
-        teacher = policy.teacher = load_teacher(config, policy)
-        yield NoteWritten(
-            step=step,
-            text=f"the teacher is {config.teacher.path}: {teacher.parameters / 1e6:.1f} M "
-            f"parameters in {teacher.dtype}",
-        )
+        policy.teacher = load_teacher(config, policy)
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:

@@ -138,8 +138,8 @@ def test_a_kl_estimate_in_the_reward_may_name_the_mask_and_what_sampled() -> Non
 @pytest.mark.parametrize(
     ("result", "returned"),
     [
-        (mx.zeros((8, 6), dtype=mx.int32), r"int32 of shape \(8, 6\)"),
-        (mx.zeros((8, 5)), r"float32 of shape \(8, 5\)"),
+        (mx.zeros((8, 6), dtype=mx.int32), r"mlx\.core\.int32 of shape \(8, 6\)"),
+        (mx.zeros((8, 5)), r"mlx\.core\.float32 of shape \(8, 5\)"),
         (1.0, "a Python float"),
     ],
 )

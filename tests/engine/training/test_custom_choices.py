@@ -102,12 +102,12 @@ FAULTS = {
     "float": ("def signal(rewards_PG):\n    return 1.0", r"returned a Python float; it must"),
     "shape": (
         "def signal(rewards_PG):\n    return rewards_PG[0]",
-        r"returned float32 of shape \(4,\); it must return an mx\.array, float32 of shape "
-        r"\(2, 4\) or \(8, 5\)",
+        r"returned mlx\.core\.float32 of shape \(4,\); it must return an mx\.array, float32 of "
+        r"shape \(2, 4\) or \(8, 5\)",
     ),
     "dtype": (
         "def signal(rewards_PG):\n    return rewards_PG.astype(mx.int32)",
-        r"returned int32 of shape \(2, 4\)",
+        r"returned mlx\.core\.int32 of shape \(2, 4\)",
     ),
     "numpy": (
         "import numpy as np\ndef trust(ratio_BT):\n    return np.array(ratio_BT)",
@@ -115,11 +115,11 @@ FAULTS = {
     ),
     "nan": (
         "def signal(rewards_PG):\n    return rewards_PG / (rewards_PG - rewards_PG)",
-        r"returned NaN for a small batch",
+        r"returned NaN or infinity for a small batch",
     ),
     "nan gradient": (
         "def trust(ratio_BT):\n    return mx.sqrt(ratio_BT - ratio_BT)",
-        r"returned a gradient of NaN",
+        r"returned a gradient of NaN or infinity",
     ),
     "argument": (
         "def signal(reward_PG):\n    return reward_PG",
