@@ -1,7 +1,6 @@
 """The lab's screen: change or type a setting and see what the stored updates would have been."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,7 +19,6 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.keys import bind
-from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
@@ -88,8 +86,8 @@ class EffectPanel(LabPanel):
         view = self.view
         self.title, self.note = view.title, ""
         if not view.in_step:
-            count, left = len(view.steps), len({step for _, step in view.pending})
-            self.note = f"{count - left} of {count} steps" if left else f"{count} steps"
+            left = len({step for _, step in view.pending})
+            self.note = f"{len(view.steps) - left} of {len(view.step.steps)} steps"
         head = render.missing_lines(view, width) + render.table_lines(view, width)
         foot = render.notes(view, width, max(5, height // 5))
         space = max(0, height - len(head) - len(foot) - 2)
@@ -105,10 +103,11 @@ class LabScreen(Dialog[None]):
     LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
     BINDINGS: ClassVar = [
-        bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
+        bind("escape,q", "dismiss", "close", "lab.close", "Back to the rollouts"),
         bind("enter", "type", "edit", "lab.type",
              "Type the value"),
-        bind("t", "scope", "scope", "lab.scope", "Show all steps, or the answers of the step"),
+        bind("t", "switch('in_step')", "scope", "lab.scope",
+             "Show all steps, or the answers of the step"),
         bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
         bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
         bind("question_mark,f1", "explain", "explain", "lab.explain",
@@ -141,11 +140,6 @@ class LabScreen(Dialog[None]):
         """The selected setting."""
         return self.query_one(SettingsPanel).setting
 
-    def _show(self, view: LabView) -> None:
-        """Show a view, and compute what is missing in it."""
-        self.view = view
-        self._compute()
-
     def watch_view(self, _old: LabView, new: LabView) -> None:
         """Pass the view to the panels."""
         for panel in self.query(LabPanel):
@@ -155,27 +149,27 @@ class LabScreen(Dialog[None]):
 
     @work(exclusive=True, group="lab")
     async def _compute(self) -> None:
-        app, study = self.app, self._study
-        assert isinstance(app, RunApp)
+        study = self._study
         with reporting(self):
             while pending := self.view.pending:
                 recipe, step = pending[0]
                 compute = partial(study.outcome, recipe=recipe, step=step)
-                outcome = await app.reader.ask(compute, "lab")
+                outcome = await self.ask(compute, "lab")
                 self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
 
     # -- changes ----------------------------------------------------------------------------
 
-    def _change(self, change: Callable[[Recipe], Recipe]) -> None:
+    def _change(self, change: Callable[..., Recipe], value: Any) -> None:
+        """Change the selected setting."""
         try:
-            self._show(replace(self.view, recipe=change(self.view.recipe)))
+            self.update(recipe=change(self.view.recipe, self.setting, value))
+            self._compute()
         except EngineError as error:
             self.warn(error)
 
     @on(Panel.Moved, "#settings")
     def change_setting(self, event: Panel.Moved) -> None:
-        """Change the selected setting."""
-        self._change(lambda recipe: with_next(recipe, self.setting, event.columns))
+        self._change(with_next, event.columns)
 
     @on(Panel.Moved, "#effect")
     def move_in_scope(self, event: Panel.Moved) -> None:
@@ -185,10 +179,7 @@ class LabScreen(Dialog[None]):
     def action_reset(self) -> None:
         """Reset the selected setting."""
         base, name = self.view.base, self.setting
-        self._change(
-            lambda recipe: base if name == "name"
-            else with_setting(recipe, name, getattr(base, name))
-        )  # fmt: skip
+        self._change(with_setting, base if name == "name" else getattr(base, name))
 
     def action_type(self) -> None:
         """Ask for a value of the selected setting."""
@@ -199,15 +190,9 @@ class LabScreen(Dialog[None]):
 
         def take(text: str | None) -> None:
             if text:
-                self._change(lambda recipe: with_typed(recipe, name, text.strip()))
+                self._change(with_typed, text.strip())
 
         self.app.push_screen(Ask("recipe" if name == "name" else name, allowed), take)
-
-    # -- scope ------------------------------------------------------------------------------
-
-    def action_scope(self) -> None:
-        """Show all steps, or the answers of the step."""
-        self._show(replace(self.view, in_step=not self.view.in_step))
 
     def action_clone(self) -> None:
         """Open New run with the settings of this recipe."""
@@ -222,7 +207,3 @@ class LabScreen(Dialog[None]):
         focused = self.focused
         topic = focused.topic() if isinstance(focused, Panel) else "panel:lab"
         self.app.push_screen(HelpScreen(topic, self, "lab", self._snapshot))
-
-    def action_close(self) -> None:
-        """Return to the rollouts."""
-        self.dismiss(None)
