@@ -1,5 +1,7 @@
 """A token's numbers in words: why it is pushed or clipped, its share of the loss written out."""
 
+from pathlib import Path
+
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
@@ -89,27 +91,19 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
         return f"{answer}: no push, because its ratio is so far from 1"
     if recipe.demonstrates:
         return "the data's answer: pushed up, more where it is less likely"
+    text = f"{answer}: pushed {way}"
     if recipe.ratio == "none":
-        return f"{answer}: pushed {way}, with no ratio and no bound"
+        return f"{text}, with no ratio and no bound"
     if token.advantage * token.push < 0:
-        return f"{answer}: pushed {way} by the ratio of its answer"
-    if isinstance(recipe.trust, Custom):
-        return f"{answer}: pushed {way} by {recipe.trust.short}, gradient {_fixed(token.push)}"
-    if recipe.trust in ("sapo", "vespo"):
-        ratio = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
-        return f"{answer}: pushed {way} by a smooth function of {ratio}"
+        return f"{text} by the ratio of its answer"
+    if recipe.trust not in ("none", "clip", "cispo", "target"):
+        return f"{text} by {Path(recipe.trust).name}, gradient {_fixed(token.push)}"
     if token.side == "high":
         return f"{answer}, already beyond {short(token.high)}: still pushed, with capped weight"
     if abs(token.ratio - 1) < ROUNDING and first_pass:
-        return f"{answer}: pushed {way}; ratio is 1 by construction"
-    return _unclipped(token)
-
-
-def _unclipped(token: TokenLoss) -> str:
-    answer = _answer(token)
-    limit, way = (token.high, "up") if token.advantage > 0 else (token.low, "down")
-    bounded = 1 / UNBOUNDED < limit < UNBOUNDED
-    return f"{answer}: pushed {way}" + (f", {way} to ratio {short(limit)}" if bounded else "")
+        return f"{text}; ratio is 1 by construction"
+    limit = token.high if way == "up" else token.low
+    return text + f", {way} to ratio {short(limit)}" * (1 / UNBOUNDED < limit < UNBOUNDED)
 
 
 def arithmetic(
@@ -141,34 +135,31 @@ def arithmetic(
 def _objective(token: TokenLoss, recipe: Recipe) -> str:
     if not token.updated:
         return "0"
-    text = _parts(token, token.objective) or _fixed(token.objective)
+    text = _fixed(token.objective)
     if isinstance(recipe.trust, Custom):
-        text += f" by {recipe.trust.short}"
+        text += f" by {Path(recipe.trust).name}"
     if recipe.trust in ("none", "clip", "target") and recipe.ratio != "none" and token.advantage:
         used = token.objective / token.advantage
-        advantage = _parts(token, token.advantage) or signed(token.advantage, 3)
+        advantage = _parts(token) or signed(token.advantage, 3)
         text = f"{short(used, 3)} × {advantage}"
     if recipe.importance_cap and recipe.trust != "vespo":  # VESPO's push contains the weight
         text += f" × {short(token.importance, 3)} for the sampler"
     return text
 
 
-def _parts(token: TokenLoss, total: float) -> str:
-    """What is in proportion to the advantage, by rewards and by the teacher; empty if one is 0."""
-    if not (token.advantage and token.teacher_part and token.reward_part):
+def _parts(token: TokenLoss) -> str:
+    """The advantage by rewards and by the teacher; empty if either gives none."""
+    if not (token.teacher_part and token.reward_part):
         return ""
-    rewards, teacher = (
-        total * part / token.advantage for part in (token.reward_part, token.teacher_part)
-    )
-    sign = "+" if teacher > 0 else MINUS
-    return f"({signed(rewards, 3)} by rewards {sign} {short(abs(teacher), 3)} by the teacher)"
+    sign, teacher = "+" if token.teacher_part > 0 else MINUS, short(abs(token.teacher_part), 3)
+    return f"({signed(token.reward_part, 3)} by rewards {sign} {teacher} by the teacher)"
 
 
 def _divisors(
     token: TokenLoss, recipe: Recipe, totals: UpdateTotals, length: int, max_length: int
 ) -> list[str]:
     if isinstance(recipe.weight, Custom):
-        return [f"× {short(token.weight, 4)} by {recipe.weight.short}"]
+        return [f"× {short(token.weight, 4)} by {Path(recipe.weight).name}"]
     rows = f"÷ {totals.rows} answers"
     update = "minibatch" if recipe.minibatches > 1 else "step"
     micro_batch = f"÷ {totals.batch_tokens} tokens of its micro-batch"

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 LIMIT_S = 60.0
-Source = Mapping[str, Any]
-UNKNOWN: Source = {"file": "", "sha256": "", "parameters": {}}
+Values = Mapping[str, Any]
 
 
-def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Recipe:
+def evaluable(recipe: Recipe, sources: Mapping[str, Values] | None = None) -> Recipe:
     """The recipe with functions that the process evaluates.
 
     Those of a run have its `sources`; others are the files that they name now.
@@ -37,28 +36,25 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Re
     for choice, function in recipe.functions.items():
         if sources is None and "source" in vars(function):
             continue  # of the process already
-        known = _ask("describe", name=function) if sources is None else sources.get(choice, {})
-        source = {"name": function, **UNKNOWN, **known}
-        changes[choice] = remote = Custom(function, partial(_evaluate, source))
-        remote.source, remote.parameters = source, source["parameters"]
+        source = _ask("describe", name=function) if sources is None else sources.get(choice, {})
+        changes[choice] = remote = Custom(function, partial(_evaluate, function, source))
+        remote.source, remote.parameters = source, source.get("parameters", {})
     return replace(recipe, **changes)
 
 
-def _evaluate(source: Source, **values: Any) -> "mx.array":
+def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":
     """The value of a function; its slopes are computed in the process as well."""
     import mlx.core as mx
 
-    inputs = {name: value for name, value in values.items() if isinstance(value, mx.array)}
-    others = {name: value for name, value in values.items() if name not in inputs}
+    def ask(arrays: Values, push: Any = None) -> Any:
+        lists = {name: array.tolist() for name, array in arrays.items()}
+        return _ask("call", name=name, source=source, values={**values, **lists}, push=push)
 
-    def ask(given: Any, push: Any = None) -> list[mx.array]:
-        lists = {name: value.tolist() for name, value in zip(inputs, given, strict=True)}
-        results = _ask("call", source=source, inputs=lists, others=others, push=push)
-        return [mx.array(result) for result in results]
-
-    value: Any = mx.custom_function(lambda given: ask(given)[0])
-    value.vjp(lambda given, push, _: ask(given, push.tolist()))
-    result: mx.array = value([*inputs.values()])
+    value: Any = mx.custom_function(lambda arrays: mx.array(ask(arrays)))
+    value.vjp(lambda arrays, push, _: {
+        name: mx.array(slope) for name, slope in ask(arrays, push.tolist()).items()
+    })  # fmt: skip
+    result: mx.array = value({n: item for n, item in values.items() if isinstance(item, mx.array)})
     return result
 
 
@@ -79,24 +75,22 @@ class Functions:
 
     def __init__(self, _server: object) -> None: ...
 
-    def describe(self, name: str) -> Source:
+    def describe(self, name: str) -> Values:
         return Custom(name).source
 
-    def call(self, source: Source, inputs: Source, others: Source, push: Any) -> list[Any]:
-        """The value, or the slopes in each input times `push`."""
+    def call(self, name: str, source: Values, values: Values, push: Any) -> Any:
+        """The value, or the slopes in each array times `push`."""
         import mlx.core as mx
 
-        name, file = source["name"], Path(source["file"])
+        file = Path(source.get("file", ""))
         if name.startswith(IN_PROCESS):
             raise MathsError(f"{name} was given by a Python process, which alone can evaluate it")
-        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != source["sha256"]:
+        code = file.read_bytes() if file.is_file() else b""
+        if not code or hashlib.sha256(code).hexdigest() != source.get("sha256"):
             raise MathsError(f"{name} is not evaluated: {file} is no longer as the run had it")
         function = Custom(f"{file}:{name.rpartition(':')[2]}").function
-
-        def value(*given: mx.array) -> mx.array:
-            result: mx.array = function(**dict(zip(inputs, given, strict=True)), **others)
-            return result
-
-        given = [*map(mx.array, inputs.values())]
-        results = [value(*given)] if push is None else mx.vjp(value, given, [mx.array(push)])[1]
-        return [result.tolist() for result in results]
+        arrays = {name: mx.array(item) for name, item in values.items() if isinstance(item, list)}
+        if push is None:
+            return function(**{**values, **arrays}).tolist()
+        slopes = mx.grad(lambda arrays: (function(**{**values, **arrays}) * mx.array(push)).sum())
+        return {name: slope.tolist() for name, slope in slopes(arrays).items()}

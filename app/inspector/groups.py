@@ -14,8 +14,9 @@ from grpo_tui.experiments.values import GroupView, RolloutView
 Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
 BY_ONE_ANSWER = ("surprise", "reward", "worst")  # groups are ordered by their furthest answer
 
-TOKENS = re.compile(r"\s+|\w+|[^\w\s]")
-DIFF_LIMIT = 4000  # words; a longer text is compared line by line
+WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+LINES = re.compile(r".*\n|.+")
+DIFF_LIMIT = 8_000  # characters; a longer text is compared line by line
 DIFF_LENGTH = 40_000  # characters; what follows is not compared
 ENDINGS = {
     "environment_error": "✗ environment failed",
@@ -133,10 +134,9 @@ class Change:
 
 def word_diff(older: str, newer: str) -> tuple[Change, ...]:
     """Diff two answers by words; the added and the common parts form the newer one."""
-    a, b = TOKENS.findall(older[:DIFF_LENGTH]), TOKENS.findall(newer[:DIFF_LENGTH])
-    if len(a) + len(b) > DIFF_LIMIT:
-        a = older[:DIFF_LENGTH].splitlines(keepends=True)
-        b = newer[:DIFF_LENGTH].splitlines(keepends=True)
+    older, newer = older[:DIFF_LENGTH], newer[:DIFF_LENGTH]
+    parts = WORDS if len(older) + len(newer) <= DIFF_LIMIT else LINES
+    a, b = parts.findall(older), parts.findall(newer)
     changes: list[Change] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
         added = Change("same" if tag == "equal" else "added", "".join(b[b1:b2]))

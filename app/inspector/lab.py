@@ -16,7 +16,7 @@ from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
 from grpo_tui.app.inspector.functions import evaluable
-from grpo_tui.app.inspector.losses import LAST_PASS, Packed, gradients, loss_of, packed
+from grpo_tui.app.inspector.losses import Packed, gradients, loss_of, packed
 from grpo_tui.experiments.values import GroupView, TokenRow
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice, with the
@@ -26,9 +26,6 @@ _FIRST = ("beta", "clip_low", "clip_high", "delta")
 VARIED: dict[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES), **{name: _VALUES[name] for name in _FIRST}, **_VALUES,
 }  # fmt: skip
-# What advantages are computed from, and what else if the anchor is in the reward.
-_SIGNAL = ("signal", "teacher_weight", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
-_PENALTY = ("anchor", "beta", "anchor_level", "anchor_place")
 # What decides which updates there are, and of which answers.
 _OF_UPDATES = (
     "passes", "minibatches", "stop", "stop_share", "stop_kl", "stop_plateau", "target_tolerance",
@@ -56,10 +53,9 @@ class StepNumbers:
     groups: tuple[int, ...]  # index of each answer's group
     rewards: tuple[tuple[float | None, ...], ...]  # of each answer, by function
     weights: tuple[float, ...]
-    advantages: tuple[float, ...]  # of each answer, as recorded
+    pushed: tuple[bool, ...]  # whether each answer has a recorded advantage on some token
     recorded: tuple[int, ...]  # positions of the answers that have token numbers
     packed: Packed | None  # of those; None if there are none
-    max_length: int
 
 
 def step_numbers(
@@ -80,12 +76,15 @@ def step_numbers(
         groups=tuple(group_of),
         rewards=tuple(tuple(score.get(name) for name in weights) for score in scores),
         weights=tuple(weights.values()),
-        advantages=tuple(answer.advantage or 0.0 for _, answer in answers),
+        pushed=tuple(
+            bool(answer.advantage) or (i in with_tokens and any(with_tokens[i].advantages))
+            for i, (_, answer) in enumerate(answers)
+        ),
         recorded=tuple(with_tokens),
         packed=packed(
-            [*with_tokens.values()], LAST_PASS, [group_of[i] for i in with_tokens], step=step
+            [*with_tokens.values()], [group_of[i] for i in with_tokens],
+            step=step, max_length=max_length,
         ) if with_tokens else None,
-        max_length=max_length,
     )  # fmt: skip
 
 
@@ -137,14 +136,17 @@ class Outcome:
     """A step's last pass under one recipe: [A,T] of the answers that have token numbers."""
 
     numbers: StepNumbers
-    signal: Mapping[int, bool]  # by group, whether any answer has an advantage
+    signal: frozenset[int] = frozenset()  # the groups of which some answer has an advantage
     missing: frozenset[str] = frozenset()
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def effect(self, row: int | None = None) -> Effect:
         """The step, or one of the answers that have token numbers."""
-        effect = Effect(groups=len(self.signal), with_signal=sum(self.signal.values()),
-                        missing=self.missing)  # fmt: skip
+        effect = Effect(
+            groups=len(set(self.numbers.groups)),
+            with_signal=len(self.signal),
+            missing=self.missing,
+        )
         if self.numbers.packed is None:
             return effect
         rows = slice(None) if row is None else [row]
@@ -173,91 +175,71 @@ def outcome_of(
     Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
     adds the objective's gradient in each token.
     """
+    import mlx.core as mx
+
     recipe = evaluable(recipe)
     packed, missing = numbers.packed, set[str]()
-    values = None
+    values, pushed = None, np.array(numbers.pushed, bool)
     if _signal_settings(recipe) != _signal_settings(base):
         values = _advantages(numbers, recipe)
-        missing |= {"advantages"} if values is None else set()
-    pushed = _pushed(numbers, values)
-    signal = dict.fromkeys(numbers.groups, False)
-    for group, is_pushed in zip(numbers.groups, pushed.tolist(), strict=True):
-        signal[group] |= is_pushed
+        if values is None:
+            missing.add("advantages")
+        else:
+            pushed = np.any(values.reshape(len(values), -1), axis=1)
+    signal = frozenset(np.array(numbers.groups)[pushed].tolist())
     reads_reference = recipe.anchor != "none" and recipe.anchor_place == "loss"
     without_tokens = np.delete(pushed, list(numbers.recorded))
     if without_tokens.any() or (reads_reference and without_tokens.size):
         missing.add("tokens")
-    if packed is None:
-        return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing))
-    reads = {"ref": reads_reference, "sampler": recipe.reads_sampler}
-    missing |= {name for name, read in reads.items() if read and name not in packed.arrays}
-    if values is not None:
-        advantages = _mlx(values[list(numbers.recorded)])
-        packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
-    return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing),
-                   arrays=_arrays(packed, recipe, numbers.max_length, by_token))  # fmt: skip
-
-
-def _mlx(values: Array) -> Any:
-    import mlx.core as mx
-
-    return mx.array(values)
+    arrays: dict[str, Array] = {}
+    if packed is not None:
+        reads = {"ref": reads_reference, "sampler": recipe.reads_sampler}
+        missing |= {name for name, read in reads.items() if read and name not in packed.arrays}
+        if values is not None:
+            advantages = mx.array(values[list(numbers.recorded)])
+            packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
+        arrays = _arrays(packed, recipe, by_token)
+    return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing), arrays=arrays)
 
 
 def _signal_settings(recipe: Recipe) -> tuple[Any, ...]:
     """What the advantages depend on."""
-    names = (*_SIGNAL, *_PENALTY) if recipe.pays_in_reward else _SIGNAL
-    return recipe.pays_in_reward, *(getattr(recipe, name) for name in names)
-
-
-def _pushed(numbers: StepNumbers, values: Array | None) -> Array:
-    """Whether each answer has an advantage on some token. [A]"""
-    if values is not None:
-        return np.array(values.reshape(len(values), -1).any(axis=1))
-    pushed = np.array(numbers.advantages, bool)
-    if numbers.packed is not None:
-        by_token = np.array(numbers.packed.arrays["advantages"])
-        pushed[list(numbers.recorded)] |= by_token.any(axis=1)
-    return pushed
+    choices = ("signal", "anchor") if recipe.pays_in_reward else ("signal",)
+    return tuple(
+        getattr(recipe, name)
+        for name, setting in SETTINGS.items()
+        if name in choices or setting.belongs in choices
+    )
 
 
 def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     """The advantages of all answers from their rewards; None if more is needed. [A] or [A,T]"""
     from grpo_engine.maths.advantage import advantages
 
-    tokens: dict[str, Any] = {"extra": {"step": numbers.step}}
-    if numbers.packed is not None and len(numbers.recorded) == len(numbers.groups):
-        arrays = numbers.packed.arrays
-        tokens = {
-            "mask": arrays["mask"],
-            "old": arrays["old"],
-            "ref": arrays.get("ref"),
-            "values": arrays.get("old_values"),
-            "teacher": arrays.get("teacher"),
-            **tokens,
-        }
-    elif recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight:
-        return None
+    complete = len(numbers.recorded) == len(numbers.groups)
+    arrays = numbers.packed.arrays if numbers.packed is not None and complete else {}
+    tokens: dict[str, Any] = {name: arrays.get(name) for name in ("mask", "old", "ref", "teacher")}
+    tokens["values"] = arrays.get("old_values")
     needs = {
         "ref": recipe.pays_in_reward,
         "values": recipe.signal == "gae",
         "teacher": recipe.teacher_weight > 0,
     }
-    lacking = any(need and tokens.get(name) is None for name, need in needs.items())
+    lacking = any(need and tokens[name] is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None
-    result = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens)
+    result = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens,
+                        extra={"step": numbers.step})  # fmt: skip
     return np.array(result.values)
 
 
-def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> dict[str, Array]:
-    terms = loss_of(packed, recipe, max_length=max_length).terms
+def _arrays(packed: Packed, recipe: Recipe, by_token: bool) -> dict[str, Array]:
+    terms = loss_of(packed, recipe).terms
     names = ("mask", "side", "contribution", "advantage")
     arrays: dict[str, Any] = {name: getattr(terms, name) for name in names}
     arrays["penalty"] = terms.mask * terms.weight * recipe.beta * terms.anchor
     if by_token:
-        push, pull = gradients(packed, recipe, max_length=max_length)
-        arrays["gradient"] = push + pull
+        arrays["gradient"] = sum(gradients(packed, recipe))
     return {name: np.array(values) for name, values in arrays.items()}
 
 
@@ -283,28 +265,21 @@ def with_setting(recipe: Recipe, name: str, value: Any) -> Recipe:
     if name == "name":
         return recipes.recipe(value)
     changes = {name: value}
-    if name == "anchor":
-        changes["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
+    if name == "anchor" and value != "none":
+        changes["beta"] = recipe.beta or recipes.recipe("grpo").beta
     return recipes.recipe(recipe, **changes)
 
 
 def with_typed(recipe: Recipe, name: str, text: str) -> Recipe:
-    """The recipe with a value as it is typed."""
+    """The recipe with a value as it is typed; `off` turns off what can be."""
     setting = SETTINGS.get(name)
-    if setting is None or setting.choices:
-        return with_setting(recipe, name, text)
-    values = {"true": True, "on": True, "false": False, "off": setting.off, "none": setting.off}
-    return with_setting(recipe, name, values.get(text.lower(), text))
-
-
-def differences(recipe: Recipe, other: Recipe) -> tuple[str, ...]:
-    """The settings in which two recipes differ, except the name."""
-    return tuple(recipes.changes(recipe, other))
+    is_off = setting and not setting.choices and text.lower() in ("off", "none")
+    return with_setting(recipe, name, setting.off if setting and is_off else text)
 
 
 def undetermined(recipe: Recipe, base: Recipe) -> tuple[str, ...]:
     """The settings that differ and that recorded numbers cannot show, since they change updates."""
     return tuple(
-        name for name in differences(recipe, base)
+        name for name in recipes.changes(base, recipe)
         if name in _OF_UPDATES and any(SETTINGS[name].is_active(r) for r in (recipe, base))
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 from rich.cells import chop_cells
 
@@ -24,16 +23,14 @@ class Piece:
 Line = tuple[Piece, ...]
 
 
-def token_texts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
-    """Split a text into tokens; `ends[t]` is the number of characters up to and with token t."""
-    return tuple(text[start:end] for start, end in pairwise((0, *ends)))
+def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ...]:
+    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line.
 
-
-def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line."""
+    `first` is the index of the first token.
+    """
     lines: list[list[Piece]] = [[]]
     left = width
-    for index, text in enumerate(tokens):
+    for index, text in enumerate(tokens, first):
         for part, cells, breaks in _parts(text, width):
             if cells > left:
                 lines.append([])

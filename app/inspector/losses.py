@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_engine.platform.device import require_mlx
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.experiments.values import TokenRow
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Side = Literal["free", "low", "high", "ceiling"]
 SIDES: tuple[Side, ...] = ("free", "high", "ceiling", "low")  # -1 is low
-LAST_PASS = 1_000_000  # each answer's last one
 
 
 class TokenLoss(NamedTuple):
@@ -72,77 +71,76 @@ class Packed:
     totals: "Totals"
     entropy_bonus: float
     minibatches: tuple[int, ...]  # of each answer
-    step: int = 0
+    step: int
+    max_length: int
 
 
 def packed(
-    rows: Sequence[TokenRow], at: int, groups: Sequence[int] = (), *, step: int = 0
+    rows: Sequence[TokenRow], groups: Sequence[int] = (), *, step: int, max_length: int
 ) -> Packed:
-    """Pack answers in pass `at` (0-based), or in an answer's last one before it.
+    """Pack answers in the last pass of each.
 
     Every row must have `updates`, and some row tokens. `groups` are the answers' groups, one if
-    not given.
+    not given. What was not recorded of every answer is left out.
     """
     require_mlx()
     import mlx.core as mx
 
-    optional: dict[str, list[Sequence[float]]] = {
-        "ref": [row.reference for row in rows],
-        "sampler": [row.sampled or row.sampler for row in rows],
-        "entropy": [of_pass(row.entropies, at) or row.entropy for row in rows],
-        "values": [of_pass(row.values, at) or () for row in rows],
-        "old_values": [row.old_values for row in rows],
-        "returns": [row.returns for row in rows],
-        "teacher": [row.teacher for row in rows],
+    from grpo_engine.maths.weight import Totals
+
+    columns = [_columns(row) for row in rows]
+    arrays = {
+        name: _padded([column[name] for column in columns])
+        for name in columns[0]
+        if all(column[name] or not row.ids for row, column in zip(rows, columns, strict=True))
     }
-    columns: dict[str, list[Sequence[float]]] = {
-        "new": [of_pass(row.passes, at) or row.old for row in rows],
-        "old": [row.old for row in rows],
-        "token_ids": [row.ids for row in rows],
-        "mask": [loss_mask(row) for row in rows],
-        # one advantage for the answer counts for each of its tokens
-        "advantages": [
-            row.advantages * (len(row.ids) if len(row.advantages) == 1 else 1) for row in rows
-        ],
-        **{name: values for name, values in optional.items() if all(values)},
-    }
-    width = max(len(row.ids) for row in rows)
-    arrays = {name: _padded(values, width) for name, values in columns.items()}
     arrays["group_ids"] = mx.array(list(groups) or [0] * len(rows), dtype=mx.int32)
-    updates = [of_pass(row.updates, at) or UpdateTotals(rows=1, tokens=1) for row in rows]
+    updates = [latest(row.updates) or UpdateTotals(rows=1, tokens=1) for row in rows]
+    totals: dict[str, Any] = {}  # [B,1]: a group may be spread over micro-batches
+    for field in fields(Totals):
+        values = [getattr(update, field.name) for update in updates]
+        known = None not in values
+        totals[field.name] = mx.array(values, dtype=mx.float32)[:, None] if known else None
     return Packed(
         arrays=arrays,
-        totals=_totals(updates),
+        totals=Totals(**totals),
         entropy_bonus=updates[0].entropy_bonus,
         minibatches=tuple(update.minibatch for update in updates),
         step=step,
+        max_length=max_length,
     )
 
 
-def _padded(rows: Sequence[Sequence[float]], width: int) -> "mx.array":
+def _columns(row: TokenRow) -> dict[str, Sequence[float]]:
+    """An answer's numbers in a pass, by the arguments of the loss; empty if not recorded."""
+    repeated = len(row.ids) if len(row.advantages) == 1 else 1  # one for the answer
+    return {
+        "new": latest(row.passes) or row.old,
+        "old": row.old,
+        "token_ids": row.ids,
+        "mask": loss_mask(row),
+        "advantages": row.advantages * repeated,
+        "ref": row.reference,
+        "sampler": row.sampled or row.sampler,
+        "entropy": latest(row.entropies) or row.entropy,
+        "values": latest(row.values) or (),
+        "old_values": row.old_values,
+        "returns": row.returns,
+        "teacher": row.teacher,
+    }
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> "mx.array":
     import mlx.core as mx
     import numpy as np
 
-    values = np.zeros((len(rows), width), np.float32)
+    values = np.zeros((len(rows), max(map(len, rows))), np.float32)
     for index, row in enumerate(rows):
         values[index, : len(row)] = row
     return mx.array(values)
 
 
-def _totals(updates: Sequence[UpdateTotals]) -> "Totals":
-    """The denominators of each answer, [B,1] each: a group may be spread over micro-batches."""
-    import mlx.core as mx
-
-    from grpo_engine.maths.weight import Totals
-
-    def column(name: str) -> Any:
-        values = [getattr(update, name) for update in updates]
-        return None if None in values else mx.array(values, dtype=mx.float32)[:, None]
-
-    return Totals(**{field.name: column(field.name) for field in fields(Totals)})
-
-
-def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
+def loss_of(numbers: Packed, recipe: Recipe) -> "Loss":
     """The engine's loss of recorded numbers.
 
     What the recipe reads and the run did not record has no weight.
@@ -158,17 +156,16 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
         changes |= {"importance_cap": 0.0, "off_policy_mask": 0.0}
     if "entropy" not in numbers.arrays:
         changes |= {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
-    recipe = replace(recipe, **changes)
     return policy_loss(
         **arrays,
-        recipe=recipe,
-        max_length=max_length,
+        recipe=replace(recipe, **changes),
+        max_length=numbers.max_length,
         totals=numbers.totals,
         extra={"step": numbers.step},
     )
 
 
-def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
+def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
     """-dL/dlog π of each token without the KL penalty, and of the KL penalty alone. [B,T] each
 
     L is the loss of all answers: with a ratio or a KL of whole answers, a token's gradient has
@@ -179,7 +176,7 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
     def of(variant: Recipe) -> mx.array:
         def objective(new: mx.array) -> mx.array:
             moved = replace(numbers, arrays={**numbers.arrays, "new": new})
-            return -loss_of(moved, variant, max_length=max_length).value
+            return -loss_of(moved, variant).value
 
         gradient: mx.array = mx.grad(objective)(numbers.arrays["new"])
         return gradient
@@ -193,20 +190,19 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
 
 
 def token_losses(
-    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int, step: int = 0
+    rows: Sequence[TokenRow], recipe: Recipe, *, max_length: int, step: int
 ) -> tuple[tuple[TokenLoss, ...], ...]:
-    """Each token of a group in pass `at` (0-based), or in an answer's last one before it.
+    """Each token of a group in the last pass of its answer.
 
     Every row must have `updates`.
     """
     import numpy as np
 
-    rows = tokens.rows
     if not any(row.ids for row in rows):
         return ((),) * len(rows)
-    numbers = packed(rows, at, step=step)
-    terms: Any = loss_of(numbers, recipe, max_length=max_length).terms
-    push, pull = gradients(numbers, recipe, max_length=max_length)
+    numbers = packed(rows, step=step, max_length=max_length)
+    terms: Any = loss_of(numbers, recipe).terms
+    push, pull = gradients(numbers, recipe)
     # the engine minimises the loss; people see the objective, which is maximised
     arrays = {
         "in_loss": terms.mask,
@@ -230,9 +226,9 @@ def token_losses(
     return tuple(losses)
 
 
-def of_pass(passes: Sequence[T], at: int) -> T | None:
-    """The numbers of pass `at`, or of the last one before it; None if there are none."""
-    return passes[min(at, len(passes) - 1)] if passes else None
+def latest(passes: Sequence[T]) -> T | None:
+    """The numbers of the last pass; None if there are none."""
+    return passes[-1] if passes else None
 
 
 def loss_mask(row: TokenRow) -> tuple[int, ...]:
@@ -240,10 +236,10 @@ def loss_mask(row: TokenRow) -> tuple[int, ...]:
     return row.mask or (1,) * len(row.ids)
 
 
-def not_recorded(tokens: TokenView, recipe: Recipe) -> str:
+def not_recorded(rows: Sequence[TokenRow], recipe: Recipe) -> str:
     """What the loss read and the run did not record, as a sentence; empty if nothing."""
     unknown = "its share of the loss is not known: this run"
-    if not all(row.updates for row in tokens.rows):
+    if not all(row.updates for row in rows):
         if recipe.stop != "never" and recipe.minibatches > 1:
             return "no push: the stop rule ended the step before the minibatch of these answers"
         return f"{unknown} was recorded before its updates were"
@@ -254,6 +250,6 @@ def not_recorded(tokens: TokenView, recipe: Recipe) -> str:
     }
     missing = [
         f"the {name}'s log-probabilities" for name, is_read in reads.items()
-        if is_read and not all(getattr(row, name) for row in tokens.rows)
+        if is_read and not all(getattr(row, name) for row in rows)
     ]  # fmt: skip
     return f"{unknown} did not record {' or '.join(missing)}" if missing else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
-from grpo_tui.app.inspector.losses import TokenLoss
+from grpo_tui.app.inspector.losses import TokenLoss, latest
 from grpo_tui.experiments.values import TokenRow
 
 HeatMode = Literal["push", "change", "kl", "teacher", "entropy", "clip"]
@@ -37,7 +37,7 @@ Cursor = tuple[int, ...]  # step, group, answer and token, or the first of them
 
 def newest(row: TokenRow) -> Sequence[float]:
     """The log-probabilities after the step, or of the last pass that was recorded."""
-    return row.after or (row.passes[-1] if row.passes else row.old)
+    return row.after or latest(row.passes) or row.old
 
 
 def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[TokenLoss]) -> Values:
@@ -83,13 +83,12 @@ class Highlight:
 
 
 def highlights_of(
-    measure: Measure, group: Cursor, rows: Sequence[TokenRow], losses: Sequence[Sequence[TokenLoss]]
+    measure: Measure, answer: Cursor, row: TokenRow, losses: Sequence[TokenLoss]
 ) -> list[Highlight]:
-    """The tokens of a group that have a measure; `losses` are of the last pass."""
+    """The tokens of an answer that have a measure; `losses` are of the last pass."""
     return [
-        Highlight((*group, row.index, index), value)
-        for row, tokens in zip(rows, losses, strict=True)
-        for index, value in enumerate(values_of(measure, row, tokens))
+        Highlight((*answer, index), value)
+        for index, value in enumerate(values_of(measure, row, losses))
         if value is not None
     ]
 

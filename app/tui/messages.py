@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_engine.config.settings import RunConfig
+    from grpo_engine.events import Origin
     from grpo_tui.app.jobs.sweep import Point
 
 
@@ -57,7 +58,7 @@ class RolloutOpened(ScreenRequest):
     mode = "rollouts"
     run: int
     step: int
-    origin: str
+    origin: "Origin"
     group: int
     answer: int
 

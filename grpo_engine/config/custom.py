@@ -73,16 +73,6 @@ class Custom(str):
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
         }
 
-    @property
-    def short(self) -> str:
-        """Its name without folders."""
-        return self.rpartition("/")[2]
-
-    @property
-    def at(self) -> str:
-        """Its place, for the end of a message."""
-        return f" (at {self.source['file']}:{self.source['line']})"
-
 
 def is_name(value: object) -> bool:
     """Whether a text names a function and not a choice that is built in."""

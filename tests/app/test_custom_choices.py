@@ -17,7 +17,7 @@ from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
 from grpo_tui.app.tui.screens.rollouts.lab.state import Study
 from grpo_tui.app.tui.screens.rollouts.render import token_lines
-from grpo_tui.app.tui.screens.rollouts.state import load_group, load_losses, load_step
+from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
 from tests.engine.runs import settings, write_world
@@ -143,8 +143,8 @@ def weight(mask_BT, rows, max_length):
 
 def last_losses(reader: StoreReader, name: str) -> tuple[Any, str]:
     step = load_step(reader, reader.resolve(name).key, None)
-    _, losses, missing = load_losses(reader, step, step.groups[0])
-    return losses, missing
+    detail = load_group(reader, step, step.groups[0])
+    return [answer.losses for answer in detail.answers], detail.missing
 
 
 @pytest.mark.slow
@@ -162,8 +162,8 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
         expected, _ = last_losses(opened, "plain")
         assert not missing
         sides = {"side": "free", "low": 0.0, "high": 0.0}  # which a function does not tell
-        assert [[t._replace(**sides) for t in row] for one in losses for row in one] == [
-            [t._replace(**sides) for t in row] for one in expected for row in one
+        assert [[t._replace(**sides) for t in row] for row in losses] == [
+            [t._replace(**sides) for t in row] for row in expected
         ]
         # the lab: the built-in run under the functions, and the other way round
         for name, changes in (
@@ -187,7 +187,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
             gradients = [outcomes[how].arrays["gradient"].tolist() for how in (base, variant)]
             assert gradients[0] == gradients[1]
         detail = load_group(opened, step, step.groups[0])
-        answer = max(detail.answers, key=lambda answer: len(answer.last))
+        answer = max(detail.answers, key=lambda answer: len(answer.losses))
         shown = token_lines(answer, answer.tokens[0], step.run, 200)
         texts = " ".join(text for line in shown for text, _ in line)
         assert "by all.py:trust" in texts
@@ -198,7 +198,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
         # a file that has changed is not run, whatever the store has of it
         file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{ALL}")
         losses, missing = last_losses(opened, "custom")
-        assert not losses
+        assert not any(losses)
         assert missing.endswith(f"is not evaluated: {file} is no longer as the run had it")
         assert not (tmp_path / "ran").exists()
 
@@ -209,5 +209,5 @@ def test_a_closure_is_not_evaluated_elsewhere(world: Path, tmp_path: Path) -> No
     grpo.train(record=store, progress=False, name="closure", **keywords(world) | {"algorithm": how})
     with closing(StoreReader(store)) as opened:
         losses, missing = last_losses(opened, "closure")
-    assert not losses
+    assert not any(losses)
     assert "python:lambda was given by a Python process, which alone can evaluate it" in missing

@@ -102,7 +102,7 @@ def test_no_moment_is_a_token_of_the_environment() -> None:
         for place in range(14)
     ]  # fmt: skip
     for measure in MEASURES:
-        found = highlights_of(measure, (1, 0), [row], [terms])
+        found = highlights_of(measure, (1, 0, 0), row, terms)
         assert {moment.cursor[-1] for moment in found} <= set(row.own), measure
         assert (measure == "clipped") == (not found)
 

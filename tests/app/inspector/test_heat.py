@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.events import Span
-from grpo_tui.app.inspector.layout import lay_out, token_texts
+from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.app.inspector.measures import (
     MIN_SHADE,
@@ -41,11 +41,6 @@ def test_change_is_shaded_by_the_largest_and_keeps_its_sign() -> None:
 def test_entropy_is_unsigned_and_missing_numbers_have_no_shade() -> None:
     assert alone("entropy", ROW, ()) == (0.0, 0.5, 1.0)
     assert alone("kl", ROW, ()) == (None, None, None)
-
-
-@pytest.mark.parametrize("ends", [(1, 3, 3, 5)])
-def test_tokens_are_cut_at_their_ends_even_empty_ones(ends: tuple[int, ...]) -> None:
-    assert token_texts("abcde", ends) == ("a", "bc", "", "de")
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.integers(min_value=2, max_value=30))
@@ -141,4 +136,3 @@ def test_line_ends_empty_tokens_and_control_characters_are_visible() -> None:
     assert pieces(["a\r\nb\n", "c"], 9) == [[(0, "a⏎", 2)], [(0, "b⏎", 2)], [(1, "c", 1)]]
     assert pieces(["", "x"], 9) == [[(0, "▪", 1), (1, "x", 1)]]
     assert pieces(["\x1b"], 9) == [[(0, safe("\x1b"), cell_len(safe("\x1b")))]]
-    assert token_texts("", ()) == ()

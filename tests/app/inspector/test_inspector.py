@@ -6,7 +6,7 @@ from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.explain import arithmetic, explanation
 from grpo_tui.app.inspector.losses import TokenLoss, token_losses
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.experiments.values import TokenRow
 
 TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
 SIZES = {"length": 24, "max_length": 64}
@@ -54,12 +54,10 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
     assert words in explanation(term(**changes), corrected, first_pass=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "of"), [("sapo", "its ratio"), ("vespo", "the ratio of its answer")]
-)
-def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) -> None:
+@pytest.mark.parametrize("name", ["sapo", "vespo"])
+def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str) -> None:
     said = explanation(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
-    assert said == f"better answer: pushed up by a smooth function of {of}"
+    assert said == f"better answer: pushed up by {name}, gradient +1.21"
 
 
 def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
@@ -68,11 +66,6 @@ def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
     assert both.reward_part == pytest.approx(1.5)
     text = arithmetic(both, plain, TOTALS, **SIZES)
     assert text == ("1.2 × (+1.5 by rewards − .29 by the teacher) ÷ 24 tokens ÷ 8 answers = +.0076")
-    # of the objective of a smooth rule: 1.452 x 1.5/1.21 = 1.8, 1.452 x .29/1.21 = .348
-    smooth = recipe("sapo", teacher_weight=0.1)
-    assert arithmetic(both, smooth, TOTALS, **SIZES).startswith(
-        "(+1.8 by rewards − .348 by the teacher) ÷"
-    )
     alone = term(teacher_part=1.21)
     assert alone.reward_part == 0
     text = arithmetic(alone, recipe("distill", minibatches=1), TOTALS, **SIZES)
@@ -109,8 +102,7 @@ def test_the_teachers_part_of_an_advantage_is_weighted_and_both_parts_add_up() -
         updates=(UpdateTotals(rows=1, tokens=2),),
     )
     how = recipe("dr-grpo", teacher_weight=0.5, weight="per_token")
-    view = TokenView(group=0, prompt_ids=(), rows=(row,))
-    ((first, second),) = token_losses(view, how, at=0, max_length=8)
+    ((first, second),) = token_losses([row], how, max_length=8, step=1)
     assert [first.teacher_part, second.teacher_part] == pytest.approx([0.5, -1.0])
     assert [first.reward_part, second.reward_part] == pytest.approx([0.75, 0.75])
     parts = sum((token.reward_part + token.teacher_part) / 2 for token in (first, second))

@@ -42,8 +42,11 @@ TERMS = (
 
 
 def places(measure: Measure) -> list[tuple[float, ...]]:
-    found = highlights_of(measure, (1, 0), ROWS, TERMS)
-    return [(*one.cursor[2:], round(one.value, 6)) for one in found]
+    return [
+        (*one.cursor[2:], round(one.value, 6))
+        for row, terms in zip(ROWS, TERMS, strict=True)
+        for one in highlights_of(measure, (1, 0, row.index), row, terms)
+    ]
 
 
 def test_clipped_tokens_come_in_reading_order() -> None:

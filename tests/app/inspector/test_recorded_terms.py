@@ -4,8 +4,9 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from grpo_engine.events import PassFinished, RunFinished
 from grpo_engine.trainer import run
 from grpo_tui.app.inspector.explain import arithmetic
 from grpo_tui.app.inspector.lab import outcome_of
-from grpo_tui.app.inspector.losses import loss_mask
+from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, token_losses
 from grpo_tui.app.tui.screens.rollouts.lab.state import read_step
 from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
@@ -117,6 +118,21 @@ def details(reader: StoreReader, step: int) -> Iterator[tuple[GroupDetail, Any]]
         yield load_group(reader, found, group), facts
 
 
+def by_pass(detail: GroupDetail, facts: Any, step: int) -> list[dict[int, Sequence[TokenLoss]]]:
+    """The terms of each pass by answer: those of the last one, if it had been the last."""
+    rows = [answer.row for answer in detail.answers if answer.row is not None]
+    names = ("passes", "updates", "entropies", "values")
+    result: list[dict[int, Sequence[TokenLoss]]] = []
+    for count in range(1, max(1, *(len(row.passes) for row in rows), 1) + 1):
+        cut = [replace(row, **{name: getattr(row, name)[:count] for name in names}) for row in rows]
+        losses = token_losses(cut, facts.recipe, max_length=facts.max_length, step=step)
+        result.append(dict(zip([row.index for row in rows], losses, strict=True)))
+    assert [result[-1][answer.rollout.index] for answer in detail.answers] == [
+        answer.losses for answer in detail.answers
+    ]
+    return result
+
+
 def check(store: Path) -> int:
     """Compare the sums of a store's terms with its losses; return the number of terms."""
     counted = 0
@@ -130,11 +146,12 @@ def check(store: Path) -> int:
                 if detail.missing:
                     assert detail.missing.startswith("no push"), detail.missing
                     continue
+                passes_of = by_pass(detail, facts, step)
                 for answer in detail.answers:
                     row = answer.row
                     assert row is not None
                     for at, update in enumerate(row.updates):
-                        terms = answer.losses[min(at, len(answer.losses) - 1)]
+                        terms = passes_of[min(at, len(passes_of) - 1)][answer.rollout.index]
                         sums[at + 1, update.minibatch] += [-one.contribution for one in terms]
                         counted += len(terms)
                         for one in terms:
@@ -208,7 +225,7 @@ def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
             term
             for detail, _ in details(reader, 1)
             for answer in detail.answers
-            for term in answer.losses[0]
+            for term in answer.losses
             if not term.in_loss
         ]
     assert terms

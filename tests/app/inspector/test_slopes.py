@@ -9,7 +9,7 @@ import pytest
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import gradients, packed, token_losses
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.experiments.values import TokenRow
 from tests.engine.maths import oracle
 from tests.engine.maths.test_gradients import CHANGED, MAX_LENGTH, smooth_inputs
 
@@ -52,8 +52,8 @@ def test_a_slope_equals_central_differences_of_the_whole_loss_and_of_its_parts(n
     # the bonus is recorded with the step, and has no slope in a log-probability
     how = replace(HOWS[name], entropy_bonus=0.0)
     given = smooth_inputs(how)
-    numbers = packed(recorded(given), 0, given["group_ids"].tolist())
-    push, pull = (np.array(one) for one in gradients(numbers, how, max_length=MAX_LENGTH))
+    numbers = packed(recorded(given), given["group_ids"].tolist(), step=1, max_length=MAX_LENGTH)
+    push, pull = (np.array(one) for one in gradients(numbers, how))
     np.testing.assert_allclose(push + pull, -oracle.gradient(asdict(how), given, "new"), 1e-4, 2e-6)
     without = asdict(how) | {"beta": 0.0}
     np.testing.assert_allclose(push, -oracle.gradient(without, given, "new"), 1e-4, 2e-6)
@@ -68,10 +68,9 @@ def test_a_clipped_token_has_no_push_and_only_the_kl_terms_pull() -> None:
         reference=(-1.0,), passes=((-0.5,),), after=(), entropy=(), advantages=(1.0,),
         updates=(UpdateTotals(rows=1, tokens=1),),
     )  # fmt: skip
-    shown = TokenView(group=1, prompt_ids=(1,), rows=(row,))
-    ((one,),) = token_losses(shown, recipe("grpo", beta=0.3), at=0, max_length=8)
+    ((one,),) = token_losses([row], recipe("grpo", beta=0.3), max_length=8, step=1)
     assert one.push == 0.0
     assert one.pull == pytest.approx(-0.3 * (1 - np.exp(-0.5)), rel=1e-5)
-    ((one,),) = token_losses(shown, recipe("grpo", beta=0.3, clip_high=0.9), at=0, max_length=8)
+    ((one,),) = token_losses([row], recipe("grpo", beta=0.3, clip_high=0.9), max_length=8, step=1)
     assert one.push == pytest.approx(1.5, rel=1e-5)
     assert one.gradient == pytest.approx(1.5 - 0.3 * (1 - np.exp(-0.5)), rel=1e-5)

@@ -9,8 +9,8 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
-from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, not_recorded, of_pass, token_losses
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, not_recorded, token_losses
+from grpo_tui.experiments.values import TokenRow
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 ONE = UpdateTotals(rows=2, tokens=10, batch_tokens=5, micro_batches=2)
@@ -27,16 +27,12 @@ def row(index: int = 0, **changes: Any) -> TokenRow:
     return TokenRow(index=index, **(base | changes))
 
 
-def view(*rows: TokenRow) -> TokenView:
-    return TokenView(group=1, prompt_ids=(1,), rows=rows)
+def terms(how: Any, *rows: TokenRow) -> tuple[Sequence[TokenLoss], ...]:
+    return token_losses(rows, how, max_length=16, step=1)
 
 
-def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[Sequence[TokenLoss], ...]:
-    return token_losses(view(*rows), how, at=at, max_length=16, **more)
-
-
-def pushes(how: Any, *rows: TokenRow, at: int = 0) -> list[list[float]]:
-    return [[one.contribution for one in answer] for answer in terms(how, *rows, at=at)]
+def pushes(how: Any, *rows: TokenRow) -> list[list[float]]:
+    return [[one.contribution for one in answer] for answer in terms(how, *rows)]
 
 
 # At ratio 1 a token's objective is its advantage: 1 for the first answer, -2 for the second.
@@ -145,18 +141,14 @@ def test_every_number_of_a_term_is_the_engines() -> None:
     assert (at_ceiling.side, high.side) == ("ceiling", "high")
 
 
-def test_a_pass_is_shown_with_its_own_numbers_or_the_last_before_it() -> None:
+def test_an_answer_has_the_numbers_of_its_own_last_pass() -> None:
     later = replace(ONE, rows=5)
     twice = row(passes=((HALF, HALF), (QUARTER, HALF)), updates=(ONE, later))
     once = row(1, updates=(OTHER,))
-    first = pushes(GRPO, twice, once, at=0)
-    assert first[0] == pytest.approx([0.25, 0.25])
-    second = pushes(GRPO, twice, once, at=1)
+    second = pushes(GRPO, twice, once)
     # A = 1 at ratio .5: .5 / 2 / 5, and 1 / 2 / 5
     assert second[0] == pytest.approx([0.05, 0.1])
     assert second[1] == pytest.approx([1 / 8, 1 / 8])
-    assert [of_pass((1, 2), at) for at in (0, 1, 2)] == [1, 2, 2]
-    assert of_pass((), 0) is None
     before = row(passes=())
     assert terms(GRPO, before)[0][0].ratio == 1.0
 
@@ -190,5 +182,5 @@ UPDATES = "was recorded before its updates were"
 )  # fmt: skip
 def test_what_a_run_did_not_record_is_said(one: TokenRow, how: Any, words: str) -> None:
     whole = f"its share of the loss is not known: this run {words}" if words else ""
-    assert not_recorded(view(row(), replace(one, index=1)), how) == whole
-    assert not_recorded(view(one), how) == whole
+    assert not_recorded((row(), replace(one, index=1)), how) == whole
+    assert not_recorded((one,), how) == whole

@@ -31,7 +31,7 @@ MEANINGS = {
     "enter": ("open", "edit", "explain", "choose", "start", "close"),
     "escape": ("back", "cancel", "close", "stop", "leave"),
     "q": ("back", "cancel", "close"),
-    "space": ("mark", "switch", "unfold"),
+    "space": ("mark", "switch"),
     "1": ("Runs",),
     "2": ("New",),
     "3": ("Watch",),

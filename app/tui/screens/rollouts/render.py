@@ -1,14 +1,15 @@
 """Rollouts as lines: groups, one prompt over the steps, tokens of an answer, rewards; as files."""
 
 import math
-from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 
 from grpo_engine.events import Span
-from grpo_tui.app.inspector.dialogue import Message, flow, messages
+from grpo_tui.app.inspector.dialogue import Message, messages
 from grpo_tui.app.inspector.explain import (
     UNBOUNDED,
     arithmetic,
@@ -25,7 +26,7 @@ from grpo_tui.app.inspector.groups import (
     measure_of,
     verdicts,
 )
-from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
+from grpo_tui.app.inspector.layout import EMPTY_SIGN, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
 from grpo_tui.app.inspector.measures import (
@@ -33,7 +34,7 @@ from grpo_tui.app.inspector.measures import (
     MEASURES,
     Values,
 )
-from grpo_tui.app.text.numbers import BARS, clamped, narrow, seconds, short, signed, sparkline
+from grpo_tui.app.text.numbers import BARS, clamped, narrow, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import last_question, question
 from grpo_tui.app.text.safe_text import clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
@@ -54,6 +55,7 @@ from grpo_tui.app.tui.widgets.panel import (
     justified,
     labelled,
     list_row,
+    meter,
     paragraph,
     visible,
 )
@@ -123,12 +125,9 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {'the first ' if count == MAX_HITS else ''}{count}"
 
 
-def position_line(view: View, width: int) -> Line:
+def position_line(name: str, group: GroupView, width: int) -> Line:
     """The current position: run, step, and the prompt as far as it fits."""
-    group = view.group
-    if view.step is None or group is None:
-        return []
-    line = [(f" {clip(view.step.run.name, 40)}", "headline"), (f"  step {group.step}", "text")]
+    line = [(f" {clip(name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", "accent"))
     line.append((f"  prompt {group.index + 1} ", "label"))
@@ -148,34 +147,34 @@ def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Lin
     greedy = ", greedy," if is_greedy(group) else ""
     name = f" {origin_name(group.origin)} prompt{greedy} by step "
     end = f"  {short(rewards[0])} → {short(rewards[current])}  [ ] step  d diff"
-    space = width - len(name) - len(end) - 3
-    indices = visible([len(text) + 2 for text in texts], space, current)
-    line = [(name + "…" * (indices.start > 0), "label")]
+    items = [(text, "series.reward") for text in texts]
+    visits = strip(items, current, width - len(name) - len(end))
+    return [(name, "label"), *visits, (end, "label")]
+
+
+def strip(items: Sequence[Part], selected: int, width: int) -> Line:
+    """Items beside each other, as many as fit, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
+    indices = visible([len(text) + 2 for text, _ in items], width - 2, selected)
+    line = [("…" * (indices.start > 0), "label")]
     for index in indices:
-        text = f"[{texts[index]}]─" if index == current else f"{texts[index]}──"
-        colour = "headline" if index == current else "series.reward"
-        line.append((text, colour))
-    return [*line, ("…" * (indices.stop < len(texts)) + end, "label")]
+        text, style = items[index]
+        if index == selected:
+            line += [("▌", "focus"), (text, "bold headline on cursor"), ("▐", "focus")]
+        else:
+            line.append((f" {text} ", style))
+    return [*line, ("…" * (indices.stop < len(items)), "label")]
 
 
 # -- answers of a group -------------------------------------------------------------------------
 
 
 def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
-    """All answers of a group in one line, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
-    texts = [
-        f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}{short(r.reward, 1)}"
-        for r in rollouts
-    ]
-    indices = visible([len(text) + 2 for text in texts], width - 2, selected)
-    line = [("…", "label")] if indices.start else []
-    for index in indices:
-        current = index == selected
-        colour = push_colour(rollouts[index].advantage)
-        text = "bold headline on cursor" if current else colour
-        line += [("▌" if current else " ", "focus"), (texts[index], text),
-                 ("▐" if current else " ", "focus")]  # fmt: skip
-    return [*line, ("…", "label")] if indices.stop < len(texts) else line
+    """All answers of a group in one line: letter, advantage and reward."""
+    items = [
+        (f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}"
+         f"{short(r.reward, 1)}", push_colour(r.advantage)) for r in rollouts
+    ]  # fmt: skip
+    return strip(items, selected, width)
 
 
 def sibling_lines(view: View, width: int, height: int) -> list[Line]:
@@ -216,97 +215,71 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A line of an answer: tokens, or a note between them; `token` is the first of its turn."""
+    """A line of an answer: tokens, or a note; `token` is its first one, or the next."""
 
+    token: int
     pieces: TokenLine = ()
     note: Line = field(default_factory=list)
-    token: int = 0
-    is_head: bool = False  # of a turn
 
 
-def text_rows(view: View, width: int) -> list[TextRow]:
+def text_rows(answer: Answer, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
-    answer = view.answer
-    if answer is None:
-        return []
     if answer.rollout.spans:
-        return dialogue_rows(answer, view.token, view.unfolded, width)
-    if view.loaded is not None and answer.row is None:  # without token numbers
+        return dialogue_rows(answer, width)
+    if answer.row is None:  # without token numbers
         lines = paragraph(answer.rollout.text, width, 999, "text")
-        return [TextRow(note=line) for line in lines]
-    if not answer.thinking:
-        return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
-    is_open = view.unfolded or view.token < answer.thinking
-    head = f"▾ thinking, {answer.thinking} tokens"
-    if not is_open:
-        head = f"▸ thinking, {answer.thinking} tokens   space unfolds"
-    return [
-        TextRow(note=[(clip(head, width), "label")], is_head=True),
-        *token_rows(answer.texts, 0 if is_open else answer.thinking, None, width),
-    ]
+        return [TextRow(number, note=line) for number, line in enumerate(lines)]
+    return token_rows(answer.texts, 0, None, width)
 
 
-def token_rows(
-    texts: tuple[str, ...], start: int, stop: int | None, width: int
-) -> Iterator[TextRow]:
+def token_rows(texts: tuple[str, ...], start: int, stop: int | None, width: int) -> list[TextRow]:
     """The lines of some tokens of an answer."""
-    for row in laid_out(texts[start:stop], width):
-        yield TextRow(tuple(Piece(start + p.token, p.text, p.cells) for p in row))
+    rows = laid_out(texts[start:stop], width, start)
+    return [TextRow(row[0].token, row) for row in rows if row]
 
 
 def visible_rows(
     rows: Sequence[TextRow], token: int, row_height: int, height: int, top: int
 ) -> range:
-    """The lines to draw: with that of the token, and the turn it is in if that fits."""
-    having = (n for n, row in enumerate(rows) if any(piece.token == token for piece in row.pieces))
-    at = next(having, 0)
-    heads = [n for n, row in enumerate(rows) if row.is_head]
-    first = max((n for n in heads if n <= at), default=at)
-    last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
+    """The lines to draw: the one before the token's, that, and the notes after it if they fit."""
     sizes = [row_height if row.pieces else 1 for row in rows]
+    last = at = max(0, bisect_right(rows, token, key=attrgetter("token")) - 1)
+    first = max(0, at - 1)
+    while last + 1 < len(rows) and not rows[last + 1].pieces:
+        last += 1
     if sum(sizes[first : last + 1]) > height:
-        first, last = max(first, at - 1), at
+        last = at
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(view: View, row: TextRow, shades: Values) -> list[Line]:
+def row_lines(answer: Answer, token: int, row: TextRow, shades: Values) -> list[Line]:
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
-    answer = view.answer
-    if answer is None or not row.pieces:
+    if not row.pieces:
         return [row.note]
     line: Line = []
     for piece in row.pieces:
-        current = piece.token == view.token and answer.row is not None
-        clipped = piece.token < len(answer.last) and answer.last[piece.token].side != "free"
+        current = piece.token == token
+        clipped = piece.token < len(answer.losses) and answer.losses[piece.token].side != "free"
         style = "bold headline on cursor" if current else "text"
         line.append((piece.text, "underline " * clipped + style))
     return [line, bars(shades, row.pieces)] if shades else [line]
 
 
-def dialogue_rows(answer: Answer, token: int, unfolded: bool, width: int) -> list[TextRow]:
-    """The lines of a dialogue; only the turn of the token is open, or every turn if `unfolded`."""
+def dialogue_rows(answer: Answer, width: int) -> list[TextRow]:
+    """The lines of a dialogue, turn by turn."""
     rows: list[TextRow] = []
-    text, spans = answer.rollout.text, answer.rollout.spans
+    spans = answer.rollout.spans
     count = 1 + max(span.turn for span in spans)
-    current = next((span.turn for span in reversed(spans) if span.start <= token), 0)
-    for turn, members in groupby(spans, lambda span: span.turn):
-        turn_spans = tuple(members)
-        length = sum(span.chars for span in turn_spans)
-        part, text = (text[:length], text[length:]) if turn < count - 1 else (text, "")
-        right, start = _turn_result(turn_spans), turn_spans[0].start
-        is_open = unfolded or turn == current
-        if is_open:
-            tokens = sum(span.length for span in turn_spans if span.kind == "model")
-            head = f"▾ turn {turn + 1} of {count}, {count_of(tokens, 'token')}"
-            line = [(head, "label")]
-        else:
-            line = [(f"▸ {turn + 1:>2}  ", "text")]
-            for piece, is_reply in flow(part, turn_spans, width - cells(right) - 8, 1)[0]:
-                line.append((piece, "label" if is_reply else "text"))
-        note = justified(line, right, width) if right else line
-        rows.append(TextRow(note=note, token=start, is_head=True))
-        for message in messages(part, turn_spans) if is_open else ():
-            rows += _message_rows(message, answer.texts, start, width)
+    parts = messages(answer.rollout.text, spans)
+    for turn, members in groupby(parts, lambda message: (message.span or spans[-1]).turn):
+        turn_messages = list(members)
+        turn_spans = [message.span for message in turn_messages if message.span]
+        tokens = sum(span.length for span in turn_spans if span.kind == "model")
+        head = [(f"turn {turn + 1} of {count}, {count_of(tokens, 'token')}", "label")]
+        note = justified(head, _turn_result(turn_spans), width)
+        rows.append(TextRow(turn_spans[0].start, note=note))
+        for message in turn_messages:
+            rows += _message_rows(message, answer.texts, width)
     return rows
 
 
@@ -318,32 +291,30 @@ def _turn_result(spans: Sequence[Span]) -> Line:
     return [(f"reward {short(sum(rewards))}", "headline")] if rewards else []
 
 
-def _message_rows(
-    message: Message, texts: tuple[str, ...], start: int, width: int
-) -> Iterator[TextRow]:
+def _message_rows(message: Message, texts: tuple[str, ...], width: int) -> list[TextRow]:
     """The tokens of a turn, or its text if they are unknown; what the environment replied."""
-    span = message.span
-    if span is not None and not message.is_reply and span.start + span.length <= len(texts):
-        yield from token_rows(texts, span.start, span.start + span.length, width)
-        return
-    lines = paragraph(message.text, width, 99, "text")
-    if span is not None and message.is_reply:
+    span, lines = message.span, paragraph(message.text, width, 99, "text")
+    if span is None:
+        return [TextRow(len(texts), note=line) for line in lines]
+    end = span.start + span.length
+    if message.is_reply:
         lines = _reply_lines(message, span, width)
-    yield from (TextRow(note=line, token=start) for line in lines)
+    elif end <= len(texts):
+        return token_rows(texts, span.start, end, width)
+    return [TextRow(span.start, note=line) for line in lines]
 
 
 def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
     """What the environment replied, what it says about itself, and why it failed."""
     info = [f"{name} {value}" for name, value in span.info.items()]
-    if span.ms is not None:
-        info.append(f"{span.ms:.0f} ms" if span.ms < 1000 else seconds(span.ms / 1000))
-    said = [f"‹{message.text}›"] * bool(message.text)
-    if message.has_calls:
-        said = message.text.splitlines()[:MAX_REPLY]
-    texts = [(text, 1 if message.has_calls else MAX_REPLY, "label") for text in said]
-    texts += [(f"{span.name}: {'   '.join(info)}", 1, "label")] * bool(info)
-    texts += [(span.error, 4, "bad")] * bool(span.error)
-    return [line for text, limit, style in texts
+    info += [] if span.ms is None else [f"{span.ms:,.0f} ms"]
+    is_plain = message.text and not message.has_calls
+    texts = [
+        (f"‹{message.text}›" if is_plain else message.text, MAX_REPLY, "label"),
+        (f"{span.name}: {'   '.join(info)}" if info else "", 1, "label"),
+        (span.error, 4, "bad"),
+    ]
+    return [line for text, limit, style in texts if text
             for line in paragraph(text, width, limit, style, ("  ", ""))]  # fmt: skip
 
 
@@ -376,17 +347,16 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
     title = f"← token {number} of {len(row.own)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(answer, token, width))
-    passes = [losses[token] for losses in answer.losses]
     texts: list[tuple[str, str]] = []
-    if passes:
-        last = passes[-1]
-        lines.append(_ratio_line(last))
-        if len(passes) > 1:
-            ratios = ", ".join(short(loss.ratio, 3) for loss in passes)
-            texts.append(("", f"in each pass: {ratios}"))
-        texts.append(("why", explanation(last, recipe, first_pass=len(passes) == 1)))
-        texts.append(("gradient", gradient_sum(last)))
-        share = arithmetic(last, recipe, row.updates[-1], length=sum(loss_mask(row)),
+    if answer.losses:
+        loss = answer.losses[token]
+        lines.append(_ratio_line(loss))
+        if len(row.passes) > 1:
+            ratios = (short(math.exp(new[token] - row.old[token]), 3) for new in row.passes)
+            texts.append(("", f"new ÷ old in each pass: {', '.join(ratios)}"))
+        texts.append(("why", explanation(loss, recipe, first_pass=len(row.passes) == 1)))
+        texts.append(("gradient", gradient_sum(loss)))
+        share = arithmetic(loss, recipe, row.updates[-1], length=sum(loss_mask(row)),
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the objective: {share}"))
     return lines + labelled(texts, LABEL, width, 3)
@@ -423,17 +393,13 @@ def _ratio_line(loss: TokenLoss) -> Line:
     if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
         bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
         return [(name, "label"), ratio[0], (f"  {bounds}", "label"), ratio[1]]
-    span = (loss.high - loss.low) or 1.0
-    low, high = TRACK // 4, 3 * TRACK // 4
+    low, high = TRACK // 4, 3 * TRACK // 4  # of the interval, in the middle half
 
     def cell(value: float) -> int:
-        """A value's position; the interval is in the middle half."""
-        position = round(low + (value - loss.low) / span * (high - low))
-        if value > loss.high:  # also by less than a cell
-            position = max(position, high + 1)
-        elif value < loss.low:
-            position = min(position, low - 1)
-        return clamped(position, TRACK + 1)
+        """A value's position; what is beyond the interval is so by a cell at least."""
+        share = (value - loss.low) / ((loss.high - loss.low) or 1.0)
+        whole = math.ceil if value > loss.high else math.floor if value < loss.low else round
+        return clamped(whole(low + share * (high - low)), TRACK + 1)
 
     track = ["┈"] * (TRACK + 1)
     track[low : high + 1] = f"├{'─' * (high - low - 1)}┤"
@@ -448,7 +414,7 @@ def _ratio_line(loss: TokenLoss) -> Line:
 
 def heat_notes(view: View) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
-    none = "no " if view.loaded and not view.shades(view.answer_at) else ""
+    none = "no " if view.loaded and not view.shades else ""
     heat = f"heat: {none}{HEAT_NAMES[view.mode]}"
     if view.highlight is None:
         return [heat]
@@ -493,11 +459,10 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     lines = []
     for reward in rollout.rewards:
         size = abs(reward.value or 0) / (largest.get(reward.name) or 1.0)
-        full = round(BAR * min(1.0, size))
         name = pad(reward.name, max(6, width - BAR - 7))
-        bar = ("█" * full, "series.reward" if (reward.value or 0) >= 0 else "bad")
+        colour = "series.reward" if (reward.value or 0) >= 0 else "bad"
         value = "n/a" if reward.value is None else short(reward.value)
-        left = [(f"{name} ", "label"), bar, ("░" * (BAR - full), "guide")]
+        left = [(f"{name} ", "label"), *meter(size, BAR, colour)]
         lines.append(justified(left, [(value, "text")], width))
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", "label")])

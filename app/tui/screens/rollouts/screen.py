@@ -1,9 +1,11 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar, Final
 
 from textual import events, on, work
@@ -16,6 +18,7 @@ from grpo_engine.events import Origin
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter
 from grpo_tui.app.inspector.measures import (
+    HEAT_MODES,
     MEASURES,
     Cursor,
     Measure,
@@ -31,10 +34,13 @@ from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
     ORIGINS,
+    UNFINISHED,
+    Answer,
     Search,
     StepGroups,
     View,
     beside,
+    changes,
     load_group,
     load_highlights,
     load_step,
@@ -74,10 +80,10 @@ class HistoryBar(ViewPanel, Bar, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
         view = self.view
-        if view.group is None:
+        if view.step is None or view.group is None:
             return []
         return [
-            render.position_line(view, width),
+            render.position_line(view.step.run.name, view.group, width),
             render.history_line(view.visits, view.group, width),
         ]
 
@@ -114,10 +120,8 @@ class GroupsPanel(ViewPanel):
         """Choose the clicked group or hit."""
         view = self.view
         row = self.inside(event.offset).y + self._top - (0 if view.search else 1)
-        if 0 <= row < len(view.hits if view.search else view.groups):
-            self.post_message(
-                self.Moved(self, row - (view.hit if view.search else view.group_at), 0)
-            )
+        if 0 <= row < len(view.hits or view.groups):
+            self.action_move(row - (view.hit if view.search else view.group_at), 0)
 
 
 class AnswerPanel(ViewPanel):
@@ -143,22 +147,29 @@ class AnswerPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
         view = self.view
-        group, answer = view.group, view.answer
+        step, group, answer, detail = view.step, view.group, view.answer, view.loaded
         self.title, self.note = "answer", ""
-        if group is None or answer is None:
-            return hint(NO_RUN if view.step is None else NO_GROUPS, width)
-        changes = view.diff and view.earlier is not None
-        self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
-        self.note_first(*(() if changes else render.heat_notes(view)))
+        if step is None or group is None or answer is None:
+            return hint(NO_RUN if step is None else NO_GROUPS, width)
+        earlier = view.visit(-1) if view.diff else None
+        self.title += f" {letter(answer.rollout.index)}{', changes' if earlier else ' by token'}"
+        self.note_first(*(() if earlier else render.heat_notes(view)))
         head = [render.answers_line(group.rollouts, view.answer_at, width)]
-        if changes:
-            return head + self._changes(width)
-        head += self._reason(width)
+        if earlier:
+            since = f"changes since step {earlier.step}"
+            changed = changes(earlier, answer.rollout)
+            return [*head, [(since, "label")], *render.diff_lines(changed, width)]
+        reason = detail.missing if detail else ""
+        if detail and view.diff:
+            reason = "this prompt has no earlier answer to compare with"
+        head += paragraph(reason, width, 3, "label")
         self._text_top = len(head)
-        foot = self._token(width)
+        foot: list[Line] = [[("" if detail else "reading the token numbers", "label")]]
+        if answer.row is not None and answer.row.ids:
+            foot = render.token_lines(answer, view.token, step.run, width)
         space = height - len(head) - 1
         least = min(render.TEXT_LINES, space - render.NUMBER_LINES)
-        text = self._text(width, max(2, space - len(foot), least))
+        text = self._text(answer, width, max(2, space - len(foot), least))
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
@@ -166,58 +177,29 @@ class AnswerPanel(ViewPanel):
         lines = [*head, *text, [], *foot, []]
         return lines + render.sibling_lines(view, width, height - len(lines))
 
-    def _reason(self, width: int) -> list[Line]:
-        """Why there are no changes, shades or losses to show; a blank line if there are."""
-        detail = self.view.loaded
-        if self.view.diff and detail is not None:
-            text = "this prompt has no earlier answer to compare with"
-            return paragraph(text, width, 1, "label")
-        if detail is None or not detail.missing:
-            return [[]]
-        return paragraph(detail.missing, width, 3, "label")
-
-    def _changes(self, width: int) -> list[Line]:
-        changes, earlier = self.view.changes(), self.view.earlier
-        same = all(change.tag == "same" for change in changes)
-        since = f"{'unchanged' if same else 'what changed'} since step {earlier and earlier.step}"
-        return [
-            *paragraph(since, width, 1, "label"),
-            *render.diff_lines(changes, width),
-        ]
-
-    def _token(self, width: int) -> list[Line]:
+    def _text(self, answer: Answer, width: int, height: int) -> list[Line]:
         view = self.view
-        answer, step = view.answer, view.step
-        if answer is None or step is None or answer.row is None or not answer.row.ids:
-            text = "" if view.loaded else "reading the token numbers"
-            return [[(text, "label")]]
-        return render.token_lines(answer, view.token, step.run, width)
-
-    def _text(self, width: int, height: int) -> list[Line]:
-        view = self.view
-        rows, shades = render.text_rows(view, width), view.shades(view.answer_at)
+        rows, shades = render.text_rows(answer, width), view.shades
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
         drawn = [
-            (row, render.row_lines(view, row, shades)) for row in rows[indices.start : indices.stop]
+            (row, render.row_lines(answer, view.token, row, shades))
+            for row in rows[indices.start : indices.stop]
         ]
         self._drawn = [row for row, lines in drawn for _ in lines]
         return [line for _, lines in drawn for line in lines]
 
-    async def on_click(self, event: events.Click) -> None:
-        """Choose the clicked token, or the first one of a clicked turn."""
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked token, or the one that follows a clicked note."""
         point = self.inside(event.offset)
         line = point.y - self._text_top
         if not 0 <= line < len(self._drawn):
             return
-        row, end = self._drawn[line], 0
-        if not row.pieces:
-            await self.run_action(f"screen.token({row.token})")
-        for piece in row.pieces:
-            end += piece.cells
-            if point.x < end:
-                await self.run_action(f"screen.token({piece.token})")
-                return
+        row = self._drawn[line]
+        ends = accumulate(piece.cells for piece in row.pieces)
+        hit = (piece.token for piece, end in zip(row.pieces, ends, strict=True) if point.x < end)
+        token, tokens = next(hit, row.token), self.view.tokens
+        self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
 
 
 class RewardPanel(ViewPanel, ScrolledPanel):
@@ -267,8 +249,6 @@ class RolloutsScreen(WorkbenchScreen):
              "Show the words that changed since this prompt was last sampled"),
         *step_keys("step", "Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
                    "rollouts.steps"),
-        hidden("space", "switch('unfolded')", "unfold", "rollouts.unfold",
-               "Unfold every turn of a dialogue and long thinking, or only what is at the cursor"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
                "Follow this prompt through the rest of the run"),
     ]  # fmt: skip
@@ -295,7 +275,7 @@ class RolloutsScreen(WorkbenchScreen):
     def on_mount(self) -> None:
         """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
-        self.key_bar.hidden = NEED_ANSWERS | {"origin"}
+        self.key_bar.hidden = NEED_ANSWERS
 
     # -- which run and step -----------------------------------------------------------------
 
@@ -319,8 +299,12 @@ class RolloutsScreen(WorkbenchScreen):
         other = self._requested is None or (self._following and self._requested != session.run)
         if other or (self._following and snapshot.step != self._seen_step):
             self._load(session.run if other else None, step=None)
-        elif self.view.unfinished and snapshot.step != self._seen_step and self.view.group:
-            self.opening = self._read_group(self.view.group)
+        elif (
+            snapshot.step != self._seen_step
+            and (detail := self.view.loaded)
+            and detail.missing == UNFINISHED
+        ):
+            self.opening = self._read_group(detail.group)
         self._seen_step = snapshot.step
 
     def again(self) -> None:
@@ -333,8 +317,8 @@ class RolloutsScreen(WorkbenchScreen):
         """Open the answer that another screen requests."""
         if isinstance(message, RolloutOpened):
             self._following = False
-            origin: Origin = next((o for o in ORIGINS if o == message.origin), "train")
-            self._load(message.run or None, message.step, origin, (message.group, message.answer))
+            answer = message.group, message.answer
+            self._load(message.run or None, message.step, message.origin, answer)
 
     def _load(
         self, run: int | None, step: int | None, origin: Origin = "train",
@@ -370,9 +354,7 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
-        hidden = frozenset({"heat"} if new.diff and new.earlier is not None else ())
-        hidden |= NEED_ANSWERS if new.group is None else frozenset()
-        self.key_bar.hidden = hidden | {"origin"} if new.step is None else hidden
+        self.key_bar.hidden = NEED_ANSWERS if new.group is None else frozenset()
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
@@ -409,10 +391,6 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to another turn of a dialogue, or from long thinking to the answer."""
         self._move(self.view.move_turn(by))
 
-    def action_token(self, token: int) -> None:
-        """Go to a token."""
-        self._move(self.view.at_token(token))
-
     def action_prompt(self, by: int) -> None:
         """Go to another prompt of the step, or to another hit of a search."""
         if self.view.hits:
@@ -422,7 +400,8 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_heat(self) -> None:
         """Shade by the next measure."""
-        self.view = self.view.next_mode()
+        index = HEAT_MODES.index(self.view.mode) + 1
+        self.update(mode=HEAT_MODES[index % len(HEAT_MODES)])
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -486,18 +465,16 @@ class RolloutsScreen(WorkbenchScreen):
                 read = partial(load_highlights, step=step, measure=measure, by=distance)
                 step, highlights = await self.ask(read, "highlights")
                 if distance and step.step == last:
-                    self.notify(self._no_highlight(MEASURES[measure], by))
+                    when, detail = "later" if by > 0 else "earlier", self.view.loaded
+                    missing = detail.missing if detail else ""
+                    name = MEASURES[measure]
+                    text = f"No {name}: {missing}." if missing else f"No {when} {name} in this run."
+                    self.notify(text)
                     return
                 highlight, distance = next_highlight(highlights, cursor, by), by
             view = self.view if self.view.step is step else self.view.with_step(step)
             view = replace(view, measure=measure, highlights=highlights)
             self._move(view.at_highlight(highlight))
-
-    def _no_highlight(self, name: str, by: int) -> str:
-        detail = self.view.loaded
-        if detail is not None and detail.missing and not self.view.highlights:
-            return f"No {name}: {detail.missing}."
-        return f"No {'later' if by > 0 else 'earlier'} {name} in this run."
 
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""

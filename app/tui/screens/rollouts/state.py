@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,8 @@ from grpo_engine.errors import EngineError
 from grpo_engine.events import REPLACED, Origin
 from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
-from grpo_tui.app.inspector.layout import token_texts
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
 from grpo_tui.app.inspector.measures import (
-    HEAT_MODES,
     Cursor,
     HeatMode,
     Highlight,
@@ -34,7 +32,7 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.numbers import clamped
-from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow, TokenView
+from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -45,7 +43,7 @@ NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 
 UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
 MAX_HITS = 50
 THINK_END = "</think>"
-LONG_THINKING = 512  # tokens; longer thinking is folded
+LONG_THINKING = 512  # tokens; an answer after longer thinking is read from its first token
 SLICE = 8  # pages of texts that a search reads at a time
 
 
@@ -82,9 +80,6 @@ def beside(steps: Sequence[int], step: float, by: int = 0) -> int:
     return steps[clamped(bisect_right(steps, step) - 1 + by, len(steps))] if steps else 0
 
 
-Losses = tuple[Sequence[TokenLoss], ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One answer with its token numbers, as far as they were recorded."""
@@ -92,21 +87,17 @@ class Answer:
     rollout: RolloutView
     texts: tuple[str, ...]  # of its tokens; in one piece if they are unknown
     row: TokenRow | None = None
-    losses: Losses = ()  # of each pass
-
-    @property
-    def last(self) -> Sequence[TokenLoss]:
-        """The losses of the last pass."""
-        return self.losses[-1] if self.losses else ()
+    losses: Sequence[TokenLoss] = ()  # in the last pass
 
     @property
     def thinking(self) -> int:
         """The tokens before the first of an answer that follows long thinking; else 0."""
-        thought, end, answer = self.rollout.text.partition(THINK_END)
-        if not answer.strip() or self.rollout.spans or len(self.texts) <= LONG_THINKING:
+        text = self.rollout.text
+        answer = text.partition(THINK_END)[2].lstrip()
+        if not answer or self.rollout.spans:
             return 0
-        begins = len(thought) + len(end) + len(answer) - len(answer.lstrip())
-        count = bisect_right(list(accumulate(map(len, self.texts))), begins)
+        ends = accumulate(map(len, self.texts))
+        count = sum(end <= len(text) - len(answer) for end in ends)
         return count if count > LONG_THINKING else 0
 
     @property
@@ -129,7 +120,7 @@ class GroupDetail:
 @lru_cache(maxsize=4)
 def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
     """The shade of each token of a group's answers; no shades where no token has one."""
-    values = [values_of(mode, a.row, a.last) if a.row else () for a in detail.answers]
+    values = [values_of(mode, a.row, a.losses) if a.row else () for a in detail.answers]
     return tuple(
         () if all(shade is None for shade in answer) else answer for answer in shades(mode, values)
     )
@@ -138,8 +129,12 @@ def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
 def run_info(reader: "StoreReader", run: int) -> RunInfo:
     """Read the run's recipe and sampling limits."""
     detail = reader.run(run)
-    algorithm = {**detail.config.get("algorithm", {})}
-    algorithm |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
+    section = "algorithm."
+    algorithm = {
+        path.removeprefix(section): value
+        for path, value in detail.settings.items()
+        if path.startswith(section)
+    }
     _, notes = without_removed({"algorithm": algorithm})
     unreadable = "; ".join(notes.values())
     try:
@@ -147,13 +142,12 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
     except ValueError as error:
         resolved = recipe("grpo")
         unreadable = f"this version cannot read the run's recipe: {error}"
-    rollout = detail.config.get("rollout", {})
     return RunInfo(
         key=run,
         id=detail.summary.id,
         name=detail.summary.name or detail.summary.id,
-        recipe=evaluable(resolved, {}),
-        max_length=int(rollout.get("max_new_tokens", 1)),
+        recipe=resolved,
+        max_length=int(detail.settings.get("rollout.max_new_tokens", 1)),
         unreadable=unreadable,
     )
 
@@ -181,16 +175,24 @@ def load_step(
     return StepGroups(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
 
 
-def completed(group: GroupView, tokens: TokenView) -> TokenView:
-    """The group's tokens; an advantage stored per answer is repeated for each of its tokens."""
-    by_index = {rollout.index: rollout for rollout in group.rollouts}
-
-    def complete(row: TokenRow) -> TokenRow:
-        rollout = by_index[row.index]
-        advantages = row.advantages or (rollout.advantage or 0.0,) * len(row.ids)
-        return replace(row, spans=rollout.spans, advantages=advantages)
-
-    return replace(tokens, rows=tuple(map(complete, tokens.rows)))
+def load_tokens(
+    reader: "StoreReader", run: RunInfo, group: GroupView
+) -> tuple[Sequence[TokenRow], str]:
+    """A group's tokens with spans and advantages of its answers; why they have no losses."""
+    tokens = reader.tokens(run.key, group.key) if group.has_tokens else None
+    if tokens is None:
+        text = "token numbers were not recorded for this group (record.tokens=all records them)"
+        return (), text
+    answers = {rollout.index: rollout for rollout in group.rollouts}
+    rows = [
+        replace(
+            row,
+            spans=answers[row.index].spans,
+            advantages=row.advantages or (answers[row.index].advantage or 0.0,),
+        )
+        for row in tokens.rows
+    ]
+    return rows, without_losses(run, group, rows)
 
 
 def was_replaced(group: GroupView) -> bool:
@@ -198,17 +200,14 @@ def was_replaced(group: GroupView) -> bool:
     return group.no_signal.endswith(REPLACED)
 
 
-def without_losses(step: StepGroups, group: GroupView, tokens: TokenView | None) -> str:
+def without_losses(run: RunInfo, group: GroupView, rows: Sequence[TokenRow]) -> str:
     """Why a group's tokens have no losses; empty if they have."""
-    if tokens is None:
-        return "token numbers were not recorded for this group (record.tokens=all records them)"
     if group.origin == "eval":
         return "held-out answers are not trained on: only the sampler scored their tokens"
     if group.origin == "pinned":
         return "no push: not trained on"
-    if all(row.old for row in tokens.rows):
-        run = step.run
-        return run.unreadable or not_recorded(tokens, run.recipe)
+    if all(row.old for row in rows):
+        return run.unreadable or not_recorded(rows, run.recipe)
     if group.no_signal:
         return f"no push: {group.no_signal}, so its tokens were left out of the update"
     if all(rollout.advantage == 0 for rollout in group.rollouts):
@@ -216,56 +215,50 @@ def without_losses(step: StepGroups, group: GroupView, tokens: TokenView | None)
     return "the step ended before its tokens were scored"
 
 
-def load_losses(
-    reader: "StoreReader", step: StepGroups, group: GroupView, *, last: bool = False
-) -> tuple[TokenView | None, tuple[Losses, ...], str]:
-    """A group's tokens, their losses in each pass or in the last one, and why there are none."""
+def load_group(
+    reader: "StoreReader", step: StepGroups, group: GroupView, *, history: bool = True
+) -> GroupDetail:
+    """Read one group's tokens, compute their losses, and read the prompt's history."""
     run = step.run
-    recorded = reader.tokens(run.key, group.key) if group.has_tokens else None
-    missing = without_losses(step, group, recorded)
-    if recorded is None:
-        return None, (), missing
-    if missing and group.origin == "train":
+    rows, missing = load_tokens(reader, run, group)
+    if rows and missing and group.origin == "train":
         summary = reader.run(run.key).summary
         missing = UNFINISHED if summary.active and summary.step < step.step else missing
-    tokens = completed(group, recorded)
-    if missing:
-        return tokens, (), missing
-    passes = max(1, *(len(row.passes) for row in tokens.rows), 1)
-    try:
-        losses = tuple(
-            token_losses(tokens, run.recipe, at=at, max_length=run.max_length, step=step.step)
-            for at in range(passes - 1 if last else 0, passes)
-        )
-    except EngineError as error:
-        return tokens, (), str(error)
-    return tokens, losses, ""
-
-
-def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> GroupDetail:
-    """Read one group's tokens, compute their losses in each pass, and read the prompt's history."""
-    tokens, losses, missing = load_losses(reader, step, group)
-    rows = {} if tokens is None else {row.index: n for n, row in enumerate(tokens.rows)}
+    losses: Sequence[Sequence[TokenLoss]] = ((),) * len(rows)
+    if not missing:
+        try:
+            losses = token_losses(rows, run.recipe, max_length=run.max_length, step=step.step)
+        except EngineError as error:
+            missing = str(error)
+    recorded = {row.index: (row, of_row) for row, of_row in zip(rows, losses, strict=True)}
 
     def answer(rollout: RolloutView) -> Answer:
-        if tokens is None or rollout.index not in rows:
+        if rollout.index not in recorded:
             return Answer(rollout=rollout, texts=(rollout.text,))
-        position = rows[rollout.index]
-        row = tokens.rows[position]
-        of_passes = tuple(one_pass[position] for one_pass in losses[: max(1, len(row.passes))])
-        return Answer(rollout=rollout, texts=split(rollout.text, row), row=row, losses=of_passes)
+        row, of_row = recorded[rollout.index]
+        return Answer(rollout=rollout, texts=split(rollout.text, row), row=row, losses=of_row)
 
     return GroupDetail(
         group=group,
         answers=tuple(map(answer, group.rollouts)),
-        history=reader.groups(step.run.key, prompt_hash=group.prompt_hash),
+        history=reader.groups(run.key, prompt_hash=group.prompt_hash) if history else (),
         missing=missing,
     )
 
 
 def split(text: str, row: TokenRow) -> tuple[str, ...]:
     """An answer split into tokens, or in one piece if they are unknown."""
-    return token_texts(text, row.ends) if len(row.ends) == len(row.ids) else (text,)
+    if len(row.ends) != len(row.ids):
+        return (text,)
+    return tuple(text[start:end] for start, end in pairwise((0, *row.ends)))
+
+
+def changes(earlier: GroupView, rollout: RolloutView) -> tuple[Change, ...]:
+    """The words that changed since the same answer at an earlier visit."""
+    if not earlier.rollouts:
+        return ()
+    before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
+    return word_diff(before.text, rollout.text)
 
 
 def load_highlights(
@@ -282,9 +275,10 @@ def load_highlights(
         clipped = any(rollout.clip_fraction != 0 for rollout in group.rollouts)
         if measure == "clipped" and step.run.recipe.trust == "clip" and not clipped:
             continue
-        tokens, losses, _ = load_losses(reader, step, group, last=True)
-        if tokens is not None and losses:
-            result += highlights_of(measure, (step.step, group.index), tokens.rows, losses[-1])
+        for answer in load_group(reader, step, group, history=False).answers:
+            if answer.row is not None:
+                at = step.step, group.index, answer.rollout.index
+                result += highlights_of(measure, at, answer.row, answer.losses)
     if measure == "kl":
         result = nlargest(1, result, attrgetter("value"))
     return step, tuple(result)
@@ -325,7 +319,6 @@ class View:
     order: Order = "prompt"
     mode: HeatMode = "push"
     diff: bool = False
-    unfolded: bool = False  # every turn of a dialogue, and long thinking
     search: Search | None = None
     hit: int = 0
     measure: Measure = "clipped"
@@ -353,11 +346,6 @@ class View:
         return detail if detail and group and detail.group.key == group.key else None
 
     @property
-    def unfinished(self) -> bool:
-        """Whether the group's numbers come when the update of its step has ended."""
-        return self.loaded is not None and self.loaded.missing == UNFINISHED
-
-    @property
     def rollout(self) -> RolloutView | None:
         """The answer under the cursor as stored."""
         group = self.group
@@ -375,14 +363,10 @@ class View:
         """Where the cursor may be in the answer."""
         return self.answer.tokens if self.answer else ()
 
-    def shades(self, position: int) -> Values:
-        """The shade of each token of an answer of the group; empty if no token has one."""
-        return shades_of(self.loaded, self.mode)[position] if self.loaded else ()
-
     @property
-    def earlier(self) -> GroupView | None:
-        """The same prompt at the previous visit."""
-        return self.visit(-1)
+    def shades(self) -> Values:
+        """The shade of each token of the answer; empty if no token has one."""
+        return shades_of(self.loaded, self.mode)[self.answer_at] if self.loaded else ()
 
     @property
     def visits(self) -> tuple[GroupView, ...]:
@@ -394,14 +378,6 @@ class View:
         same, group = self.visits, self.group
         index = next((i for i, visit in enumerate(same) if group and visit.key == group.key), -1)
         return same[index + by] if 0 <= index + by < len(same) else None
-
-    def changes(self) -> tuple[Change, ...]:
-        """The words that changed since the same answer at the previous visit."""
-        earlier, rollout = self.earlier, self.rollout
-        if earlier is None or rollout is None or not earlier.rollouts:
-            return ()
-        before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
-        return word_diff(before.text, rollout.text)
 
     @property
     def cursor(self) -> Cursor:
@@ -420,7 +396,7 @@ class View:
 
     def cleared(self) -> "View":
         """A view of another run, which has not been read."""
-        return View(mode=self.mode, unfolded=self.unfolded)
+        return View(mode=self.mode)
 
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
@@ -483,18 +459,7 @@ class View:
         _, group, answer, token = highlight.cursor
         return replace(self.at_answer(group, answer), token=token)
 
-    def next_mode(self) -> "View":
-        """Shade by the next measure."""
-        return replace(self, mode=HEAT_MODES[(HEAT_MODES.index(self.mode) + 1) % len(HEAT_MODES)])
-
     def ordered_by(self, order: Order) -> "View":
-        """Order the groups; the cursor goes to the first one's furthest answer.
-
-        In the order of the prompts nothing is furthest, and the cursor stays on its group.
-        """
-        group, view = self.group, replace(self, order=order)
-        if group is None:
-            return view
-        if order == "prompt":
-            return replace(view, group_at=[g.key for g in view.groups].index(group.key))
-        return replace(view, group_at=0, token=0, answer_at=furthest(view.groups[0], order))
+        """Order the groups; the cursor goes to the first one's furthest answer."""
+        view = replace(self, order=order, group_at=0, token=0)
+        return replace(view, answer_at=furthest(view.group, order)) if view.group else view

@@ -65,7 +65,7 @@ async def test_turns_are_shown_as_they_happen(
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
-async def test_frames_are_whole_with_every_answer_folded_and_unfolded(
+async def test_frames_are_whole_at_every_turn(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:
     app = workbench(store, theme)
@@ -74,32 +74,40 @@ async def test_frames_are_whole_with_every_answer_folded_and_unfolded(
             for answer in range(4):
                 screen = await at(app, pilot, group, answer)
                 frames.check(app)
-                await pilot.press("space", "end")
+                await pilot.press("end")
                 frames.check(app)
-                await pilot.press("space", "pageup")
+                await pilot.press("pageup")
                 assert screen.view.token in screen.view.tokens
                 frames.check(app)
 
 
-async def test_the_turn_at_the_cursor_is_open_with_reply_info_and_reward(store: Path) -> None:
+async def test_turns_are_shown_with_reply_info_and_reward(store: Path) -> None:
     app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 60)) as pilot:
         screen = await at(app, pilot, 0, 0)
         text = frames.text(app)
-        assert "▾ turn 1 of 4, 2 tokens" in text
+        assert "turn 1 of 4, 2 tokens" in text
         assert "‹higher›" in text
         assert "Guess: guesses 1   3 ms" in text
-        assert "▸  2  75 ‹lower›" in text
-        folded = next(line for line in lines(app) if "▸  4  56" in line)
-        assert "reward .7" in folded  # 1 - .1 × 3 guesses before it
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
         assert screen.view.token == 12
-        opened_last = next(line for line in lines(app) if "▾ turn 4 of 4" in line)
-        assert "reward .7" in opened_last
-        assert "▸  1  50 ‹higher›" in frames.text(app)
-        await pilot.press("space")
-        assert frames.text(app).count("▾ turn") == 4
-        assert "▸  " not in frames.text(app)
+        last = next(line for line in lines(app) if "turn 4 of 4" in line)
+        assert "reward .7" in last  # 1 - .1 × 3 guesses before it
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_replied_to_a_turn_is_beside_it_where_there_is_room(
+    size: tuple[int, int], store: Path
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        screen = await at(app, pilot, 0, 0)
+        for turn in range(1, 5):
+            text = frames.text(app)
+            assert f"turn {turn} of 4" in text
+            assert turn == 4 or "Guess: guesses" in text
+            await pilot.press("pagedown")
+        assert screen.view.token == 12
 
 
 async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None:
@@ -140,19 +148,18 @@ async def test_a_failed_environment_says_why_in_its_turn_and_beside_the_reward(
         text = frames.text(app)
         assert text.count("took longer than") == 2
         assert "environment failed" in text
-        head = next(line for line in lines(app) if "▾ turn 2 of 2" in line)
+        head = next(line for line in lines(app) if "turn 2 of 2" in line)
         assert "failed" in head
 
 
-async def test_a_click_on_a_folded_turn_opens_it(store: Path) -> None:
+async def test_a_click_on_a_turn_goes_to_its_first_token(store: Path) -> None:
     app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 60)) as pilot:
         screen = await at(app, pilot, 0, 0)
         panel = screen.query_one(AnswerPanel)
-        row = next(y for y, line in enumerate(lines(app)) if "▸  3  62" in line)
+        row = next(y for y, line in enumerate(lines(app)) if "turn 3 of 4" in line)
         await pilot.click(panel, offset=(9, row - panel.region.y))
         assert screen.view.token == 8
-        assert "▾ turn 3 of 4" in frames.text(app)
         row = next(y for y, line in enumerate(lines(app)) if "62▪" in line)
         await pilot.click(panel, offset=(3, row - panel.region.y))
         assert screen.view.token == 9  # its end token
@@ -179,9 +186,9 @@ async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: P
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, step=1, group=0, answer=0)
-        await pilot.press("space", "right", "pagedown")
+        await pilot.press("right", "pagedown")
         text = frames.text(app)
-        assert "▾ turn 4 of 4" in text
+        assert "turn 4 of 4" in text
         assert "‹higher›" in text
         frames.check(app)
 
@@ -200,7 +207,7 @@ async def test_hostile_replies_reach_no_terminal(size: tuple[int, int], tmp_path
     app = workbench(path)
     async with app.run_test(size=size) as pilot:
         await opened(app, pilot, step=1, group=0, answer=0)
-        for key in ("space", "end", "pageup", "space"):
+        for key in ("end", "pageup"):
             frames.check(app)
             await pilot.press(key)
         frames.check(app)

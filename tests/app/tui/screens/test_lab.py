@@ -55,7 +55,9 @@ async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
 
     def done() -> bool:
         view = app.screen.view if isinstance(app.screen, LabScreen) else None
-        return view is not None and not view.pending and set(view.recipes) <= set(view.outcomes)
+        return (
+            view is not None and not view.pending and {view.base, view.recipe} <= set(view.outcomes)
+        )
 
     await until(app, done)
     await pilot.pause()

@@ -52,7 +52,7 @@ def test_a_run_recorded_before_its_updates_were_says_that_its_losses_are_not_kno
         tokens = reader.tokens(1, step.groups[0].key)
     assert tokens is not None
     rows = tuple(replace(row, updates=()) for row in tokens.rows)
-    assert without_losses(step, step.groups[0], replace(tokens, rows=rows)) == (
+    assert without_losses(step.run, step.groups[0], rows) == (
         "its share of the loss is not known: this run was recorded before its updates were"
     )
 
@@ -104,12 +104,17 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
     app = Workbench(path, feed=StoreFeed(path, "otter"), mode="rollouts")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=3)
-        assert screen.view.unfinished
+        assert screen.view.loaded is not None
+        assert screen.view.loaded.missing == UNFINISHED
         assert "the update of this step has not ended" in frames.text(app)
         for event in events[scored_at + 1 :]:
             handle.put(event)
         handle.flush()
-        await until(app, lambda: not screen.view.unfinished, app.frame_now)
+        await until(
+            app,
+            lambda: screen.view.loaded and screen.view.loaded.missing != UNFINISHED,
+            app.frame_now,
+        )
         assert screen.view.answer is not None
         assert screen.view.answer.losses
         assert screen.view.step is not None

@@ -19,6 +19,7 @@ from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
+COLOURS = ("label", "cycle.0")  # of the run's recipe and of the other one
 MAX_NAME = 48  # cells of a recipe's name, so that the numbers are near it
 
 
@@ -40,7 +41,7 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
 
 def table_lines(view: LabView, width: int) -> list[Line]:
     """The four measures under the run's recipe and under the other one."""
-    column = 13 if width >= 80 else 11 if width >= 64 else 8
+    column = max(8, min(13, width // 6))
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     lines = [[(" " * name_width + "".join(pad(name, column, ">") for name in names), "label")]]
@@ -51,17 +52,12 @@ def table_lines(view: LabView, width: int) -> list[Line]:
         for effect in effects
     ]
     for index, name in enumerate(("the run", name_of(view.recipe, view.base))):
-        line = [(f"{'○●'[index]} ", colour_of(index)), (pad(name, name_width - 2), "text")]
+        line = [(f"{'○●'[index]} ", COLOURS[index]), (pad(name, name_width - 2), "text")]
         for value, old in zip(rows[index], rows[0], strict=True):
             style = "text" if value in (old, "…") else "bold accent"
             line.append((pad(value, column, ">"), style))
         lines.append(line)
     return lines
-
-
-def colour_of(index: int) -> str:
-    """The colour of the run's recipe (0) or of the other one (1)."""
-    return f"cycle.{index - 1}" if index else "label"
 
 
 def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
@@ -95,7 +91,7 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
         series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
-        curves.append(Curve(trace, colour_of(index)))
+        curves.append(Curve(trace, COLOURS[index]))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
     if not view.pending and not any(curve.trace.columns for curve in curves):
@@ -159,8 +155,6 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
     parts.append("Exact for the stored answers, by the loss itself, in each step's last pass. "
                  "Later steps would have had another policy and other answers.")  # fmt: skip
-    if not view.in_step and len(view.steps) < len(view.step.steps):
-        parts.append(f"{len(view.steps)} of {len(view.step.steps)} steps are read, evenly spread.")
     if view.base.passes == view.base.minibatches == 1:
         parts.append("Every ratio is 1: with one pass, no bound is reached.")
     return paragraph(" ".join(parts), width, limit, "label")

@@ -5,19 +5,18 @@ Only the reader thread calls the functions with a reader.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grpo_engine.config import recipes
-from grpo_engine.config.custom import Custom
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.inspector.lab import (
     Effect,
     Outcome,
     StepNumbers,
-    differences,
     outcome_of,
     step_numbers,
     together,
@@ -25,10 +24,9 @@ from grpo_tui.app.inspector.lab import (
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.screens.rollouts.state import (
     StepGroups,
-    completed,
+    load_tokens,
     split,
     was_replaced,
-    without_losses,
 )
 from grpo_tui.experiments.values import TokenRow
 
@@ -46,12 +44,11 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     """Read a step of training of a run: its numbers, and its tokens."""
     run = base.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
-    groups_of_step = replace(base, step=step, groups=groups)
     rows: dict[Index, TokenRow] = {}
     for group in groups:
-        tokens = reader.tokens(run.key, group.key)
-        if tokens is not None and not without_losses(groups_of_step, group, tokens):
-            rows |= {(group.index, row.index): row for row in completed(group, tokens).rows}
+        tokens, missing = load_tokens(reader, run, group)
+        if not missing:
+            rows |= {(group.index, row.index): row for row in tokens}
     return step_numbers(step, groups, rows, run.max_length), rows
 
 
@@ -98,15 +95,11 @@ class LabView:
         return self.step.run.recipe
 
     @property
-    def recipes(self) -> tuple[Recipe, ...]:
-        """The run's recipe and the one that is tried, if they differ."""
-        return tuple(dict.fromkeys((self.base, self.recipe)))
-
-    @property
     def pending(self) -> list[tuple[Recipe, int]]:
         """What is not computed yet: the selected step, then the others from the newest."""
         steps = dict.fromkeys((self.step.step, *reversed(self.steps)))
-        pairs = [(recipe, step) for step in steps for recipe in self.recipes]
+        recipes = dict.fromkeys((self.base, self.recipe))
+        pairs = [(recipe, step) for step in steps for recipe in recipes]
         return [pair for pair in pairs if pair not in self.effects]
 
     def with_outcome(self, recipe: Recipe, step: int, outcome: Outcome, rows: Rows) -> "LabView":
@@ -168,7 +161,7 @@ class LabView:
     def changes(self) -> tuple[tuple[str, Any], ...]:
         """The settings of a new run with this recipe, by path, where they differ."""
         start = start_of(self.recipe, self.base)
-        changes = [(name, getattr(self.recipe, name)) for name in differences(self.recipe, start)]
+        changes = recipes.changes(start, self.recipe).items()
         named = [("recipe", start.name)] if start is not self.base else []
         return tuple((f"algorithm.{name}", value) for name, value in [*named, *changes])
 
@@ -179,14 +172,15 @@ def start_of(other: Recipe, base: Recipe) -> Recipe:
 
 
 def value_text(value: Any) -> str:
-    """Format a setting's value; `off` if there is none."""
-    return value.short if isinstance(value, Custom) else as_text(value) or "off"
+    """Format a setting's value; `off` if there is none, a function without its folder."""
+    return Path(as_text(value)).name or "off"
 
 
 def name_of(other: Recipe, base: Recipe) -> str:
     """A recipe by what is different in it."""
     start = start_of(other, base)
-    changed = differences(other, start)
     names = [other.name] if start is not base else []
-    names += [f"{name} {value_text(getattr(other, name))}" for name in changed]
+    names += [
+        f"{name} {value_text(value)}" for name, value in recipes.changes(start, other).items()
+    ]
     return ", ".join(names) or "unchanged"
