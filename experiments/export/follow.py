@@ -2,38 +2,19 @@
 
     python -m grpo_tui.experiments.export.follow STORE RUN TRACKER FIRST_STEP
 
-A step is logged when the next one has values or the run has ended: evaluations belong to it.
+Its files are in a folder next to the store.
 """
 
 import os
 import signal
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
-from grpo_tui.experiments.db.paths import trackers_folder
+from grpo_tui.experiments.db.paths import TRACKERS, inside_store
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.export.trackers import TRACKERS, logged_steps
+from grpo_tui.experiments.export.trackers import log_run
 from grpo_tui.experiments.reader import StoreReader
-
-POLL_S = 1.0
-
-
-def follow(store: Path, ref: str, tracker: str, after: int) -> None:
-    """Log the steps of a run beyond `after` until it has ended or its process is gone."""
-    with closing(StoreReader(store)) as reader:
-        run = reader.resolve(ref)
-        with TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, True) as add:
-            while True:
-                run = reader.resolve(ref)
-                steps = list(logged_steps(reader, run, after))
-                for step, at, values in steps[:-1] if run.active else steps:
-                    add(step, at, values)
-                    after = step
-                if not run.active:
-                    break
-                time.sleep(POLL_S)
 
 
 def main() -> None:
@@ -43,7 +24,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     store, ref, tracker, after = sys.argv[1:]
     try:
-        follow(Path(store), ref, tracker, int(after))
+        folder = inside_store(Path(store).parent, TRACKERS) / tracker
+        with closing(StoreReader(Path(store))) as reader:
+            log_run(tracker, reader, reader.resolve(ref), folder, int(after), live=True)
     except (StoreError, OSError) as error:
         sys.exit(str(error))
 

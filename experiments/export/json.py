@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from grpo_tui.experiments.values import Unreadable
@@ -35,10 +34,5 @@ def plain(value: Any) -> Any:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return readable JSON; escape only what a terminal would interpret or cannot show."""
-    dumps = partial(json.dumps, ensure_ascii=False, indent=indent, allow_nan=False)
-    try:
-        # `plain` takes longer, but what is unreadable is written as it is
-        text = dumps(plain(value)) if Unreadable.exists else dumps(value, default=plain)
-    except ValueError:  # contains NaN or an infinity
-        text = dumps(plain(value))
+    text = json.dumps(plain(value), ensure_ascii=False, indent=indent)
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

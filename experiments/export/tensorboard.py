@@ -4,8 +4,7 @@ A record is: length (8 bytes), masked CRC-32C of the length, the message, masked
 """
 
 import struct
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 _POLYNOMIAL: Final = 0x82F63B78
 
@@ -61,23 +60,11 @@ def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
     )
 
 
-class EventFile:
-    def __init__(self, folder: Path, started: float) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(started)}.grpo-tui"
-        self._out: BinaryIO = (folder / name).open("wb")
-        version = _field(1, 1, struct.pack("<d", started)) + _field(3, 2, b"brain.Event:2")
-        self._record(version)
+def version(wall_time: float) -> bytes:
+    """Encode the first message of a file."""
+    return _field(1, 1, struct.pack("<d", wall_time)) + _field(3, 2, b"brain.Event:2")
 
-    def add(self, tag: str, value: float, step: int, wall_time: float) -> None:
-        self._record(scalar(tag, value, step, wall_time))
 
-    def _record(self, message: bytes) -> None:
-        length = struct.pack("<Q", len(message))
-        self._out.write(length + masked(length) + message + masked(message))
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def close(self) -> None:
-        self._out.close()
+def record(message: bytes) -> bytes:
+    length = struct.pack("<Q", len(message))
+    return length + masked(length) + message + masked(message)

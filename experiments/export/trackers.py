@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import ExportError, check_choice
 from grpo_tui.experiments.export.files import require_folder, writing
 from grpo_tui.experiments.export.rows import metric_rows
-from grpo_tui.experiments.export.tensorboard import EventFile
+from grpo_tui.experiments.export.tensorboard import record, scalar, version
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
+POLL_S = 1.0
 
 Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
 # logs a run in a folder; a live one (the last argument) where the tracker's own programs look
@@ -31,20 +32,35 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
     require_folder(out)
     # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr), writing(out):
-        return sum(_export(TRACKERS[format], reader, run, out) for run in runs)
+        return sum(log_run(format, reader, run, out) for run in runs)
 
 
-def _export(tracker: Tracker, reader: StoreReader, run: RunSummary, out: Path) -> int:
+def log_run(
+    tracker: str, reader: StoreReader, run: RunSummary, out: Path, after: int = -1, *,
+    live: bool = False,
+) -> int:  # fmt: skip
+    """Log the steps of a run beyond `after` and return the number of values.
+
+    A live run is followed until it has ended or its process is gone. A step of it is logged when
+    the next one has values or the run has ended: evaluations belong to it.
+    """
     count = 0
-    with tracker(reader, run, out, False) as add:
-        for step, at, values in logged_steps(reader, run):
-            add(step, at, values)
-            count += len(values)
-    return count
+    with TRACKERS[tracker](reader, run, out, live) as add:
+        while True:
+            run = reader.resolve(run.uid)
+            is_active = live and run.active
+            steps = list(_logged_steps(reader, run, after))
+            for step, at, values in steps[:-1] if is_active else steps:
+                add(step, at, values)
+                count += len(values)
+                after = step
+            if not is_active:
+                return count
+            time.sleep(POLL_S)
 
 
-def logged_steps(
-    reader: StoreReader, run: RunSummary, after: int = -1
+def _logged_steps(
+    reader: StoreReader, run: RunSummary, after: int
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Yield step, time and finite values of each step beyond `after`."""
     start = seconds(run.started_at or run.created_at)
@@ -61,11 +77,14 @@ def logged_steps(
 def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
     start = time.time() if live else seconds(run.started_at or run.created_at)
-    with closing(EventFile(inside_store(out, f"{_safe(run.name)}-{run.id}"), start)) as file:
+    folder = inside_store(out, f"{_safe(run.name)}-{run.id}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"events.out.tfevents.{int(start)}.grpo-tui").open("wb") as file:
+        file.write(record(version(start)))
 
         def add(step: int, at: float, values: Mapping[str, float]) -> None:
             for name, value in values.items():
-                file.add(name, value, step, at)
+                file.write(record(scalar(name, value, step, at)))
             file.flush()
 
         yield add

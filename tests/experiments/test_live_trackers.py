@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.paths import trackers_folder
+from grpo_tui.experiments.db.paths import TRACKERS
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 from grpo_tui.experiments.recorded_events import events_after
@@ -48,7 +48,7 @@ def tracked(path: Path, tracker: str) -> Recorder:
 def logged(store: Path) -> set[int]:
     """The steps in the event files of TensorBoard."""
     found = set()
-    for file in trackers_folder(store).rglob("events.out.tfevents.*"):
+    for file in (store.parent / TRACKERS).rglob("events.out.tfevents.*"):
         # Event: wall_time is field 1 (9 bytes), then step, field 2: 0x10 and one byte below 128
         found |= {message[10] for message in records(file.read_bytes()) if message[9] == 0x10}
     return found
@@ -77,7 +77,7 @@ def test_a_resumed_run_logs_the_steps_after_its_checkpoint(path: Path) -> None:
     put_all(handle, started(), *step_events(1), *step_events(2), ended(2))
     handle.close()
     until(lambda: not followers())
-    for file in trackers_folder(path).rglob("events.out.tfevents.*"):
+    for file in (path.parent / TRACKERS).rglob("events.out.tfevents.*"):
         file.unlink()
     again = resume_run(path, handle.key, from_step=1)
     put_all(again, started(1), *step_events(2), *step_events(3), ended(3))
@@ -109,8 +109,8 @@ def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
     handle.close()
     (said,) = notes(handle)
     assert said == (
-        f"{tracker} ended with status -9; the run continues, and `grpo-tui export {handle.id} "
-        f"--format {tracker} --out FOLDER` writes all of it"
+        f"{tracker} ended with status -9: no message; the run continues, and "
+        f"`grpo-tui export {handle.id} --format {tracker} --out FOLDER` writes all of it"
     )
     with closing(StoreReader(path)) as reader:
         assert reader.runs()[0].status == "completed"
@@ -149,7 +149,7 @@ def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> N
         assert run.stdout is not None
         assert run.stdout.readline() == b"on\n"
         (process,) = until(lambda: followers(run.pid))
-        until(lambda: list(trackers_folder(store).rglob("*tfevents*")))
+        until(lambda: list((store.parent / TRACKERS).rglob("*tfevents*")))
         run.kill()
     process.wait(PATIENCE)
     assert logged(store) == {1}
