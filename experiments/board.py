@@ -42,7 +42,7 @@ class Board:
                 self._change(store_warning=text)
 
     def _change(self, **changes: Any) -> None:
-        self._view = replace(self._view, version=self.version + 1, at=time.time(), **changes)
+        self._view = replace(self._view, version=self.version + 1, **changes)
 
     def _changes(self, event: ev.Event) -> dict[str, Any]:
         match event:
@@ -104,8 +104,7 @@ class Board:
             )  # fmt: skip
             groups[delta.group] = replace(group, rollouts=tuple(rollouts.values()))
         return {
-            "step": event.step, "tokens": event.tokens, "finished": event.finished,
-            "rows_total": event.total, "tokens_per_second": event.tokens_per_second,
+            "step": event.step, "tokens_per_second": event.tokens_per_second,
             "done": event.finished, "total": event.total, "groups": tuple(groups.values()),
         }  # fmt: skip
 

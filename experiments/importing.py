@@ -1,6 +1,5 @@
 """Import the runs of another store."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -12,14 +11,12 @@ from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary
 
 Imported = list[tuple[str, str]]
-SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
 MAX_STEPS = 10_000_000
 INTERRUPTED = "the import was interrupted; import the file again"
 COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
@@ -68,8 +65,6 @@ def _is_new(store: ExperimentStore, uid: str) -> bool:
 
 def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> tuple[str, str]:
     """Copy a run completely, or remove it; a killed import leaves it marked."""
-    if not SHORT.fullmatch(run.id):
-        raise ImportRefusedError(f"its id is {run.id!r}")
     detail = source.run(run.key)
     _refuse_damaged(source, run)
     row = store.create_run(
@@ -83,8 +78,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             values = {"run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt)}
             values["ended_at"] = attempt.ended_at or attempt.heartbeat
             store.execute(ATTEMPT.insert().values(values))
-        with closing(StoreFile(store)) as file:
-            writer = RunWriter(file, row)
+        with closing(RunWriter(store, row)) as writer:
             for page in _pages(source, run.key):
                 writer.write(page, limit=30.0)
         _refuse_damaged(source, run)

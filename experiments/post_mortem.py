@@ -53,11 +53,11 @@ def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str,
         .order_by(EVENT.c.seq.desc())
         .limit(lines)
     )
-    return tuple(f"{iso(at)} step {event.step}: {_text(event)}" for at, event in reversed(rows))
-
-
-def _text(event: ev.Event) -> str:
-    return str(getattr(event, LOGGED.get(ev.kind_of(event), "step")))
+    # in an edited store an event may be of another kind
+    return tuple(
+        f"{iso(at)} step {event.step}: {getattr(event, LOGGED.get(ev.kind_of(event), 'step'))}"
+        for at, event in reversed(rows)
+    )
 
 
 def _cause(error: str, folder: Path, attempt: Any) -> str:
@@ -72,8 +72,6 @@ def _cause(error: str, folder: Path, attempt: Any) -> str:
         return "the machine restarted while it ran"
     if 0 < free < 0.05 * (used + free):
         return f"probably out of memory: it used {used:.1f} GB and {free:.1f} GB were free"
-    if attempt.slept_s > 0:
-        return f"the machine was suspended for {attempt.slept_s:.0f} s while it ran"
     return (
         "its process was killed (kill -9, the terminal or the system), "
         f"last sign of life at {attempt.heartbeat}"

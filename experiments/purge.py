@@ -8,8 +8,9 @@ from contextlib import closing
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from grpo_engine.paths import remove
 from grpo_tui.experiments.db.connection import open_writer
-from grpo_tui.experiments.db.paths import remove_run_folder, run_folder, starts_folder
+from grpo_tui.experiments.db.paths import RUNS, run_folder, starts_folder
 from grpo_tui.experiments.db.tables import (
     EVENT,
     METRIC,
@@ -54,7 +55,7 @@ def purge(store: ExperimentStore, run: int) -> None:
     hidden = {"deleted_at": func.coalesce(RUN.c.deleted_at, now_iso()), "purging": True}
     store.execute(RUN.update().filter_by(id=run).values(hidden))
     _delete_rows(store, run)
-    remove_run_folder(store.path, short)
+    remove(store.path.parent, RUNS, short, ignore_errors=True)
     store.execute(RUN.delete().filter_by(id=run))
     named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
     drop_unused(store.path, (row.value for row in named))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -69,19 +68,9 @@ LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
 
 PARENT = RUN.alias("parent")
-_LATER = ATTEMPT.alias("later")
-IS_LAST = ATTEMPT.c.id == (
-    select(_LATER.c.id)
-    .where(_LATER.c.run_id == RUN.c.id)
-    .order_by(_LATER.c.n.desc())
-    .limit(1)
-    .scalar_subquery()
-)
 GROUP = ROLLOUT_GROUP.c
 OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
 NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
-
-Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
@@ -121,9 +110,8 @@ class StoreReader(Connection):
         query = (
             self.select(
                 v.RunSummary, RUN, *(column.value.label(f"{n}") for n, column in enumerate(extra)),
-                ATTEMPT.c.host, ATTEMPT.c.heartbeat, ATTEMPT.c.n.label("attempts"), id="short",
+                id="short", sweep_id=None,  # which is not in the index of the list
             )
-            .outerjoin_from(RUN, ATTEMPT, IS_LAST)
             .where(self.not_deleted(), compile_filter(filter, names))
             .order_by(*_order(sort, names))
             .limit(limit)
@@ -145,14 +133,14 @@ class StoreReader(Connection):
 
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""
-        of_attempt = (ATTEMPT.c.run_id, ATTEMPT.c.boot, ATTEMPT.c.pid_start)
-        of_run = (RUN.c.status, RUN.c.elapsed, RUN.c.step)
+        more = (ATTEMPT.c.run_id, ATTEMPT.c.boot, ATTEMPT.c.pid_start)
         rows = self.rows(
-            self.select(v.AttemptView, ATTEMPT, *of_attempt, *of_run)
-            .join_from(RUN, ATTEMPT, IS_LAST)
+            self.select(v.AttemptView, ATTEMPT, *more, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            .join_from(RUN, ATTEMPT)
             .where(RUN.c.status.in_(("running", "paused")))
+            .order_by(ATTEMPT.c.n)  # so that the last counts
         )
-        statuses = {row.run_id: derive(row, row) for row in rows}
+        statuses = {row.run_id: derive(row) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]
@@ -172,20 +160,23 @@ class StoreReader(Connection):
             .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
             .where(self.not_deleted(PARENT))
         )
+        run = ATTEMPT.c.run_id
+        numbers = select(run, func.max(ATTEMPT.c.n)).where(among(run, keys)).group_by(run)
+        attempts = self.pairs(numbers)
         sweeps = {}
         if self.schema >= 3:
-            sweeps = self.pairs(select(RUN.c.id, SWEEP.c.name).join_from(RUN, SWEEP))
+            query = select(RUN.c.id, SWEEP.c.name, SWEEP.c.id).join_from(RUN, SWEEP)
+            sweeps = {run: (name, key) for run, name, key in self.rows(query)}
         summaries = []
         for row in rows:
             status, since = statuses.get(row.key, (row.status, None))
-            spill = waiting.get(row.key)
+            spill, (sweep, sweep_id) = waiting.get(row.key), sweeps.get(row.key, (None, None))
             summaries.append(
                 as_view(
                     v.RunSummary, row, status=status, status_since=since,
                     waiting=str(spill or ""), step=max(row.step, spill.step if spill else 0),
-                    attempts=row.attempts or 0, host=row.host or "",
-                    tags=tuple(tags.get(row.key, ())),
-                    parent=parents.get(row.key), sweep=sweeps.get(row.key),
+                    attempts=attempts.get(row.key, 0), tags=tuple(tags.get(row.key, ())),
+                    parent=parents.get(row.key), sweep=sweep, sweep_id=sweep_id,
                     metrics=LazyMetrics(metric_rows.get(row.key, {})),
                     columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
@@ -278,9 +269,7 @@ class StoreReader(Connection):
     def resumable(self, ref: str) -> v.RunDetail:
         """Find a run by its name or id; raise if it is still in progress."""
         detail = self.run(self.resolve(ref).key)
-        name, status = detail.summary.name, detail.summary.status
-        if detail.summary.active:
-            raise RunActiveError(f"run {name} is {status}: `grpo-tui stop {name}` first")
+        check_ended(detail.summary)
         return detail
 
     def resolve(self, ref: str) -> v.RunSummary:
@@ -302,8 +291,6 @@ class StoreReader(Connection):
             raise RunNotFoundError(
                 f"{quoted(ref)} could be {len(matches)} runs: {first}; type more of it"
             )
-        if not rows:
-            raise RunNotFoundError(f"no run is called {quoted(ref)}: {self.path} holds no runs yet")
         names = ["@last", *(name for row in rows for name in (row.short, row.name))]
         raise RunNotFoundError(
             f"no run is called {quoted(ref)} in {self.path}{nearest(ref, names)}; "
@@ -344,10 +331,15 @@ class StoreReader(Connection):
         last = func.max(UPDATE_PASS.c["pass"])
         return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
-    def steps(self, run: int, *, after: int = -1) -> tuple[v.StepView, ...]:
-        """Return the finished steps beyond `after`, with tokens and seconds up to their ends."""
-        step = STEP.c.step
-        return self.views(v.StepView, STEP, step, step > after, run_id=run, hidden=False)
+    def steps(self, run: int, *, after: int = -1) -> Sequence[Any]:
+        """Return rows of the finished steps beyond `after`, with tokens and seconds at their ends.
+
+        They are (step, tokens, elapsed, at, attempt).
+        """
+        end = STEP.c
+        query = select(end.step, end.tokens, end.elapsed, end.at, end.attempt)
+        query = query.filter_by(run_id=run, hidden=False).where(end.step > after)
+        return self.rows(query.order_by(end.step))
 
     def step_within(self, run: int, column: str, limit: float) -> int:
         """Return the last step within so many steps, tokens or seconds; -1 if none ended."""
@@ -356,11 +348,6 @@ class StoreReader(Connection):
         query = select(func.max(STEP.c.step)).filter_by(run_id=run, hidden=False)
         step = self.value(query.where(STEP.c[column] <= limit))
         return -1 if step is None else step
-
-    def work(self, run: int) -> Sequence[Any]:
-        """Return (step, tokens, elapsed) of the finished steps: one row at the end of each."""
-        query = select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
-        return self.rows(query.filter_by(run_id=run, hidden=False).order_by(STEP.c.step))
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
@@ -371,13 +358,10 @@ class StoreReader(Connection):
     def muted_alerts(self, run: int) -> frozenset[str]:
         return frozenset(alert.rule for alert in self.alerts(run) if alert.muted)
 
-    def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
-        """Return the held-out evaluations of a run, oldest first."""
+    def evaluations(self, run: int) -> tuple[v.EvaluationView, ...]:
+        """Return the held-out evaluations of a run, oldest first, without their samples."""
         order = EVALUATION.c.seq
-        views = self.views(v.EvaluationView, EVALUATION, order, run_id=run, hidden=False)
-        return (
-            tuple(replace(view, rows=self.samples(view.key)) for view in views) if rows else views
-        )
+        return self.views(v.EvaluationView, EVALUATION, order, run_id=run, hidden=False)
 
     def samples(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
         """Return what an evaluation found for each of its problems."""
@@ -393,7 +377,7 @@ class StoreReader(Connection):
 
     def groups(
         self, run: int, step: int | None = None, origin: str | None = None, *, after: int = 0,
-        limit: int | None = None, rollouts: bool = True, **columns: Any,
+        limit: int | None = None, **columns: Any,
     ) -> tuple[v.GroupView, ...]:  # fmt: skip
         """Return the groups of a step, or of all, and with these values of their columns.
 
@@ -403,14 +387,17 @@ class StoreReader(Connection):
         query = self.select(v.GroupView, ROLLOUT_GROUP)
         query = query.filter_by(run_id=run, hidden=False, **columns).limit(limit)
         query = query.where(GROUP.id > after, GROUP.origin.in_(origins))
-        if step is None:
-            query = query.order_by(GROUP.step if limit is None else GROUP.id, GROUP.id)
-        else:
+        if step is not None:
             query = query.filter_by(step=step)
-            query = query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq)
-        if rollouts:
-            return self._with_rollouts(query)
-        return tuple(as_view(v.GroupView, row) for row in self.rows(query))
+        order = (GROUP.step, GROUP.origin.desc(), GROUP.idx, GROUP.seq)
+        return self._with_rollouts(query.order_by(*(order if limit is None else [GROUP.id])))
+
+    def last_group(self, run: int, example_key: str, step: int) -> v.GroupView | None:
+        """Return the latest rollouts of an example up to a step."""
+        query = self.select(v.GroupView, ROLLOUT_GROUP).where(GROUP.step <= step)
+        query = query.filter_by(run_id=run, hidden=False, example_key=example_key)
+        latest = query.order_by(GROUP.step.desc(), GROUP.id.desc()).limit(1)
+        return next(iter(self._with_rollouts(latest)), None)
 
     def groups_by_key(self, keys: Iterable[int]) -> tuple[v.GroupView, ...]:
         """Return groups with their rollouts, in the order of their keys."""
@@ -427,10 +414,10 @@ class StoreReader(Connection):
             .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
             .order_by(GROUP.step, GROUP.id, ROLLOUT.c.idx)
         )
-        by_step: dict[tuple[str, int], dict[str, list[float | None]]] = {}
+        scores: dict[tuple[str, int], dict[str, list[float | None]]] = {}
         for example, step, function, value in self.rows(query):
-            by_step.setdefault((example, step), {}).setdefault(function, []).append(value)
-        return {example: scores for (example, _), scores in by_step.items()}  # the last step's
+            scores.setdefault((example, step), {}).setdefault(function, []).append(value)
+        return {example: of_step for (example, _), of_step in scores.items()}  # the last step's
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""
@@ -446,11 +433,9 @@ class StoreReader(Connection):
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""
-        for prompt_ids, rows in self.blobs(run, [group]).values():
-            return v.TokenView(group=group, prompt_ids=prompt_ids, rows=rows)
-        return None
+        return self.blobs(run, [group]).get(group)
 
-    def blobs(self, run: int, groups: Sequence[int]) -> dict[int, Blob]:
+    def blobs(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
         """The recorded token numbers by group; none where the store names a file elsewhere."""
         from grpo_tui.experiments.db.tokens import merged, read_blobs  # NumPy
 
@@ -462,7 +447,7 @@ class StoreReader(Connection):
             return {}
         blobs = read_blobs(path, [seq for row in rows for seq in row[1:] if seq])
         return {
-            row.id: merged(blobs[row.seq], blobs.get(row.tokens_seq, ((), ())))
+            row.id: merged(blobs[row.seq], blobs.get(row.tokens_seq, v.TokenView()))
             for row in rows
             if row.seq in blobs
         }
@@ -499,12 +484,22 @@ class StoreReader(Connection):
         attempt = (ATTEMPT.c.run_id == columns.run_id) & (ATTEMPT.c.n == columns.attempt)
         row = self.row(
             select(CONTROL, ATTEMPT.c.heartbeat)
-            .outerjoin_from(CONTROL, ATTEMPT, attempt)
+            .join_from(CONTROL, ATTEMPT, attempt)
             .where(columns.id == request)
         )
         if row is None:
             raise NothingStoredError(f"there is no request {request}")
-        return _control(row)
+        verb, now = row.verb.replace("_", " "), time.time()
+        state: v.ControlState = "asked"
+        message = "asked"
+        if row.outcome == "done":
+            state, message = "taken", "accepted, waiting for the next safe point"
+        elif row.outcome:
+            state, message = "expired", "not accepted, the run had ended or restarted"
+        elif now - seconds(row.asked_at) > NO_ANSWER_S:
+            age = ago(seconds(row.heartbeat), now)
+            state, message = "no answer", f"no answer, last sign of life {age} ago"
+        return v.ControlView(state=state, message=f"{verb}: {message}")
 
     def queue(self, *, ended: int = 0) -> tuple[v.QueueItemView, ...]:
         """Return the waiting and active runs in order, then the last `ended` others."""
@@ -524,18 +519,17 @@ class StoreReader(Connection):
             .outerjoin_from(QUEUE_ITEM, SWEEP)
             .outerjoin(RUN, (RUN.c.id == QUEUE_ITEM.c.run_id) & self.not_deleted())
         )
-        return tuple(
-            as_view(v.QueueItemView, row, lease_until=row.lease_until or None)
-            for row in self.rows(query.where(condition).order_by(order).limit(limit))
-        )
+        rows = self.rows(query.where(condition).order_by(order).limit(limit))
+        return tuple(as_view(v.QueueItemView, row) for row in rows)
 
-    def sweep(self, key: int) -> v.SweepView:
-        row = self.row(self.select(v.SweepView, SWEEP, id="uid").filter_by(id=key))
-        if row is None:
-            raise NothingStoredError(f"there is no sweep {key}")
-        axes = {path: tuple(values) for path, values in row.axes.items()}
-        items = self._items(QUEUE_ITEM.c.sweep_id == key, QUEUE_ITEM.c.id)
-        return as_view(v.SweepView, row, axes=axes, items=items)
+    def sweep(self, key: int) -> tuple[v.QueueItemView, ...]:
+        """Return the runs of a sweep, in their order."""
+        return self._items(QUEUE_ITEM.c.sweep_id == key, QUEUE_ITEM.c.id)
+
+
+def check_ended(run: v.RunSummary) -> None:
+    if run.active:
+        raise RunActiveError(f"{run.name} is {run.status}: `grpo-tui stop {run.name}` first")
 
 
 def grouped(pairs: Iterable[Any]) -> dict[Any, list[Any]]:
@@ -551,7 +545,7 @@ def _order(sort: str, names: Names) -> list[ColumnElement[Any]]:
     column = parse_column(sort.removeprefix("-"), names)
     value = column.compared
     order = value.desc() if sort.startswith("-") else value.asc()
-    if column.kind != "field":
+    if not column.field:
         return [order.nulls_last(), RUN.c.id.desc()]
     return [order, RUN.c.id.desc() if sort.startswith("-") else RUN.c.id.asc()]
 
@@ -560,20 +554,3 @@ def _values(run: int, key: str) -> Select[Any]:
     """Select the steps and values of a metric."""
     key_id = select(METRIC_KEY.c.id).filter_by(name=key).scalar_subquery()
     return select(METRIC.c.step, METRIC.c.value).filter_by(run_id=run, key_id=key_id)
-
-
-def _control(row: Any) -> v.ControlView:
-    verb, now = row.verb.replace("_", " "), time.time()
-    state: v.ControlState
-    if row.outcome == "done":
-        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
-    elif row.outcome:
-        state, message = "expired", f"{verb}: not accepted, the run had ended or restarted"
-    elif now - seconds(row.asked_at) > NO_ANSWER_S:
-        sign = "it never gave a sign of life"
-        if row.heartbeat:
-            sign = f"last sign of life {ago(seconds(row.heartbeat), now)} ago"
-        state, message = "no answer", f"{verb}: no answer, {sign}"
-    else:
-        state, message = "asked", f"{verb}: asked"
-    return v.ControlView(state=state, message=message)

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, select
+from sqlalchemy import Column, ColumnElement, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
@@ -21,9 +21,10 @@ from grpo_tui.experiments.db.tables import (
     UPDATE_PASS,
 )
 from grpo_tui.experiments.read.connection import as_view
-from grpo_tui.experiments.reader import StoreReader, grouped
+from grpo_tui.experiments.reader import StoreReader
 
-Numbers = Mapping[int, v.TokenRow]
+Conditions = dict[Column[int], ColumnElement[bool]]  # by the column of the sequence number
+TOKENS_SEQ = ROLLOUT_GROUP.c.tokens_seq
 
 
 def events_after(
@@ -35,46 +36,38 @@ def events_after(
     Omits rows that a later attempt redid, groups and passes of steps before `groups_from`, and
     token numbers unless they are requested.
     """
-    found: list[tuple[int, Column[int], int]] = []
+    conditions: Conditions = {}
+    numbers: list[int] = []
     for seq in SOURCES:
-        if seq is ROLLOUT_GROUP.c.tokens_seq and not tokens:
-            continue
-        columns = seq.table.c
-        query = select(seq, columns.id).where(seq > after).filter_by(run_id=run, hidden=False)
-        if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
-            query = query.where(columns.step >= groups_from)
-        found += [
-            (number, seq, key)
-            for number, key in reader.rows(query.order_by(seq).limit(limit))
-            if number > after  # unless it cannot be read
-        ]
-    found.sort(key=itemgetter(0))
-    return _read(reader, run, grouped((seq, key) for _, seq, key in found[:limit]))
+        if seq is not TOKENS_SEQ or tokens:
+            conditions[seq] = seq > after
+            if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
+                conditions[seq] &= seq.table.c.step >= groups_from
+            query = select(seq).where(conditions[seq]).filter_by(run_id=run, hidden=False)
+            numbers += reader.column(query.order_by(seq).limit(limit))
+    # one that cannot be read counts as 0
+    page = sorted(number for number in numbers if number > after)[:limit]
+    return _read(reader, run, {
+        seq: condition & seq.between(page[0], page[-1]) for seq, condition in conditions.items()
+    }) if page else ()  # fmt: skip
 
 
 def events_of_step(reader: StoreReader, run: int, step: int) -> tuple[v.RecordedEvent, ...]:
     """Return what was recorded of one step: its groups, passes and metrics."""
-    keys = {}
-    for seq in (ROLLOUT_GROUP.c.seq, UPDATE_PASS.c.seq, STEP.c.seq):
-        query = select(seq.table.c.id).filter_by(run_id=run, step=step, hidden=False)
-        keys[seq] = reader.column(query)
-    return _read(reader, run, keys)
+    sources = (ROLLOUT_GROUP.c.seq, UPDATE_PASS.c.seq, STEP.c.seq)
+    return _read(reader, run, {seq: seq.table.c.step == step for seq in sources})
 
 
-def _read(
-    reader: StoreReader, run: int, keys: Mapping[Column[int], Sequence[int]]
-) -> tuple[v.RecordedEvent, ...]:
-    """Return the events of rows by the column of their sequence number, in its order."""
+def _read(reader: StoreReader, run: int, conditions: Conditions) -> tuple[v.RecordedEvent, ...]:
+    """Return the events of the rows that meet the conditions."""
     events: list[v.RecordedEvent] = []
-    for seq, numbers in keys.items():
-        if seq.table is ROLLOUT_GROUP:
-            events += _of_groups(reader, run, numbers, seq)
-        else:
-            rows = reader.rows(select(seq.table).where(seq.table.c.id.in_(numbers)))
-            events += [
-                v.RecordedEvent(row.seq, row._mapping.get("at", 0.0), event)
-                for row, event in zip(rows, SOURCES[seq](reader, rows), strict=True)
-            ]
+    for seq, condition in conditions.items():
+        query = select(seq.table).where(condition).filter_by(run_id=run, hidden=False)
+        rows = reader.rows(query.order_by(seq.table.c.id))
+        events += [
+            v.RecordedEvent(row._mapping[seq], row._mapping.get("at", 0.0), event)
+            for row, event in zip(rows, SOURCES[seq](reader, rows), strict=True)
+        ]
     return tuple(sorted(events, key=lambda event: event.seq))
 
 
@@ -89,9 +82,20 @@ def _steps(reader: StoreReader, rows: Sequence[Any]) -> Iterator[ev.Event]:
         yield as_view(ev.StepFinished, row, metrics=metrics)
 
 
-def _group(view: v.GroupView, prompt_ids: Any, numbers: Numbers) -> ev.Event:
-    rollouts = tuple(_completion(item, numbers.get(item.index)) for item in view.rollouts)
-    group = _as(ev.Group, view, prompt_ids=prompt_ids, rollouts=rollouts)
+def _groups(
+    make: Callable[[v.GroupView, v.TokenView], ev.Event], reader: StoreReader, rows: Sequence[Any]
+) -> Iterator[ev.Event]:
+    """Make the events of groups: the groups, or their token numbers."""
+    keys = [row.id for row in rows]
+    tokens = reader.blobs(rows[0].run_id, keys) if rows else {}
+    for view in reader.groups_by_key(keys):
+        yield make(view, tokens.get(view.key, v.TokenView()))
+
+
+def _group(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
+    rows = {row.index: row for row in tokens.rows}
+    rollouts = tuple(_completion(item, rows.get(item.index)) for item in view.rollouts)
+    group = _as(ev.Group, view, prompt_ids=tokens.prompt_ids, rollouts=rollouts)
     return ev.GroupScored(step=view.step, group=group)
 
 
@@ -100,23 +104,22 @@ def _completion(item: v.RolloutView, row: v.TokenRow | None) -> Any:
     return _as(ev.Completion, item, **tokens)
 
 
-def _tokens(view: v.GroupView, _: Any, numbers: Numbers) -> ev.Event:
-    rows = [
+def _tokens(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
+    rows: Mapping[int, ev.TokenNumbers] = {row.index: row for row in tokens.rows}
+    numbers = tuple(
         _as(
             ev.TokenNumbers,
-            numbers.get(item.index) or ev.TokenNumbers(index=item.index, old=()),
+            rows.get(item.index) or ev.TokenNumbers(index=item.index, old=()),
             clip_fraction=item.clip_fraction,
             kl=item.kl,
         )
         for item in view.rollouts
-    ]
-    return ev.TokensScored(
-        step=view.step, group=view.index, origin=view.origin, numbers=tuple(rows)
     )
+    return ev.TokensScored(step=view.step, group=view.index, origin=view.origin, numbers=numbers)
 
 
-# what makes the events, by the column of their sequence number in the run's record
-SOURCES: dict[Column[int], Callable[..., Any]] = {
+# what makes events of rows, by the column of their sequence number in the run's record
+SOURCES: dict[Column[int], Callable[[StoreReader, Sequence[Any]], Any]] = {
     EVENT.c.seq: lambda _, rows: (row.payload for row in rows),
     STEP.c.seq: _steps,
     UPDATE_PASS.c.seq: lambda _, rows: (
@@ -125,21 +128,9 @@ SOURCES: dict[Column[int], Callable[..., Any]] = {
     EVALUATION.c.seq: lambda reader, rows: (
         as_view(ev.EvaluationFinished, row, rows=reader.samples(row.id)) for row in rows
     ),
-    ROLLOUT_GROUP.c.seq: _group,
-    ROLLOUT_GROUP.c.tokens_seq: _tokens,
+    ROLLOUT_GROUP.c.seq: partial(_groups, _group),
+    TOKENS_SEQ: partial(_groups, _tokens),
 }
-
-
-def _of_groups(
-    reader: StoreReader, run: int, keys: Sequence[int], seq: Column[int]
-) -> Iterator[v.RecordedEvent]:
-    """Yield the events of groups: the groups, or their token numbers."""
-    numbers = reader.pairs(select(seq.table.c.id, seq).where(seq.table.c.id.in_(keys)))
-    blobs = reader.blobs(run, keys)
-    for view in reader.groups_by_key(keys):
-        prompt_ids, rows = blobs.get(view.key, ((), ()))
-        event = SOURCES[seq](view, prompt_ids, {row.index: row for row in rows})
-        yield v.RecordedEvent(numbers[view.key], 0.0, event)
 
 
 def _as(cls: Any, stored: Any, **changes: Any) -> Any:

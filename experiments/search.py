@@ -5,20 +5,9 @@ The texts themselves are read: SQLite rules out most of them, and Python looks a
 
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    ColumnElement,
-    LargeBinary,
-    String,
-    cast,
-    func,
-    or_,
-    select,
-    true,
-    type_coerce,
-)
+from sqlalchemy import ColumnElement, String, or_, select, true, type_coerce
 
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.errors import QueryError, check_choice
@@ -36,9 +25,9 @@ PAGE = 5_000  # rollouts whose texts are read at a time
 
 GROUP, ANSWER = ROLLOUT_GROUP.c, ROLLOUT.c
 HITS = select(
-    ANSWER.id.label("rollout"), GROUP.id.label("group"), GROUP.run_id.label("run"), GROUP.step,
-    GROUP.origin, GROUP.idx.label("group_index"), ANSWER.idx.label("index"), ANSWER.text,
-    ANSWER.reward, GROUP.prompt_text.label("prompt"),
+    ANSWER.id.label("rollout"), GROUP.id.label("group"), GROUP.step, GROUP.origin,
+    GROUP.idx.label("group_index"), ANSWER.idx.label("index"), ANSWER.text,
+    GROUP.prompt_text.label("prompt"),
 ).join_from(ROLLOUT, ROLLOUT_GROUP)  # fmt: skip
 
 
@@ -49,15 +38,8 @@ def _likely(typed: str) -> ColumnElement[bool]:
     if not typed.isascii() or not longest:
         return true()
     pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
-    texts = [type_coerce(stored, String) for stored in (ANSWER.text, GROUP.prompt_text)]
-    # LIKE folds only ASCII case; a text with other characters is checked in Python
-    return or_(*(
-        or_(
-            stored.like(pattern, escape="\\"),
-            func.length(cast(stored, LargeBinary)) > func.length(stored),
-        )
-        for stored in texts
-    ))  # fmt: skip
+    texts = (ANSWER.text, GROUP.prompt_text)
+    return or_(*(type_coerce(text, String).like(pattern, escape="\\") for text in texts))
 
 
 def search(
@@ -83,14 +65,15 @@ def search(
     numbers = reader.column(select(ANSWER.id).filter_by(run_id=run).order_by(*order))
     for start in range(0, len(numbers), PAGE):
         page = among(ANSWER.id, numbers[start : start + PAGE])
-        rows = reader.rows(hits.where(page).order_by(*order))
-        for hit in chain(filter(None, (_hit(row, pattern) for row in rows)), (None,)):
+        for row in reader.rows(hits.where(page).order_by(*order)):
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")
-            yield hit
-            count += hit is not None
-            if count >= limit:
-                return
+            if hit := _hit(row, pattern):
+                yield hit
+                count += 1
+                if count == limit:
+                    return
+        yield None
 
 
 def _hit(row: Any, pattern: re.Pattern[str]) -> SearchHit | None:

@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.paths import remove
+from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, starts_folder
 
 PARTIAL = ".partial-"
-# the settings that can name a checkpoint of another run
-SETTINGS = (
-    ("model", "adapter"),
-    ("model", "path"),
-    ("optimizer", "start"),
-    ("teacher", "path"),
-)
-PATHS = tuple(f"{section}.{name}" for section, name in SETTINGS)
+# the settings that can name a checkpoint of another run; the first two name weights
+PATHS = ("model.adapter", "model.path", "optimizer.start", "teacher.path")
 
 
 def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -26,14 +21,15 @@ def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     Returns the settings that change and the run that the weights come from, if they are a run's.
     """
     changed: dict[str, dict[str, str]] = {}
-    origin = ""
-    for section, name in SETTINGS:
-        folder = Path(tree.get(section, {}).get(name) or ".").expanduser().absolute()
+    origin, settings = "", flat(tree)
+    for path in PATHS:
+        folder = Path(settings.get(path) or ".").expanduser().absolute()
         run, step = folder.parent.parent.name, folder.name
         if folder.parents[2:3] != (runs_folder(store).absolute(),) or not folder.is_dir():
             continue
         copy = inside_store(starts_folder(store).absolute(), f"{run}-{step}")
         _link(folder, copy)
+        section, _, name = path.partition(".")
         changed.setdefault(section, {})[name] = str(copy)
         origin = run if section == "model" else origin
     return changed, origin
@@ -55,8 +51,8 @@ def _link(folder: Path, copy: Path) -> None:
 
 def start_step(settings: Mapping[str, Any]) -> int | None:
     """The step of the checkpoint that a run with these settings by path began from."""
-    for section, name in SETTINGS[:2]:
-        folder = Path(str(settings.get(f"{section}.{name}") or "."))
+    for path in PATHS[:2]:
+        folder = Path(str(settings.get(path) or "."))
         step = folder.name.rpartition("-step-")[2]
         if folder.parent.name == STARTS and step.isdigit():
             return int(step)

@@ -28,7 +28,7 @@ from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.names import free_name, short_id
-from grpo_tui.experiments.db.paths import run_folder, runs_folder
+from grpo_tui.experiments.db.paths import runs_folder
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.summaries import rebuild
@@ -52,13 +52,12 @@ from grpo_tui.experiments.db.types import any_text
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
-    RunActiveError,
     RunNotFoundError,
     StoreError,
     StoreReadOnlyError,
     StoreUnusableError,
 )
-from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader, check_ended
 
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
 CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
@@ -124,7 +123,7 @@ class ExperimentStore:
         self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
         code_version: str = "", tags: Iterable[str] = (), uid: str = "",
     ) -> Row[Any]:  # fmt: skip
-        """Store a new run with its settings, create its folder, and return its row."""
+        """Store a new run with its settings, and return its row."""
         tree = config_tree(config)
         uid = uid or str(uuid4())
         with self.transaction() as conn:
@@ -142,7 +141,6 @@ class ExperimentStore:
             row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
             _set_params(conn, row.id, tree)
             _insert(conn, RUN_TAG, [{"run_id": row.id, "tag": tag} for tag in dict.fromkeys(tags)])
-        run_folder(self.path, row.short).mkdir(parents=True, exist_ok=True)
         return row
 
     def key_of(self, run: int | str) -> int:
@@ -155,7 +153,7 @@ class ExperimentStore:
     def run_row(self, run: int) -> Row[Any]:
         """Return the run's row, of a deleted run too."""
         with self.transaction() as conn:
-            return _run(conn, run, deleted=True)
+            return _run(conn, run)
 
     def start_attempt(self, run: int, from_step: int, config: Any = None) -> int:
         """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden.
@@ -168,7 +166,7 @@ class ExperimentStore:
                 tree = config_tree(config)
                 _set(conn, run, **_of_config(tree))
                 _set_params(conn, run, tree)
-            number = _last_attempt(conn, run) + 1
+            number = last_attempt(conn, run) + 1
             now = now_iso()
             until_step = func.coalesce(ATTEMPT.c.until_step, from_step)
             conn.execute(
@@ -221,10 +219,7 @@ class ExperimentStore:
         keys, now = list(runs), now_iso()
         with closing(StoreReader(self.path)) as reader:
             for run in reader.runs(archived=True, keys=keys):
-                if run.active:
-                    raise RunActiveError(
-                        f"{run.name} is {run.status}: `grpo-tui stop {run.id}` first"
-                    )
+                check_ended(run)
                 refuse_waiting(self.path, run.id)
         with self.transaction() as conn:
             for key in keys:
@@ -239,12 +234,11 @@ class ExperimentStore:
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         removed = set(remove)
-        added = {tag.strip() for tag in add if tag.strip()} - removed
+        added = set(filter(None, map(str.strip, add))) - removed
         for tag in added:
             if len(tag) > LONGEST_NAME:
                 raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
         with self.transaction() as conn:
-            _run(conn, run)
             old = RUN_TAG.delete().where(RUN_TAG.c.tag.in_(removed | added))
             conn.execute(old.filter_by(run_id=run))
             _insert(conn, RUN_TAG, [{"run_id": run, "tag": tag} for tag in sorted(added)])
@@ -259,7 +253,7 @@ class ExperimentStore:
     def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
         with self.transaction() as conn:
-            attempt = _last_attempt(conn, run)
+            attempt = last_attempt(conn, run)
             if not attempt:
                 raise StoreError("this run was never started, so it takes no requests")
             values = {
@@ -296,7 +290,7 @@ def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
         conn.execute(table.insert(), rows)
 
 
-def _last_attempt(conn: Connection, run: int) -> int:
+def last_attempt(conn: Connection, run: int) -> int:
     return conn.scalar(select(func.max(ATTEMPT.c.n)).filter_by(run_id=run)) or 0
 
 
@@ -306,15 +300,15 @@ def _expire_requests(conn: Connection, run: int) -> None:
 
 
 def _set(conn: Connection, run: int, **values: Any) -> None:
-    _run(conn, run)
+    if _run(conn, run).deleted_at is not None:
+        raise RunNotFoundError(f"run {run} was deleted")
     conn.execute(RUN.update().filter_by(id=run).values(values))
 
 
-def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
-    row = conn.execute(select(RUN).filter_by(id=run)).one_or_none()
-    if row is None or (row.deleted_at is not None and not deleted):
-        raise RunNotFoundError(f"run {run} is no longer in the store")
-    return row
+def _run(conn: Connection, run: int) -> Row[Any]:
+    for row in conn.execute(select(RUN).filter_by(id=run)):
+        return row
+    raise RunNotFoundError(f"run {run} is no longer in the store")
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from grpo_engine.events import (
     AlertRaised,
@@ -37,11 +37,9 @@ class Unreadable:
     """
 
     text: str
-    exists: ClassVar[bool] = False  # whether there is any in this process
 
     @classmethod
     def of(cls, text: str) -> Self:
-        Unreadable.exists = True
         value = cls()
         value.text = text
         return value
@@ -128,10 +126,7 @@ class RunSummary:
     bytes: int
     key: int
     status_since: str | None
-    heartbeat: str | None
-    host: str
     sweep_id: int | None = None
-    config_hash: str
     waiting: str = ""  # which events of the run are not in the store yet
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)  # by `column_label`
@@ -198,16 +193,6 @@ class MetricSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
-    step: int
-    attempt: int
-    at: float
-    elapsed: float
-    tokens: int
-    skipped: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutView(Completion):
     """A stored rollout with its database keys; its ids are read with its token numbers."""
 
@@ -264,9 +249,10 @@ class TokenRow(TokenNumbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    group: int
-    prompt_ids: tuple[int, ...]
-    rows: tuple[TokenRow, ...]
+    """The token numbers of a group: the prompt's ids, and a row for each completion."""
+
+    prompt_ids: tuple[int, ...] = ()
+    rows: tuple[TokenRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +261,6 @@ class SearchHit:
 
     rollout: int
     group: int
-    run: int
     step: int
     origin: Origin
     group_index: int
@@ -284,7 +269,6 @@ class SearchHit:
     text: str
     start: int
     end: int
-    reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +300,7 @@ class AlertView(AlertRaised):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationView(EvaluationFinished):
-    """A stored evaluation; `rows` only if they were requested."""
+    """A stored evaluation, without what `StoreReader.samples` returns."""
 
     key: int
     rows: tuple[EvaluationSample, ...] = ()
@@ -366,7 +350,6 @@ class BoardView:
     """The current state of a run, overwritten in place; a viewer may poll as rarely as it likes."""
 
     version: int = 0
-    at: float = 0.0
     step: int = 0
     total_steps: int = 0
     phase: str = ""
@@ -375,9 +358,6 @@ class BoardView:
     done: int = 0
     total: int = 0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
-    tokens: int = 0
-    finished: int = 0
-    rows_total: int = 0
     tokens_per_second: float = 0.0
     paused: bool = False
     store_warning: str = ""
@@ -404,22 +384,8 @@ class QueueItemView:
     name: str
     state: Literal["queued", "leased", "done", "failed", "skipped", "cancelled"]
     settings: Mapping[str, Any]
-    config: Mapping[str, Any]
-    lease_owner: str
-    lease_until: float | None
     run: str | None
     note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepView:
-    """A grid of settings and seeds, and its progress."""
-
-    id: str
-    name: str
-    created_at: str
-    axes: Mapping[str, tuple[Any, ...]]
-    items: tuple[QueueItemView, ...]
 
 
 def column_label(text: str) -> str:

@@ -108,7 +108,7 @@ class CurveLoader:
     def _amounts(self, reader: "StoreReader", run: RunSummary, axis: str) -> Amounts:
         index = run.key, run.attempts, axis
         if run.active or self._work.get(index, (-1,))[0] != run.step:
-            ends = reader.work(run.key)
+            ends = reader.steps(run.key)
             amounts = array("d", (getattr(end, AMOUNTS[axis]) for end in ends))
             self._work[index] = run.step, (array("q", (end.step for end in ends)), amounts)
         return self._work[index][1]

@@ -226,8 +226,8 @@ def _sampling(snapshot: Snapshot) -> str:
         return f"All {rows} answers of step {snapshot.current_step} are sampled."
     verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
     text = f"{verb} {rows} answers to {len(groups)} {names[groups[0].origin]}"
-    if board.rows_total:
-        text += f": {board.finished} of {board.rows_total} are finished"
+    if board.total:
+        text += f": {board.done} of {board.total} are finished"
     waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)
     if waiting:
         text += f", {waiting} wait{'s' if waiting == 1 else ''} for an environment"

@@ -113,8 +113,9 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
     """Say how many more seeds or problems would tell a setting from the baseline's."""
     if row.test is None or row.test.p_value < ALPHA:
         return ""
-    ways = [f"{row.more_seeds} more seeds each"] if row.more_seeds else []
-    ways += [f"{row.more_problems:,} more problems"] if row.more_problems else []
+    seeds, problems = row.test.more_seeds, row.test.more_problems
+    ways = [f"{seeds} more seeds each"] if seeds else []
+    ways += [f"{problems:,} more problems"] if problems else []
     if ways:
         return f"To be sure: {' or '.join(ways)}."
     if not row.test.difference:
@@ -170,8 +171,8 @@ def _ranking_row(
     middle = "–" if reached.runs else ""  # no median, since too few reached it
     unknown = ">100" if ranking.seeds else "?"
     more = {
-        "more seeds": f"{row.more_seeds}" if row.more_seeds else unknown,
-        "or problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
+        "more seeds": f"{test.more_seeds}" if test and test.more_seeds else unknown,
+        "or problems": f"{test.more_problems:,}" if test and test.more_problems else ">7,000",
     }
     return {
         "setting": setting_name(comparison, row.own.runs),

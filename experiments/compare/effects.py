@@ -20,7 +20,7 @@ from grpo_tui.experiments.compare.statistics import t_quantile, t_two_sided
 from grpo_tui.experiments.compare.values import Effect
 
 ALPHA = 0.05
-MCNEMAR, PERMUTATION = "McNemar's exact test", "paired permutation test"
+PERMUTATION = "paired permutation test"
 POWER = NormalDist().inv_cdf(0.8)
 MORE_SEEDS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
 MORE_PROBLEMS = tuple(lead * 10**zeros for zeros in (1, 2, 3) for lead in (1, 2, 3, 5, 7))
@@ -101,7 +101,6 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
     alpha = ALPHA / comparisons
     variance = _variance(left, right, spread)
     differences = left.mean(0) - right.mean(0)
-    single = {*left.ravel().tolist(), *right.ravel().tolist()} <= {0.0, 1.0}
     if spread.freedom or not differences.any():
         difference = float(differences.mean())
         total, freedom = variance(0, 0)
@@ -109,11 +108,10 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
         result = Effect(
             difference, max(-1.0, difference - half), min(1.0, difference + half),
             p_value=t_two_sided(abs(difference) / math.sqrt(total), freedom),
-            method="t test over seeds and problems" if spread.freedom
-            else MCNEMAR if single else PERMUTATION,
+            method="t test over seeds and problems" if spread.freedom else PERMUTATION,
         )  # fmt: skip
     else:
-        result = paired(tuple(differences.tolist()), alpha, single)
+        result = paired(tuple(differences.tolist()), alpha)
     corrected = replace(result, p_value=min(1.0, result.p_value * comparisons))
     if result.p_value < alpha:
         return corrected
@@ -134,18 +132,18 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
 
 
 @lru_cache(maxsize=512)
-def paired(differences: tuple[float, ...], alpha: float = ALPHA, single: bool = False) -> Effect:
+def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Effect:
     """Test whether the mean difference of two shares over problems is 0, by permutation.
 
     Under the null hypothesis each difference may change its sign. That mean `x` fits is as likely
     as a random split of the problems has `x` between the means of its two halves; the interval is
-    every `x` with at least `alpha`. So 0 is outside of it exactly when p < alpha. `single`: the
-    shares are of one answer each.
+    every `x` with at least `alpha`. So 0 is outside of it exactly when p < alpha. With one answer
+    to each problem this is McNemar's exact test.
     """
     values: Numbers = np.asarray(differences, dtype=np.float64).round(12)
     if not values.any():
-        return Effect(0.0, 0.0, 0.0, 1.0, MCNEMAR if single else PERMUTATION)
-    size, total, weight, exact = _splits(values)
+        return Effect(0.0, 0.0, 0.0, 1.0, PERMUTATION)
+    size, total, weight = _splits(values)
     other_size, other_total = values.size - size, values.sum() - total
     # a half without a problem has no mean: it bounds nothing
     empty = (size == 0) | (other_size == 0)
@@ -160,7 +158,7 @@ def paired(differences: tuple[float, ...], alpha: float = ALPHA, single: bool = 
         low=_edge(low, weight, total_weight, alpha),
         high=0.0 - _edge(-high, weight, total_weight, alpha),
         p_value=consistent / total_weight,
-        method=MCNEMAR if single and exact else PERMUTATION,
+        method=PERMUTATION,
     )
 
 
@@ -171,7 +169,7 @@ def _edge(ends: Numbers, weight: Numbers, total_weight: float, alpha: float) -> 
     return float(ends[order][int(np.argmax(reached))]) + 0.0  # no -0.0
 
 
-def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
+def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return size and sum of one half of each split of the values, and the split's weight.
 
     Equal values are exchangeable, so few distinct ones are counted exactly; otherwise `SPLITS`
@@ -186,7 +184,7 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
             size = np.add.outer(size, half).ravel()
             total = np.add.outer(total, half * value).ravel()
             weight = np.outer(weight, chance).ravel()
-        return size, total, weight, True
+        return size, total, weight
     random = np.random.default_rng(0)
     drawn = [
         (half.sum(axis=1), half.astype(np.float64) @ values)
@@ -195,4 +193,4 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
     ]
     size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*drawn, strict=True))
     size[0], total[0] = values.size, values.sum()
-    return size, total, np.ones(SPLITS), False
+    return size, total, np.ones(SPLITS)

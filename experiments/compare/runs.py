@@ -1,8 +1,8 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from itertools import chain
 from math import inf, isfinite
@@ -10,8 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
-from grpo_engine.metrics import METRICS, natural_range, spec
-from grpo_tui.experiments.compare import statistics
+from grpo_engine.metrics import METRICS, spec
 from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
@@ -23,7 +22,6 @@ from grpo_tui.experiments.compare.values import (
     Ranking,
     Reached,
     SeedGroup,
-    SeedStatistics,
     SettingDifference,
 )
 from grpo_tui.experiments.errors import CompareError, check_choice
@@ -36,6 +34,16 @@ Runs = Sequence[RunSummary]
 AMOUNTS = {"step": "step", "tokens": "tokens", "wall": "elapsed"}  # by axis
 MODES = ("greedy", "sampled")
 _SEEDLESS = ("seed", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a run answered in an evaluation: the share of right samples by problem."""
+
+    run: RunSummary
+    step: int
+    samples: int
+    shares: Mapping[str, float]
 
 
 def compare(
@@ -67,6 +75,7 @@ def compare(
     order = [run.key for run in runs]
     full = reader.runs(archived=True, keys=order, metrics=keys)
     runs = sorted(full, key=lambda run: order.index(run.key))
+    base = next((run for run in runs if baseline and run.key == baseline.key), None)
     steps, position = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
@@ -78,7 +87,7 @@ def compare(
     }  # fmt: skip
     if or_last and any(unlimited[run] and not last[run] for run in last):
         last = unlimited
-    groups = _compared(alike, baseline or runs[0])
+    groups = _compared(alike, base or runs[0])
     reasons = (
         _untested(reader, groups[0], group, last, unlimited, position) for group in groups[1:]
     )
@@ -86,14 +95,14 @@ def compare(
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
         runs=tuple(runs),
-        baseline=baseline.id if baseline else None,
+        baseline=base.id if base else None,
         at=position,
         differing=differing,
         by_recipe=by_recipe,
-        sources=_sources(runs, functions, order.index((baseline or runs[0]).key)),
+        sources=_sources(runs, functions, runs.index(base or runs[0])),
         same={path: value for path, value in settings[0].items() if path not in changed},
-        metrics=_metrics(reader, runs, baseline, keys, steps),
-        seeds=_seed_groups(alike, keys),
+        metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
+        seeds=_seed_groups(alike),
         rankings=_rankings(reader, groups, last, goal),
         notes=tuple(filter(None, reasons)),
     )
@@ -124,17 +133,17 @@ def _differences(
     settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
     """The settings in force that differ: those that the stored ones do as well, and the others."""
-    changed: list[SettingDifference] = []
-    by_recipe: list[SettingDifference] = []
-    items = []
-    for path in {path for values in settings for path in values} - {"name"}:
+    differences: dict[bool, list[SettingDifference]] = {True: [], False: []}
+    for path in sorted({path for values in settings for path in values} - {"name"}):
         if _is_different(settings, path):
             minor = only_recorded(path) or any(path not in values for values in stored)
             values = tuple(values.get(path) for values in settings)
-            items.append(SettingDifference(path=path, values=values, minor=minor))
-    for item in sorted(items, key=lambda item: (item.minor, item.path)):
-        (changed if _is_different(stored, item.path) else by_recipe).append(item)
-    return tuple(changed), tuple(by_recipe)
+            item = SettingDifference(path=path, values=values, minor=minor)
+            differences[_is_different(stored, path)].append(item)
+    changed, by_recipe = (
+        tuple(sorted(items, key=lambda item: item.minor)) for items in differences.values()
+    )
+    return changed, by_recipe
 
 
 def only_recorded(path: str) -> bool:
@@ -170,39 +179,22 @@ def _equal_steps(
     return steps, unit.format(limit)
 
 
-def _metrics(
-    reader: "StoreReader", runs: Runs, baseline: RunSummary | None,
-    keys: Iterable[str], steps: Sequence[int | None],
-) -> tuple[MetricComparison, ...]:  # fmt: skip
-    metrics = []
-    for key in keys:
-        rows = {
-            run.key: _row(reader, run, key, step) for run, step in zip(runs, steps, strict=True)
-        }
-        base = rows.get(baseline.key) if baseline else None
-        cells = tuple(_cell(key, row, base if row is not base else None) for row in rows.values())
-        metrics.append(MetricComparison(key=key, direction=spec(key).direction, cells=cells))
-    return tuple(metrics)
-
-
-def _row(reader: "StoreReader", run: RunSummary, key: str, step: int | None) -> dict[str, Any]:
-    """A run's numbers of a metric."""
-    at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
-    names = ("best", "best_step", "last", "last_step")
-    series = {name: getattr(run.metrics.get(key), name, None) for name in names}
-    return {**series, "at": at, "at_step": at_step}
-
-
-def _cell(key: str, row: Mapping[str, Any], base: Mapping[str, Any] | None) -> MetricCell:
-    """A run's numbers beside those of the baseline."""
-    deltas = {
-        f"delta_{name}": None if None in (row[name], other := (base or {}).get(name))
-        else row[name] - other
-        for name in ("best", "last", "at")
-    }  # fmt: skip
-    delta, direction = deltas["delta_best"], spec(key).direction
-    better = (delta > 0) == (direction == "up") if delta and direction != "none" else None
-    return MetricCell(**row, **deltas, better=better)
+def _metric(
+    reader: "StoreReader", runs: Runs, base: RunSummary | None, key: str,
+    steps: Sequence[int | None],
+) -> MetricComparison:  # fmt: skip
+    """The runs' numbers of a metric, and how far their best values are from the baseline's."""
+    cells = []
+    of_base = getattr(base.metrics.get(key), "best", None) if base else None
+    for run, step in zip(runs, steps, strict=True):
+        names = ("best", "best_step", "last", "last_step")
+        values: Any = {name: getattr(run.metrics.get(key), name, None) for name in names}
+        delta = None
+        if run is not base and None not in (of_base, values["best"]):
+            delta = values["best"] - of_base
+        at = None if step is None else reader.value_at(run.key, key, step)[0]
+        cells.append(MetricCell(**values, at=at, delta_best=delta))
+    return MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells))
 
 
 # -- seeds --------------------------------------------------------------------------------------
@@ -221,31 +213,12 @@ def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSu
     return list(alike.values())
 
 
-def _seed_groups(alike: Sequence[Runs], keys: Sequence[str]) -> tuple[SeedGroup, ...]:
+def _seed_groups(alike: Sequence[Runs]) -> tuple[SeedGroup, ...]:
     return tuple(
-        SeedGroup(
-            runs=tuple(run.id for run in group),
-            seeds=tuple(run.seed for run in group),
-            best=_statistics(group, keys, "best"),
-            last=_statistics(group, keys, "last"),
-        )
+        SeedGroup(runs=tuple(run.id for run in group), seeds=tuple(run.seed for run in group))
         for group in alike
         if len(group) > 1
     )
-
-
-def _statistics(group: Runs, keys: Sequence[str], stat: str) -> tuple[SeedStatistics, ...]:
-    results = []
-    for key in keys:
-        values = [getattr(run.metrics[key], stat) for run in group if key in run.metrics]
-        numbers = tuple(value for value in values if value is not None)
-        if numbers:
-            mean, std = statistics.mean_and_std(numbers)
-            low, high = statistics.mean_interval(numbers, limits=natural_range(key))
-            results.append(
-                SeedStatistics(key=key, values=numbers, mean=mean, std=std, low=low, high=high)
-            )
-    return tuple(results)
 
 
 # -- the same problems --------------------------------------------------------------------------
@@ -253,7 +226,7 @@ def _statistics(group: Runs, keys: Sequence[str], stat: str) -> tuple[SeedStatis
 
 def _rankings(
     reader: "StoreReader", groups: Sequence[Runs],
-    last: Mapping[int, Mapping[str, EvaluationView]], goal: tuple[str, float] | None,
+    last: Mapping[int, Mapping[str, Judged]], goal: tuple[str, float] | None,
 ) -> tuple[Ranking, ...]:  # fmt: skip
     """Rank the settings by their answers to the problems of the baseline's, the first."""
     prints = {run.dataset_fingerprint for run in groups[0]}
@@ -261,8 +234,7 @@ def _rankings(
     rankings = []
     for mode in MODES:
         base, *others = (
-            [(run, last[run.key][mode]) for run in group if mode in last[run.key]]
-            for group in alike
+            [last[run.key][mode] for run in group if mode in last[run.key]] for group in alike
         )
         if base and len(prints) == 1:
             rankings.append(_ranking(reader, mode, [base, *filter(None, others)], goal))
@@ -296,21 +268,15 @@ def _untested(
 
 def _compared(alike: Sequence[Runs], base: RunSummary) -> list[list[RunSummary]]:
     """Return the settings' runs, the baseline's first; single runs if all share one setting."""
-    groups = [list(group) for group in alike]
-    if len(groups) == 1:
-        groups = [[run] for run in groups[0]]
-    base_runs = next(group for group in groups if base.key in {run.key for run in group})
-    base_runs.sort(key=lambda run: run.key != base.key)
-    return [base_runs, *(group for group in groups if group is not base_runs)]
+    groups = alike if len(alike) > 1 else [[run] for run in alike[0]]
+    base_first = [sorted(group, key=lambda run: run is not base) for group in groups]
+    return sorted(base_first, key=lambda group: group[0] is not base)
 
 
 def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     """Whether a run was evaluated, and nothing said which answers were right."""
     items = reader.evaluations(run.key)
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
-
-
-Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,20 +289,22 @@ class Answers:
     problems: int
 
     @classmethod
-    def of(cls, mode: str, groups: Sequence[Evaluations]) -> "Answers | None":
+    def of(cls, mode: str, groups: Sequence[Sequence[Judged]]) -> "Answers | None":
         """Take the problems that all runs answered; None if there is nothing to compare."""
         import numpy as np
 
-        right = [[_shares(item) for _, item in group] for group in groups]
-        problems = sorted(set.intersection(*(set(run) for group in right for run in group)))
+        problems = sorted(set.intersection(*(set(item.shares) for group in groups
+                                             for item in group)))  # fmt: skip
         if len(groups) < 2 or len(problems) < 2:
             return None
-        shares = [np.array([[run[key] for key in problems] for run in group]) for group in right]
+        shares = [
+            np.array([[item.shares[key] for key in problems] for item in group]) for group in groups
+        ]
         sides = [
             Evaluated(
-                runs=tuple(run.id for run, _ in group), shares=tuple(table.mean(1).tolist()),
-                steps=tuple(item.step for _, item in group),
-                samples=max(item.samples for _, item in group),
+                runs=tuple(item.run.id for item in group), shares=tuple(table.mean(1).tolist()),
+                steps=tuple(item.step for item in group),
+                samples=max(item.samples for item in group),
             )
             for group, table in zip(groups, shares, strict=True)
         ]  # fmt: skip
@@ -349,50 +317,46 @@ class Answers:
         spread = spread_of(self.shares)
         return effect(self.shares[own], self.shares[other], spread, len(self.shares) - 1)
 
-    def test(self, own: int, result: Effect) -> PairedTest:
+    def test(self, own: int) -> PairedTest:
         """The difference between a setting and the first one."""
-        side, base = self.sides[own], self.sides[0]
         return PairedTest(
-            run=side.runs[0], baseline=base.runs[0], mode=self.mode, step=side.steps[0],
-            baseline_step=base.steps[0], problems=self.problems, difference=result.difference,
-            low=result.low, high=result.high, p_value=result.p_value, method=result.method,
-            own=side, other=base,
+            **asdict(self.effect(own, 0)), mode=self.mode, problems=self.problems,
+            own=self.sides[own], other=self.sides[0],
         )  # fmt: skip
 
 
 def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
-    evaluations = reader.evaluations(run.key, rows=True)
+    judged = [(item.mode, _judged(reader, run, item)) for item in reader.evaluations(run.key)]
     tests = []
     for mode in MODES:
-        items = [item for item in evaluations if item.mode == mode and _shares(item)]
-        pair = [[(run, item)] for item in (items[:1] + items[-1:] if len(items) > 1 else ())]
-        if pair and (answers := Answers.of(mode, pair)):
-            tests.append(answers.test(1, answers.effect(1, 0)))
+        items = [item for of, item in judged if of == mode and item.shares]
+        if len(items) > 1 and (answers := Answers.of(mode, [items[:1], items[-1:]])):
+            tests.append(answers.test(1))
     return tests
 
 
 def _last_by_mode(
     reader: "StoreReader", run: RunSummary, upto: int | None = None
-) -> dict[str, EvaluationView]:
+) -> dict[str, Judged]:
     """The last evaluations of a run up to a step; of a trained one not those before it."""
-    last: dict[str, EvaluationView] = {}
+    last: dict[str, Judged] = {}
     trained = (run.step if upto is None else upto) > 0
     for item in reversed(reader.evaluations(run.key)):
         counts = (upto is None or item.step <= upto) and not (trained and item.moment == "before")
         if counts and item.mode not in last:
-            full = replace(item, rows=reader.samples(item.key))
-            last |= {item.mode: full} if _shares(full) else {}
+            judged = _judged(reader, run, item)
+            last |= {item.mode: judged} if judged.shares else {}
     return last
 
 
-def _shares(evaluation: EvaluationView) -> dict[str, float]:
-    """The share of right samples of each problem that was judged."""
-    return {
+def _judged(reader: "StoreReader", run: RunSummary, evaluation: EvaluationView) -> Judged:
+    shares = {
         row.example_key: row.correct / row.samples
-        for row in evaluation.rows
+        for row in reader.samples(evaluation.key)
         if row.samples and row.correct is not None
     }
+    return Judged(run, evaluation.step, evaluation.samples, shares)
 
 
 # -- the settings of a sweep ----------------------------------------------------------------------
@@ -411,7 +375,7 @@ def threshold(reach: str) -> tuple[str, float] | None:
 
 
 def _ranking(
-    reader: "StoreReader", mode: str, groups: Sequence[Evaluations],
+    reader: "StoreReader", mode: str, groups: Sequence[Sequence[Judged]],
     goal: tuple[str, float] | None,
 ) -> Ranking | None:  # fmt: skip
     """Rank settings by the problems that all their runs answered."""
@@ -424,17 +388,14 @@ def _ranking(
     metric = metric or ("eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy")
     ranked = []
     for index in order:
-        result = answers.effect(index, 0) if index else None
         ranked.append(
             RankedSetting(
                 own=sides[index],
                 may_be_best=index == order[0] or answers.effect(order[0], index).low <= 0,
-                test=answers.test(index, result) if result else None,
-                more_seeds=result.more_seeds if result else None,
-                more_problems=result.more_problems if result else None,
-                reached=_reached(reader, [run for run, _ in groups[index]], metric, value),
+                test=answers.test(index) if index else None,
+                reached=_reached(reader, [item.run for item in groups[index]], metric, value),
             )
-        )  # fmt: skip
+        )
     return Ranking(
         mode=mode, problems=answers.problems, comparisons=len(groups) - 1,
         seeds=any(len(side.runs) > 1 for side in sides), metric=metric, threshold=value,
@@ -445,18 +406,16 @@ def _ranking(
 def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reached:
     """Return the median step, tokens and seconds of the first value that is good enough."""
     sign = -1 if spec(key).direction == "down" else 1
-    never = (inf, inf, inf)
     amounts = []
     for run in runs:
         series = reader.metric_series(run.key, key)
         steps = zip(series.steps, series.values, strict=True)
-        first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
-        ends = [(0, 0, 0.0), *reader.work(run.key)]
-        *_, work = (end for end in ends if end[0] <= (first or 0))
-        amounts.append(never if first is None else (first, *work[1:]))
-    step, tokens, seconds = (
+        first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), inf)
+        ends = [(0, 0, 0.0), *(end for end in reader.steps(run.key) if end.step <= first)]
+        amounts.append((first, *ends[-1][1:3]) if first < inf else (inf, inf, inf))
+    step, tokens, elapsed = (
         middle if isfinite(middle := median(values)) else None
         for values in zip(*amounts, strict=True)
     )
-    reached = len(runs) - amounts.count(never)
-    return Reached(runs=reached, step=step, tokens=tokens, seconds=seconds)
+    reached = sum(first < inf for first, *_ in amounts)
+    return Reached(runs=reached, step=step, tokens=tokens, seconds=elapsed)

@@ -29,11 +29,7 @@ class MetricCell:
     last: float | None
     last_step: int | None
     at: float | None
-    at_step: int | None
     delta_best: float | None
-    delta_last: float | None
-    delta_at: float | None
-    better: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +42,11 @@ class MetricComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedStatistics:
-    """A metric of runs that differ only in the seed."""
-
-    key: str
-    values: tuple[float, ...]
-    mean: float
-    std: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeedGroup:
-    """Runs that differ only in the seed, with 95 % confidence intervals of the mean."""
+    """Runs that differ only in the seed."""
 
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
-    best: tuple[SeedStatistics, ...]
-    last: tuple[SeedStatistics, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,33 +64,12 @@ class Evaluated:
         return sum(self.shares) / len(self.shares)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedTest:
-    """Two settings on the same held-out problems: mean difference, 95 % interval, p-value.
-
-    Each is pooled over its runs; `run`, `baseline` and the steps are those of the first ones.
-    """
-
-    run: str
-    baseline: str
-    mode: str
-    step: int
-    baseline_step: int
-    problems: int
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    method: str
-    own: Evaluated
-    other: Evaluated
-
-
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A setting's difference to another; how many more seeds or problems would show that it is one.
+    """A setting's difference to another: mean, 95 % interval, p-value.
 
-    None where no number in reach is enough, or where seeds are unknown.
+    `more_seeds` (of each setting) or `more_problems` would show the measured difference in four of
+    five cases; None where no number in reach is enough, or where seeds are unknown.
     """
 
     difference: float
@@ -118,6 +79,16 @@ class Effect:
     method: str
     more_seeds: int | None = None
     more_problems: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest(Effect):
+    """Two settings on the same held-out problems, each pooled over its runs."""
+
+    mode: str
+    problems: int
+    own: Evaluated
+    other: Evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +105,12 @@ class Reached:
 class RankedSetting:
     """A setting of a sweep, pooled over its seeds; `test` is against the baseline's setting.
 
-    `may_be_best` is False if the leading setting is better for sure. `more_seeds` (of each setting)
-    or `more_problems` would show the measured difference to the baseline in four of five cases.
+    `may_be_best` is False if the leading setting is better for sure.
     """
 
     own: Evaluated
     test: PairedTest | None
     may_be_best: bool
-    more_seeds: int | None
-    more_problems: int | None
     reached: Reached
 
 

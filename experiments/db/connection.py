@@ -56,7 +56,9 @@ def _open(path: Path, options: str, *pragmas: str) -> sqlite3.Connection:
             for pragma in ("trusted_schema = OFF", *pragmas):
                 conn.execute(f"PRAGMA {pragma}")
         except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged message, too
-            raise StoreUnusableError(_message(path, error)) from error
+            raise StoreUnusableError(
+                f"cannot use the store {path}: {error}; choose another --db, or move the file away"
+            ) from error
         failure.pop_all()
     return conn
 
@@ -84,12 +86,6 @@ def _check(conn: sqlite3.Connection, path: Path) -> None:
     tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if mark or tables:
         raise StoreUnusableError(f"{path} is another program's SQLite file; choose another --db")
-
-
-def _message(path: Path, error: Exception) -> str:
-    if "not a database" in str(error):
-        return f"{path} is not a SQLite file; choose another --db or move it away"
-    return f"cannot use the store {path}: {error}"
 
 
 def sql_connection(file: sqlite3.Connection) -> "Connection":

@@ -37,8 +37,5 @@ def short_id(uid: str, taken: Container[str]) -> str:
 def free_name(name: str, taken: Container[str]) -> str:
     """Return the name or a generated one, numbered if it is taken."""
     base = name or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
-    numbers = itertools.count(2)
-    name = base
-    while name in taken:
-        name = f"{base}-{next(numbers)}"
-    return name
+    numbered = (f"{base}-{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name not in taken)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from grpo_engine.errors import OutsideError
-from grpo_engine.paths import inside, remove
+from grpo_engine.paths import inside
 from grpo_tui.experiments.errors import OutsideStoreError
 
 FILE_NAME = "grpo-tui.db"
@@ -34,11 +34,6 @@ def runs_folder(store: Path) -> Path:
     return store.parent / RUNS
 
 
-def trackers_folder(store: Path) -> Path:
-    """The folder next to the store in which live trackers keep their files."""
-    return inside_store(store.parent, TRACKERS)
-
-
 def starts_folder(store: Path) -> Path:
     """The folder next to the store with the checkpoints that other runs began from."""
     return inside_store(store.parent, STARTS)
@@ -47,10 +42,6 @@ def starts_folder(store: Path) -> Path:
 def run_folder(store: Path, run: str) -> Path:
     """The folder of a run: checkpoints, log, faulthandler output, `tokens.db`."""
     return inside_store(store.parent, RUNS, run)
-
-
-def remove_run_folder(store: Path, run: str) -> None:
-    remove(store.parent, RUNS, run, ignore_errors=True)
 
 
 def log_file(folder: Path) -> Path:

@@ -203,7 +203,7 @@ class AttemptRow(OfRun, table=True):
     rss_gb: float = 0.0
     # Memory that was free then.
     free_gb: float = 0.0
-    # Seconds the machine was suspended.
+    # Seconds the machine was suspended, in files of earlier versions.
     slept_s: float = 0.0
 
 
@@ -295,8 +295,8 @@ class StepRow(Recorded, table=True):
     tokens: int
     # Which metrics it reported.
     key_set: int = Field(foreign_key="key_set.id")
-    # Why no update was made.
-    skipped: str
+    # Why no update was made, in files of earlier versions; now only the event says it.
+    skipped: str = ""
 
 
 class UpdatePassRow(Recorded, table=True):

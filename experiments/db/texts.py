@@ -6,6 +6,7 @@ looks like either, are doubled. All other text is stored unchanged.
 
 import math
 import re
+import time
 import unicodedata
 from datetime import UTC, datetime
 from functools import cache
@@ -81,16 +82,16 @@ def visible(text: str) -> str:
 
 def now_iso() -> str:
     """Return the current time as stored: ISO, UTC."""
-    return iso(datetime.now(UTC).timestamp())
+    return iso(time.time())
 
 
 def iso(at: float) -> str:
     """Format seconds as ISO text, UTC, with milliseconds; a number that is no time as it is."""
     try:
-        time = datetime.fromtimestamp(at, UTC)
+        moment = datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError):
         return str(at)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds(text: str) -> float:

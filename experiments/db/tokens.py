@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.events import TokenNumbers, UpdateTotals
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import TokenRow, TokenView
 
 CODEC = 2
 MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
 MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
 
-Group = tuple[tuple[int, ...], tuple[TokenRow, ...]]  # the prompt's ids, a row per completion
 NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
 FIELDS = [field.name for field in fields(TokenRow) if field.name not in NO_ARRAYS]
 KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
@@ -51,17 +50,17 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
     return zlib.compress(len(head).to_bytes(4, "little") + head + planes, 1)
 
 
-def merged(group: Group, numbers: Group) -> Group:
-    """A group with numbers that were recorded after its tokens."""
-    by_index = {row.index: row for row in numbers[1]}
+def merged(tokens: TokenView, numbers: TokenView) -> TokenView:
+    """A group's tokens with numbers that were recorded after them."""
+    by_index = {row.index: row for row in numbers.rows}
     rows = (
         replace(by_index.get(row.index, row), ids=row.ids, ends=row.ends, sampler=row.sampler)
-        for row in group[1]
+        for row in tokens.rows
     )
-    return group[0], tuple(rows)
+    return replace(tokens, rows=tuple(rows))
 
 
-def decode(blob: bytes, codec: int = CODEC) -> Group:
+def decode(blob: bytes, codec: int = CODEC) -> TokenView:
     if codec not in (1, CODEC):
         raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
     data = zlib.decompressobj().decompress(blob, MAX_BYTES)
@@ -90,13 +89,13 @@ def decode(blob: bytes, codec: int = CODEC) -> Group:
             row[name] = parts if name in BY_PASS else parts[0]
         totals = tuple(UpdateTotals(**total) for total in updates)
         rows.append(TokenRow(index=index, updates=totals, **row))
-    return prompt, tuple(rows)
+    return TokenView(prompt_ids=prompt, rows=tuple(rows))
 
 
 # -- blobs of version 0.1 ------------------------------------------------------------------------
 
 
-def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> Group:
+def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView:
     """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
 
     def read(dtype: str, lengths: Sequence[int]) -> list[npt.NDArray[Any]]:
@@ -131,7 +130,7 @@ def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> Group:
                 row[field] = numbers
             elif numbers or (field == "passes" and len(row.get(field, ())) < count):
                 row[field] = (*row.get(field, ()), numbers)
-    return tuple(prompt.tolist()), tuple(TokenRow(**row) for row in rows)
+    return TokenView(prompt_ids=tuple(prompt.tolist()), rows=tuple(TokenRow(**row) for row in rows))
 
 
 def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:
@@ -151,7 +150,7 @@ def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:
         )
 
 
-def read_blobs(path: Path, seqs: Sequence[int]) -> dict[int, Group]:
+def read_blobs(path: Path, seqs: Sequence[int]) -> dict[int, TokenView]:
     """Return the token numbers of several groups by sequence number; missing groups are omitted."""
     if not path.is_file():
         return {}

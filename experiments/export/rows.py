@@ -17,6 +17,7 @@ Row = dict[str, Any]
 Runs = Sequence[RunSummary]
 PAGE = 200
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
+SUMMARY = ("best", "best_step", "last", "last_step")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 _NAMES = [field.name for field in fields(RunSummary)]
 RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
@@ -34,8 +35,7 @@ def run_row(run: RunSummary) -> Row:
     row["tags"] = list(run.tags)
     row.update(run.columns)
     for key, line in run.metrics.items():
-        row[f"best {key}"], row[f"best_step {key}"] = line.best, line.best_step
-        row[f"last {key}"], row[f"last_step {key}"] = line.last, line.last_step
+        row |= {f"{name} {key}": getattr(line, name) for name in SUMMARY}
     return row
 
 
@@ -158,8 +158,8 @@ def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
 def evaluation_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """One row per held-out problem of each evaluation."""
     for run in runs:
-        for item in reader.evaluations(run.key, rows=True):
-            for row in item.rows:
+        for item in reader.evaluations(run.key):
+            for row in reader.samples(item.key):
                 yield {
                     "run": run.id, "name": run.name, "step": item.step, "moment": item.moment,
                     "mode": item.mode, "example_key": row.example_key, "correct": row.correct,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -89,47 +89,9 @@ class Column:
     """A value of each run."""
 
     label: str
-    kind: Literal["field", "setting", "metric"]
-    path: str
-    stat: str = ""
-
-    @property
-    def value(self) -> Condition:
-        """The value for display: a setting as JSON."""
-        if self.kind != "setting":
-            return self.compared
-        return type_coerce(self._setting, RUN_PARAM.c.value.type)
-
-    @property
-    def compared(self) -> Condition:
-        """The value for filters and sorting: a setting as a number or text."""
-        if self.kind == "field":
-            return FIELDS[self.path]
-        if self.kind == "setting":
-            stored = self._setting
-            return case((func.json_valid(stored), func.json_extract(stored, "$")), else_=stored)
-        key = select(METRIC_KEY.c.id).filter_by(name=self.path).scalar_subquery()
-        return (
-            select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
-            .where(METRIC_SUMMARY.c.run_id == RUN.c.id, METRIC_SUMMARY.c.key_id == key)
-            .correlate(RUN)
-            .scalar_subquery()
-        )
-
-    @property
-    def _setting(self) -> Condition:
-        """A setting as it is stored, or as the recipe sets it."""
-        stored = func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
-        query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == self.path)
-        by_recipe = func.in_force(RUN.c.config, self.path)
-        return func.coalesce(query.correlate(RUN).scalar_subquery(), by_recipe)
-
-
-def stat_column(key: str, stat: str) -> str:
-    """Return the column of a metric's summary; `best` depends on the metric's direction."""
-    if stat == "best":
-        return {"up": "max", "down": "min", "none": "last"}[spec(key).direction]
-    return stat
+    value: Condition  # as it is shown: a setting as JSON
+    compared: Condition  # for filters and sorting: a setting as a number or text
+    field: str = ""  # its name, if it is a field
 
 
 def parse_columns(text: str | Sequence[str], names: Names) -> tuple[Column, ...]:
@@ -141,19 +103,43 @@ def parse_columns(text: str | Sequence[str], names: Names) -> tuple[Column, ...]
 def parse_column(text: str, names: Names) -> Column:
     body, label = text.partition(" as ")[0].strip(), column_label(text)
     if body in FIELDS:
-        return Column(label, "field", body)
+        return Column(label, FIELDS[body], FIELDS[body], body)
     stat = re.fullmatch(rf"({'|'.join(STATS)})(?:\s+|\.)(\S+)", body)
     name = stat[2] if stat else body
     if name in METRICS or name in names.metrics:
-        return Column(label, "metric", name, stat[1] if stat else "best")
+        value = _summary(name, stat[1] if stat else "best")
+        return Column(label, value, value)
     name = setting_path(body) or name
     if name in names.settings:
-        return Column(label, "setting", name)
+        stored = _setting(name)
+        compared = case((func.json_valid(stored), func.json_extract(stored, "$")), else_=stored)
+        return Column(label, type_coerce(stored, RUN_PARAM.c.value.type), compared)
     everything = [*FIELDS, *names.metrics, *METRICS, *names.settings]
     raise QueryError(
         f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "
         "write settings as =section.name and metrics as `best reward` or `last kl`"
     )
+
+
+def _summary(key: str, stat: str) -> Condition:
+    """A column of a metric's summary; `best` depends on the metric's direction."""
+    if stat == "best":
+        stat = {"up": "max", "down": "min", "none": "last"}[spec(key).direction]
+    key_id = select(METRIC_KEY.c.id).filter_by(name=key).scalar_subquery()
+    return (
+        select(METRIC_SUMMARY.c[stat])
+        .where(METRIC_SUMMARY.c.run_id == RUN.c.id, METRIC_SUMMARY.c.key_id == key_id)
+        .correlate(RUN)
+        .scalar_subquery()
+    )
+
+
+def _setting(path: str) -> Condition:
+    """A setting as it is stored, or as the recipe sets it."""
+    stored = func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
+    query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == path)
+    by_recipe = func.in_force(RUN.c.config, path)
+    return func.coalesce(query.correlate(RUN).scalar_subquery(), by_recipe)
 
 
 def compile_filter(text: str, names: Names) -> Condition:
@@ -191,9 +177,9 @@ def _condition(term: Term, names: Names) -> Condition:
         tagged = _tagged(func.lower(RUN_TAG.c.tag) == func.lower(_literal(value)))
         return not_(tagged) if term.op == "!=" else tagged
     column = parse_column(key, names)
-    if column.path == "status" and term.op != "~":
+    if column.field == "status" and term.op != "~":
         check_choice("status", value.lower(), get_args(Status), QueryError)
-    if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
+    if term.op == "~" or (term.op == ":" and column.field in _CONTAINS):
         return _like(column.compared, value)
     return _compare(column.compared, term)
 

@@ -204,18 +204,15 @@ class Connection:
         """Return a line by run's id for what was read of the run and is unreadable."""
         if len(self._damage) != self._described:
             self._described = len(self._damage)
-            self._damaged = self._describe()
+            values: dict[tuple[str, str], list[str]] = {}
+            for damage in sorted(self._damage, key=str)[:MAX_DAMAGED]:
+                for run in self._runs_with(damage):
+                    values.setdefault(run, []).append(str(damage))
+            self._damaged = {
+                run: f"{name} is damaged: {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}"
+                for (run, name), parts in values.items()
+            }
         return self._damaged
-
-    def _describe(self) -> dict[str, str]:
-        values: dict[tuple[str, str], list[str]] = {}
-        for damage in sorted(self._damage, key=str)[:MAX_DAMAGED]:
-            for run in self._runs_with(damage):
-                values.setdefault(run, []).append(str(damage))
-        return {
-            run: f"{name} is damaged: {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}"
-            for (run, name), parts in values.items()
-        }
 
     def _runs_with(self, damage: Damage) -> list[tuple[str, str]]:
         """Return the runs whose rows have this value, at most `MAX_DAMAGED`."""
@@ -253,7 +250,7 @@ def as_view(view: type[V], row: Any, **more: Any) -> V:
     """
     columns = row._asdict()
     names = _names(view)
-    values = {name: columns[name] for name in columns.keys() & names}
+    values = {name: value for name, value in columns.items() if name in names}
     if "nonfinite" not in names and (nonfinite := columns.get("nonfinite")):
         values |= dict.fromkeys(names.intersection(nonfinite.split(",")), math.nan)
     return view(**values | more)

@@ -12,15 +12,15 @@ STALL_S = 60.0
 Derived = tuple[str, str | None]
 
 
-def derive(run: Any, attempt: Any, now: float | None = None) -> Derived:
-    """Return the status of a run, by its last attempt, and since when, if it was inferred.
+def derive(attempt: Any, now: float | None = None) -> Derived:
+    """Return the status of an active run, by its last attempt, and since when, if it was inferred.
+
+    `attempt` has the run's status, seconds and steps, too.
 
     Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
     fresh heartbeat: unknown.
     """
-    stored, step_s = run.status, run.elapsed / run.step if run.step else 0.0
-    if stored not in ("running", "paused") or attempt is None:
-        return stored, None
+    stored, step_s = attempt.status, attempt.elapsed / attempt.step if attempt.step else 0.0
     if attempt.ended_at is not None:
         return "aborted", attempt.ended_at
     now = time.time() if now is None else now

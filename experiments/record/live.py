@@ -20,11 +20,9 @@ class Exchange:
     """Writes signs of life and the board of an attempt, and takes requests for it."""
 
     def __init__(self, writer: RunWriter, board: Board, control: Control) -> None:
-        self.file, self.run, self.attempt = writer.file, writer.run, writer.attempt
-        self.board, self.control = board, control
+        self.writer, self.board, self.control = writer, board, control
         self.progress_at = time.time()
-        self._beat_at = self._slept = 0.0
-        self._drift = time.time() - time.monotonic()
+        self._beat_at = 0.0
         self._written = -1  # version of the board
 
     def poll(self) -> None:
@@ -37,11 +35,13 @@ class Exchange:
 
     def _take_requests(self, now: float) -> None:
         """Take new requests; those older than a minute expire."""
-        query = select(CONTROL).filter_by(run_id=self.run, attempt=self.attempt, outcome="")
-        for row in self.file.sql.execute(query.order_by(CONTROL.c.id)).all():
+        query = select(CONTROL).filter_by(
+            run_id=self.writer.run, attempt=self.writer.attempt, outcome=""
+        )
+        for row in self.writer.sql.execute(query.order_by(CONTROL.c.id)).all():
             outcome = "expired" if now - seconds(row.asked_at) > EXPIRE_S else "done"
             request = CONTROL.update().filter_by(id=row.id)
-            self.file.execute(request.values(taken_at=now_iso(), outcome=outcome))
+            self.writer.execute(request.values(taken_at=now_iso(), outcome=outcome))
             if outcome == "done" and row.verb == "pin":
                 self.control.pin(row.argument)
             elif outcome == "done":
@@ -49,27 +49,23 @@ class Exchange:
 
     def _write_board(self, now: float) -> None:
         """Write the board while a viewer's lease is fresh."""
-        lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.run)
-        if (self.file.sql.scalar(lease) or 0.0) < now:
+        lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.writer.run)
+        if (self.writer.sql.scalar(lease) or 0.0) < now:
             return
         view = self.board.snapshot()
-        live = RUN_LIVE.update().filter_by(run_id=self.run)
-        self.file.execute(live.values(version=view.version, updated_at=now, board=ev.encode(view)))
+        live = RUN_LIVE.update().filter_by(run_id=self.writer.run)
+        self.writer.execute(
+            live.values(version=view.version, updated_at=now, board=ev.encode(view))
+        )
         self._written = view.version
 
     def _beat(self, now: float) -> None:
         """Write when the process was alive, when the run progressed, and what memory is used."""
-        # a suspended machine stops the monotonic clock, not the wall clock
-        moved = now - time.monotonic() - self._drift
-        if moved > 5.0:
-            self._slept += moved
-        self._drift += moved
         rss, free = memory_now()
-        attempt = ATTEMPT.update().filter_by(run_id=self.run, n=self.attempt)
-        self.file.execute(
+        attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
+        self.writer.execute(
             attempt.values(
-                heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free,
-                slept_s=self._slept,
+                heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free
             )
-        )  # fmt: skip
+        )
         self._beat_at = now

@@ -24,7 +24,6 @@ from grpo_tui.experiments.errors import RunNotFoundError, StoreReadOnlyError
 from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.live import Exchange
-from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import PROGRESS, RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -111,8 +110,7 @@ class Recorder:
         self._control = control or Control()
         self._spill_file = spill_file(store.path, self.id)
         self.attempt = store.start_attempt(run, from_step, config)
-        self.file = StoreFile(store)
-        self.writer = RunWriter(self.file, row)
+        self.writer = RunWriter(store, row)
         self._exchange = Exchange(self.writer, self.board, self._control)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -128,8 +126,11 @@ class Recorder:
 
     def _warn(self, text: str) -> None:
         if not self.ended:
-            step = self.board.snapshot().step or self._from_step
-            self.put(ev.NoteWritten(step=step, text=text, severity="warning"))
+            self.put(self._warning(text))
+
+    def _warning(self, text: str) -> ev.Event:
+        step = self.board.snapshot().step or self._from_step
+        return ev.NoteWritten(step=step, text=text, severity="warning")
 
     # -- on the engine's thread -----------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class Recorder:
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S
                 self._guarded(self._poll)
-        self.file.close()
+        self.writer.close()
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Catch any error of the recorder: it must end neither this thread nor the run."""
@@ -204,15 +205,14 @@ class Recorder:
 
     def _note(self, text: str) -> None:
         """Add a warning about the store to the events."""
-        step = self._pending[-1].event.step if self._pending else self.board.snapshot().step
-        self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
+        self._add(time.time(), self._warning(text))
 
     def _commit(self) -> None:
         """Write pending events to the store, or to the run's file while the store fails."""
         if self._pending and not self._spilling:
             try:
                 self.writer.write(self._pending, limit=LOCK_LIMIT_S)
-                self.file.checkpoint_if_long()
+                self.writer.checkpoint_if_long()
             except Exception as error:  # events are kept, whatever the store's error
                 self._spilling = True
                 text = (
@@ -237,7 +237,7 @@ class Recorder:
 
     def _spill(self) -> None:
         try:
-            spill.append(self.path, self.id, self._pending)
+            spill.append(self._spill_file, self._pending)
         except OSError as error:
             text = (
                 f"neither {self.path} nor {self._spill_file} can be written "
@@ -253,10 +253,10 @@ class Recorder:
     def _read_in(self) -> None:
         """Move spilled events into the store, if it can be written again."""
         with suppress(*spill.STORE_ERRORS):
-            self.file.reopen()
+            self.writer.reopen()
             # the next commit starts the write-ahead log again, which may be all that a full disk
             # needs
-            self.file.checkpoint()
+            self.writer.checkpoint()
             count, complaint = spill.read_in(self.writer)
             self._spilling = False
             self._control.block("")
@@ -269,7 +269,7 @@ class Recorder:
 
     def _poll(self) -> None:
         """Write what waits for the end of its step or for the store; exchange with viewers."""
-        if note := self.file.rescue():
+        if note := self.writer.rescue():
             self._note(note)
         self._commit()
         if self._spilling:
@@ -317,13 +317,12 @@ def start_tracker(
     )
 
     def wait() -> None:
-        output = process.communicate()[1].decode(errors="replace").split("\n")
+        output = process.communicate()[1].decode(errors="replace")
         if status := process.returncode:
-            reason = next((line for line in reversed(output) if line.strip()), "")
+            reason = output.strip().rpartition("\n")[2] or "no message"
             warn(
-                f"{tracker} ended with status {status}{': ' if reason else ''}{reason.strip()}; "
-                f"the run continues, and `grpo-tui export {run} --format {tracker} --out FOLDER` "
-                "writes all of it"
+                f"{tracker} ended with status {status}: {reason}; the run continues, and "
+                f"`grpo-tui export {run} --format {tracker} --out FOLDER` writes all of it"
             )
 
     threading.Thread(target=wait, name=f"tracker {tracker}", daemon=True).start()

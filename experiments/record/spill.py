@@ -19,7 +19,6 @@ from grpo_tui.experiments.db.spilled import runs_waiting, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.db.types import UNREADABLE
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
-from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -36,9 +35,9 @@ def may_pass(error: Exception) -> bool:
     return lasting or isinstance(cause, sqlite3.OperationalError | OSError)
 
 
-def append(store: Path, run: str, items: Sequence[RecordedEvent]) -> None:
+def append(file: Path, items: Sequence[RecordedEvent]) -> None:
     """Append events to a run's file durably, or leave it unchanged and raise OSError."""
-    _append(spill_file(store, run), map(_line, items))
+    _append(file, map(_line, items))
 
 
 def read_in(writer: RunWriter) -> tuple[int, str]:
@@ -47,7 +46,7 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
     """
-    store, count, complaint = writer.file.store.path, 0, ""
+    store, count, complaint = writer.store.path, 0, ""
     file = spill_file(store, writer.short)
     left: list[bytes] = []
     with _lock(store):
@@ -93,8 +92,8 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
             try:
                 if _is_recorded(store, run):
                     continue
-                with closing(StoreFile(store)) as file:
-                    added, text = read_in(RunWriter(file, store.run_row(run)))
+                with closing(RunWriter(store, store.run_row(run))) as writer:
+                    added, text = read_in(writer)
             except STORE_ERRORS as error:
                 text = f"{spilled(store.path, short)} ({error})"
             else:

@@ -15,7 +15,6 @@ from grpo_tui.experiments.db import summaries
 from grpo_tui.experiments.db.paths import run_folder, tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
-    ATTEMPT,
     EVALUATION,
     EVALUATION_SAMPLE,
     EVENT,
@@ -33,6 +32,7 @@ from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import encode, write_blobs
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.recorded_events import SOURCES
+from grpo_tui.experiments.store import ExperimentStore, last_attempt
 from grpo_tui.experiments.values import RecordedEvent, TokenRow
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
@@ -44,17 +44,16 @@ COLUMNS = {"index": "idx", "name": "function"}  # of these fields
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
-class RunWriter:
+class RunWriter(StoreFile):
     """Writes events of a run's last attempt, one transaction per call; `run` is the run's row."""
 
-    def __init__(self, file: StoreFile, run: Any) -> None:
-        self.file, self.run, self.short = file, run.id, run.short
-        attempts = select(func.max(ATTEMPT.c.n)).filter_by(run_id=run.id)
-        self.attempt = file.sql.scalar(attempts) or 1
+    def __init__(self, store: ExperimentStore, run: Any) -> None:
+        super().__init__(store)
+        self.run, self.short = run.id, run.short
+        self.attempt = last_attempt(self.sql, run.id) or 1
         record = run.config.get("record") or {}
         self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
-        self.tokens = tokens_file(run_folder(file.store.path, run.short))
-        self._skipped: dict[int, str] = {}
+        self.tokens = tokens_file(run_folder(store.path, run.short))
         self._ids: dict[tuple[Column[Any], Any], int] = {}
 
     def write(self, items: Items, limit: float) -> None:
@@ -62,13 +61,13 @@ class RunWriter:
         blobs = [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
         write_blobs(self.tokens, blobs)
         try:
-            with self.file.transaction(limit):
+            with self.transaction(limit):
                 rows = self._rows(items)
                 for table, values in rows.items():
                     if values:
-                        self.file.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
+                        self.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
                 if rows[METRIC]:
-                    summaries.add(self.file.sql, rows[METRIC])
+                    summaries.add(self.sql, rows[METRIC])
                 self._numbers([item for item in items if isinstance(item.event, ev.TokensScored)])
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
@@ -98,7 +97,7 @@ class RunWriter:
         stored: set[int] = set()
         for seq in SOURCES:
             query = select(seq).where(seq.in_(seqs)).filter_by(run_id=self.run)
-            stored.update(self.file.sql.scalars(query))
+            stored.update(self.sql.scalars(query))
         return stored
 
     def reserve(self, count: int) -> None:
@@ -111,7 +110,7 @@ class RunWriter:
         """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
         group_ids, rollout_ids = (
-            count((self.file.sql.scalar(select(func.max(table.c.id))) or 0) + 1)
+            count((self.sql.scalar(select(func.max(table.c.id))) or 0) + 1)
             for table in (ROLLOUT_GROUP, ROLLOUT)
         )
         for item in items:
@@ -159,7 +158,7 @@ class RunWriter:
                 rollouts.append({"seq": item.seq, "index": row.index, "nan": nan} | numbers)
         if groups:
             update = ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery())
-            self.file.sql.execute(update.values(tokens_seq=bindparam("tokens_seq")), groups)
+            self.sql.execute(update.values(tokens_seq=bindparam("tokens_seq")), groups)
         if rollouts:
             found = select(columns.id).filter_by(run_id=self.run, tokens_seq=bindparam("seq"))
             key = {"group_id": found.scalar_subquery(), "idx": bindparam("index")}
@@ -167,7 +166,7 @@ class RunWriter:
             changed = ROLLOUT.update().filter_by(**key).values(
                 clip_fraction=bindparam("clip_fraction"), kl=bindparam("kl"), nonfinite=nonfinite
             )  # fmt: skip
-            self.file.sql.execute(changed, rollouts)
+            self.sql.execute(changed, rollouts)
 
     def _group(self, rows: Rows, row: Row, group: ev.Group, ids: Iterator[int]) -> None:
         """Add a group and its rollouts, which get the next ids."""
@@ -188,14 +187,12 @@ class RunWriter:
     def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
         keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
-        rows[STEP].append(self._row(STEP, item) | {
-            "key_set": self._id(KEY_SET.c["keys"], keys),
-            "skipped": self._skipped.get(event.step, ""),
-        })  # fmt: skip
+        key_set = self._id(KEY_SET.c["keys"], keys)
+        rows[STEP].append(self._row(STEP, item) | {"key_set": key_set})
 
     def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
         insertion = EVALUATION.insert().returning(EVALUATION.c.id)
-        key = self.file.sql.execute(insertion, self._row(EVALUATION, item)).scalar_one()
+        key = self.sql.execute(insertion, self._row(EVALUATION, item)).scalar_one()
         rows[EVALUATION_SAMPLE] += [
             of_event(EVALUATION_SAMPLE, sample) | {"evaluation_id": key, "position": position}
             for position, sample in enumerate(event.rows)
@@ -204,8 +201,6 @@ class RunWriter:
 
     def _event(self, rows: Rows, item: RecordedEvent) -> None:
         match item.event:
-            case ev.StepSkipped() as event:
-                self._skipped[event.step] = event.reason
             case ev.AlertRaised() as event:
                 self._alert(event)
             case ev.RunStarted() as event:
@@ -234,7 +229,7 @@ class RunWriter:
         }  # fmt: skip
         new = sqlite.insert(ALERT)
         latest = {name: new.excluded[name] for name in row if name not in OF_FIRST_ALERT}
-        self.file.sql.execute(
+        self.sql.execute(
             new.on_conflict_do_update(
                 index_elements=["run_id", "rule"], set_=latest | {"count": ALERT.c.count + 1}
             ),
@@ -242,7 +237,7 @@ class RunWriter:
         )
 
     def _update_run(self, **values: Any) -> None:
-        self.file.sql.execute(RUN.update().filter_by(id=self.run).values(values))
+        self.sql.execute(RUN.update().filter_by(id=self.run).values(values))
 
     # -- metrics --------------------------------------------------------------------------------
 
@@ -257,10 +252,8 @@ class RunWriter:
         key = column, value
         if key not in self._ids:
             ids = column.table.c.id
-            self.file.sql.execute(
-                column.table.insert().prefix_with("OR IGNORE"), {column.key: value}
-            )
-            self._ids[key] = self.file.sql.execute(select(ids).where(column == value)).scalar_one()
+            self.sql.execute(column.table.insert().prefix_with("OR IGNORE"), {column.key: value})
+            self._ids[key] = self.sql.execute(select(ids).where(column == value)).scalar_one()
         return self._ids[key]
 
     def _totals(self, items: Items, size: int) -> None:
@@ -270,7 +263,7 @@ class RunWriter:
             done = steps[-1]
             elapsed = 0.0 if math.isnan(done.elapsed) else done.elapsed
             # a spilled step may be read in after later ones
-            self.file.sql.execute(
+            self.sql.execute(
                 RUN.update()
                 .where(RUN.c.step <= done.step)
                 .filter_by(id=self.run)

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
@@ -19,6 +20,7 @@ from grpo_engine.presets import names, preset
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.tui.screens.new_run.state import RunForm, preset_view
+from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.reader import StoreReader
 
 RECIPE = "algorithm.recipe"
@@ -131,7 +133,7 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
     assert main(["sweep", "--preset", start, "--set", f"{RECIPE}={','.join(RECIPES)}",
                  "--add-only", "--db", str(store)]) == 0  # fmt: skip
     with closing(StoreReader(store)) as reader:
-        configs = [build(item.config) for item in reader.queue()]
+        configs = [build(tree) for tree in reader.column(select(QUEUE_ITEM.c.config))]
     assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
 
 
@@ -141,7 +143,8 @@ def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
     assert main(["sweep", "--set", "algorithm.passes=3", "--set", f"{RECIPE}=how-much,ppo",
                  "--add-only", "--db", str(store)]) == 0  # fmt: skip
     with closing(StoreReader(store)) as reader:
-        made = [build(item.config).algorithm.resolved() for item in reader.queue()]
+        trees = reader.column(select(QUEUE_ITEM.c.config))
+    made = [build(tree).algorithm.resolved() for tree in trees]
     assert made == [recipe("how-much", passes=3), recipe("ppo", passes=3)]
 
 

@@ -60,7 +60,7 @@ def test_one_seed_each_is_the_permutation_test_at_the_corrected_level() -> None:
     assert one_of_four.p_value == pytest.approx(4 * 22 / 1024)
     assert (one_of_four.low, one_of_four.high) == (strict.low, strict.high)
     assert alone.low > 0 >= one_of_four.low
-    assert alone.method == "McNemar's exact test"
+    assert alone.method == "paired permutation test"
     assert (alone.more_seeds, alone.more_problems) == (None, None)
     assert one_of_four.more_seeds is None
     assert one_of_four.more_problems is not None

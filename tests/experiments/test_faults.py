@@ -140,8 +140,8 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     handle = start_run(path, CONFIG)
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
-    pages = handle.file.connection.execute("PRAGMA page_count").fetchone()[0]
-    handle.file.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    pages = handle.writer.connection.execute("PRAGMA page_count").fetchone()[0]
+    handle.writer.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     for step in range(2, 40):
         put_all(handle, *step_events(step, groups=4))
     until(lambda: "full" in trouble(handle))
@@ -213,7 +213,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
         RecordedEvent(1000 + place, time.time(), event)
         for place, event in enumerate([*step_events(2), *step_events(3), ended(3)])
     ]
-    append(path, run.id, items)
+    append(spill_file(path, run.id), items)
     with (
         closing(ExperimentStore(path)) as store,
         pytest.raises(StoreError, match=f"{len(items)} events wait in"),

@@ -51,7 +51,7 @@ def test_the_same_sweep_again_is_the_same_sweep(queue: RunQueue) -> None:
     assert new
     assert other != key
     with closing(StoreReader(queue.store.path)) as reader:
-        assert [item.name for item in reader.sweep(key).items] == ["grid-1", "grid-2"]
+        assert [item.name for item in reader.sweep(key)] == ["grid-1", "grid-2"]
 
 
 def test_items_are_handed_out_in_order_and_once(queue: RunQueue) -> None:

@@ -252,10 +252,6 @@ def test_a_run_that_is_closed_without_a_word_is_aborted(path: Path) -> None:
 NOW = 1_700_000_000.0
 
 
-def stored(status: str, step_s: float) -> SimpleNamespace:
-    return SimpleNamespace(status=status, step=1, elapsed=step_s)
-
-
 def signs(**changes: object) -> SimpleNamespace:
     import os
 
@@ -265,25 +261,21 @@ def signs(**changes: object) -> SimpleNamespace:
     fields: dict[str, object] = {
         "host": host_name(), "boot": boot_id(), "pid": os.getpid(),
         "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
-        "ended_at": None,
+        "ended_at": None, "status": "running", "step": 1, "elapsed": 1.0,
     }  # fmt: skip
     return SimpleNamespace(**{**fields, **changes})
 
 
 def test_status_never_lies() -> None:
     long_ago = iso(NOW - 3600)
-    assert derive(stored("running", 1.0), signs(), NOW)[0] == "running"
-    assert derive(stored("running", 1.0), signs(progress_at=long_ago), NOW) == ("stalled", long_ago)
-    assert derive(stored("running", 1000.0), signs(progress_at=long_ago), NOW)[0] == "running"
-    assert derive(stored("paused", 1.0), signs(progress_at=long_ago), NOW)[0] == "paused"
-    assert derive(stored("running", 1.0), signs(pid_start="another"), NOW)[0] == "lost"
-    assert derive(stored("running", 1.0), signs(boot="before"), NOW)[0] == "lost"
-    assert derive(stored("running", 1.0), signs(host="elsewhere"), NOW)[0] == "running"
-    assert derive(stored("running", 1.0), signs(host="elsewhere", heartbeat=long_ago), NOW) == (
-        "unknown",
-        long_ago,
-    )
-    assert derive(stored("completed", 1.0), signs(pid_start="another"), NOW)[0] == "completed"
+    assert derive(signs(), NOW)[0] == "running"
+    assert derive(signs(progress_at=long_ago), NOW) == ("stalled", long_ago)
+    assert derive(signs(progress_at=long_ago, elapsed=1000.0), NOW)[0] == "running"
+    assert derive(signs(progress_at=long_ago, status="paused"), NOW)[0] == "paused"
+    assert derive(signs(pid_start="another"), NOW)[0] == "lost"
+    assert derive(signs(boot="before"), NOW)[0] == "lost"
+    assert derive(signs(host="elsewhere"), NOW)[0] == "running"
+    assert derive(signs(host="elsewhere", heartbeat=long_ago), NOW) == ("unknown", long_ago)
 
 
 def test_the_heartbeat_goes_on_while_nothing_is_put(
@@ -378,7 +370,7 @@ def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
     (tmp_path / "no.db").write_text("this is not a database, but a text of some length\n" * 50)
-    with pytest.raises(StoreUnusableError, match="not a SQLite file"):
+    with pytest.raises(StoreUnusableError, match="file is not a database; choose another --db"):
         start_run(tmp_path / "no.db", CONFIG)
     with closing(sqlite3.connect(tmp_path / "other.db")) as conn:
         conn.execute("CREATE TABLE theirs (a)")

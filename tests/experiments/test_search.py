@@ -75,7 +75,10 @@ def test_an_empty_text_is_refused(reader: StoreReader) -> None:
 
 
 def test_hits_sort_by_reward_with_none_last(reader: StoreReader) -> None:
-    rewards = [hit.reward for hit in hits_of(reader, "problem", "one", sort="reward")]
+    hits = hits_of(reader, "problem", "one", sort="reward")
+    groups = reader.groups_by_key({hit.group for hit in hits})
+    of_rollout = {item.key: item.reward for group in groups for item in group.rollouts}
+    rewards = [of_rollout[hit.rollout] for hit in hits]
     assert rewards == [0.4, 0.3, 0.2, 0.1, None, None, None, None]
 
 
@@ -92,7 +95,7 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
 def test_a_search_stays_in_its_run(reader: StoreReader) -> None:
     run = reader.resolve("two").key
     hits = hits_of(reader, "problem", "two")
-    assert {hit.run for hit in hits} == {run}
+    assert {group.run for group in reader.groups_by_key({hit.group for hit in hits})} == {run}
     keys = [hit.rollout for hit in hits]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 8

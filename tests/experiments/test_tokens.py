@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.experiments.db.tokens import decode, encode, read_blobs, write_blobs
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import TokenRow, TokenView
 
 LOGP = st.floats(-30, 0, width=32)
 
@@ -35,7 +35,7 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
 
 @given(st.lists(token_rows(), max_size=4), st.lists(st.integers(0, 200_000), max_size=5))
 def test_a_group_comes_back_exactly(rows: list[TokenRow], prompt: list[int]) -> None:
-    assert decode(encode(prompt, rows)) == (tuple(prompt), tuple(rows))
+    assert decode(encode(prompt, rows)) == TokenView(prompt_ids=tuple(prompt), rows=tuple(rows))
 
 
 def row(**numbers: tuple[float, ...]) -> TokenRow:
@@ -47,7 +47,7 @@ def row(**numbers: tuple[float, ...]) -> TokenRow:
 
 @pytest.mark.parametrize("odd", [-math.inf, math.nan, -1e30])
 def test_numbers_that_are_not_finite_or_far_away_are_kept(odd: float) -> None:
-    _, found = decode(encode((), [row(old=(-1.0, -2.0), after=(odd, -2.0))]))
+    found = decode(encode((), [row(old=(-1.0, -2.0), after=(odd, -2.0))])).rows
     assert repr(found[0].after[0]) == repr(float(np.float32(odd)))
     assert found[0].after[1] == -2.0
 
@@ -66,4 +66,4 @@ def test_a_deleted_token_file_is_made_again(tmp_path: object) -> None:
         file.unlink()
     write_blobs(path, [(2, encode((5,), [row()]))])
     assert read_blobs(path, [1]) == {}
-    assert read_blobs(path, [1, 2]) == {2: ((5,), (row(),))}
+    assert read_blobs(path, [1, 2]) == {2: TokenView(prompt_ids=(5,), rows=(row(),))}

@@ -92,12 +92,12 @@ def _axis(pair: str) -> tuple[str, list[str]]:
 
 def _report(key: int, *, as_json: bool) -> list[dict[str, Any]]:
     with reading() as reader:
-        view = reader.sweep(key)
-        runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
+        items = reader.sweep(key)
+        runs = {item.run: reader.resolve(item.run) for item in items if item.run}
     measured = {name for run in runs.values() for name in run.metrics}
     shown = next((name for name in RESULTS if name in measured), "reward")
     rows = []
-    for item in view.items:
+    for item in items:
         run = runs[item.run] if item.run else None
         line = run.metrics.get(shown) if run else None
         rows.append({
@@ -106,7 +106,7 @@ def _report(key: int, *, as_json: bool) -> list[dict[str, Any]]:
             "note": item.note,
         })  # fmt: skip
     if as_json:
-        print_json({"sweep": view.name, "metric": shown, "items": rows})
+        print_json({"sweep": items[0].sweep, "metric": shown, "items": rows})
     else:
         print_table(rows)
         if len(runs) > 1:

@@ -124,7 +124,7 @@ def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
     assert "`at` is 300 tokens" in page.err
     # the second run was evaluated at 400 tokens
     assert "not both were evaluated in training by 300 tokens" in page.err
-    assert "McNemar" in cli("compare", *two, "--baseline", two[0]).out
+    assert "paired permutation test" in cli("compare", *two, "--baseline", two[0]).out
 
 
 def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> None:

@@ -49,7 +49,7 @@ def row(index: int, new: float) -> TokenRow:
     )  # fmt: skip
 
 
-TOKENS = TokenView(group=1, prompt_ids=(1,), rows=(row(0, 0.54), row(1, 0.4)))
+TOKENS = TokenView(prompt_ids=(1,), rows=(row(0, 0.54), row(1, 0.4)))
 
 
 WAS = recipe("grpo", beta=0.0)  # under whose signal, group_standard, nothing below is computed

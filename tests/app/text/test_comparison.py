@@ -46,7 +46,7 @@ def compared(left: list[float], right: list[float]) -> PairedTest:
         for name, shares, step in (("a", left, 60), ("c", right, 20))
     )
     return PairedTest(
-        run="a", baseline="c", mode="sampled", step=60, baseline_step=20, problems=len(left),
+        mode="sampled", problems=len(left),
         difference=found.difference, low=found.low, high=found.high, p_value=found.p_value,
         method="paired permutation test", own=own, other=other,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
 ) -> None:
     own = Evaluated(runs=("a", "b"), shares=(0.9, 0.8), steps=(60, 60), samples=1)
     first = RankedSetting(
-        own=own, test=None, may_be_best=True, more_seeds=None, more_problems=None,
+        own=own, test=None, may_be_best=True,
         reached=Reached(runs=2, step=3, tokens=10, seconds=1.0),
     )  # fmt: skip
     reached = Reached(runs=runs, step=step, tokens=step, seconds=step)

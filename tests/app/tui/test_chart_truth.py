@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ from grpo_tui.app.tui.screens.watch.state import charts_of
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
 from grpo_tui.experiments.compare.values import Comparison, SeedGroup
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import MetricSeries, RunSummary, StepView
+from grpo_tui.experiments.values import MetricSeries, RunSummary
 from tests.app.pictures import Picture, on_lines, read
 from tests.app.stored import record, run_events
 
@@ -168,10 +169,10 @@ class Stored:
         steps, values = zip(*kept, strict=True) if kept else ((), ())
         return MetricSeries(run=run, key=key, steps=steps, values=values)
 
-    def steps(self, run: int) -> tuple[StepView, ...]:
+    def steps(self, run: int) -> tuple[SimpleNamespace, ...]:
         return tuple(
-            StepView(step=step, attempt=1, at=0.0, elapsed=0.7 * step + 0.1 * run,
-                     tokens=self.tokens * (run + 1) * step, skipped="")
+            SimpleNamespace(step=step, elapsed=0.7 * step + 0.1 * run,
+                            tokens=self.tokens * (run + 1) * step)
             for step in range(1, self.runs[run][-1][0] + 1)
         )  # fmt: skip
 
@@ -207,7 +208,7 @@ def compared(
                 elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
         for place, points in enumerate(lines)
     )  # fmt: skip
-    group = SeedGroup(runs=tuple(run.id for run in runs), seeds=(), best=(), last=())
+    group = SeedGroup(runs=tuple(run.id for run in runs), seeds=())
     seeds = (group,) if len(runs) > 1 else ()
     view = View(
         refs=group.runs, slots={run.id: i for i, run in enumerate(runs)},

@@ -396,7 +396,5 @@ def load_answers(
     groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = max(0, reader.step_within(run.key, AMOUNTS[axis], at))
-        answered = reader.groups(run.key, example_key=prompt.example_key, rollouts=False)
-        keys = [group.key for group in answered if group.step <= step]
-        groups[run.id] = next(iter(reader.groups_by_key(keys[-1:])), None)
+        groups[run.id] = reader.last_group(run.key, prompt.example_key, step)
     return Answers(prompt=prompt, groups=groups)

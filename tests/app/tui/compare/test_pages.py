@@ -71,14 +71,6 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
         screen = await opened(app, pilot)
         screen.action_page("metrics")
         await settled(pilot, screen)
-        found = screen.view.comparison
-        assert found is not None
-        for group in found.seeds:
-            for one in (*group.best, *group.last):
-                assert one.low is not None
-                assert one.high is not None
-                if one.key == "eval/greedy/accuracy":
-                    assert 0 <= one.low <= one.mean <= one.high <= 1
         assert re.search(r"94% \[.*, 100%\]", frames.text(app))
         assert screen.view.charts is not None
         (ends,) = {band.columns[-1].high for _, band in screen.view.charts.charts[0].bands}

@@ -133,7 +133,7 @@ def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str
     groups = ("r0", "r1"), ("r2", "r3")
     chart = replace(chart_of(view), bands=tuple((group, shape) for group in groups))
     assert view.comparison is not None
-    seeds = tuple(SeedGroup(runs=group, seeds=(0, 1), best=(), last=()) for group in groups)
+    seeds = tuple(SeedGroup(runs=group, seeds=(0, 1)) for group in groups)
     found = curves_of(chart, replace(view, comparison=replace(view.comparison, seeds=seeds)))
     assert {one.mark for one in found} == {"●", "✚"}
     assert found[-1].mark == front

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from grpo_engine.config.parse import read_yaml
 from grpo_tui.app.tui.app import Workbench
@@ -14,6 +15,7 @@ from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.render import PAGE
 from grpo_tui.app.tui.screens.new_run.screen import PagePanel
 from grpo_tui.app.tui.screens.new_run.state import MAIN
+from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import workbench
@@ -220,7 +222,7 @@ async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
     with closing(StoreReader(path)) as reader:
         (item,) = reader.queue()
         assert item.name == "starter"
-        assert item.config["algorithm"]["passes"] == 2
+        assert reader.value(select(QUEUE_ITEM.c.config))["algorithm"]["passes"] == 2
 
 
 async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
