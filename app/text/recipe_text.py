@@ -144,8 +144,7 @@ def teacher_lines(recipe: Recipe) -> tuple[str, ...]:
     """What a teacher adds to the advantage of each token."""
     if recipe.teacher_weight == 0:
         return ()
-    before = "Aᵢₜ" if recipe.meaning("signal").per_token else "Aᵢ"
-    own = "= " if recipe.signal == "none" else f"← {before} + "
+    own = "= " if recipe.signal == "none" else "← A + "
     return (f"Aᵢₜ {own}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
 
 

@@ -331,11 +331,9 @@ class Recipe:
         values = {name: getattr(self, name) for name in MEANINGS["function"]}
         return {name: value for name, value in values.items() if isinstance(value, Custom)}
 
-    def reads(self, *names: str) -> bool:
-        """Whether a function of the user names one of these arguments."""
-        return any(
-            not function.parameters.keys().isdisjoint(names) for function in self.functions.values()
-        )
+    def reads(self, name: str) -> bool:
+        """Whether a function of the user names this argument."""
+        return any(name in function.parameters for function in self.functions.values())
 
     def meaning(self, choice: str) -> Meaning:
         """What its value of a choice means."""

@@ -16,7 +16,7 @@ from grpo_engine.events import total_reward
 from grpo_engine.maths import critic, custom
 from grpo_engine.maths.anchor import distance
 from grpo_engine.maths.arrays import of_shape, on_mask
-from grpo_engine.maths.signal import Siblings, Steps, normalize_then_sum, process, siblings, signal
+from grpo_engine.maths.signal import Steps, normalize_then_sum, process, siblings, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
 T = TypeVar("T")
@@ -69,31 +69,18 @@ def advantages(
         advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
     elif recipe.signal == "gae":
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
+    elif isinstance(recipe.signal, Custom):
+        advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
+    elif recipe.signal == "process":
+        inside = required(recipe, "mask", mask) > 0
+        advantage = process(required(recipe, "steps", steps), ids, inside, recipe)
     else:
-        advantage = _signal(recipe, group, r_BF, ids, mask, steps, named)
+        advantage = signal(group, recipe)
     advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
         values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
         group_std=group.std(recipe.std), returns=returns, has_signal=has_signal(advantage, ids),
     )  # fmt: skip
-
-
-def _signal(
-    recipe: Recipe,
-    group: Siblings,
-    r_BF: mx.array,
-    ids: mx.array,
-    mask: mx.array | None,
-    steps: Steps | None,
-    named: Mapping[str, Any],
-) -> mx.array:
-    """The recipe's signal: of totals, of steps, or the user's function. [B] or [B,T]"""
-    if isinstance(recipe.signal, Custom):
-        return custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
-    if recipe.signal == "process":
-        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
-        return process(steps, ids, mask > 0, recipe)
-    return signal(group, recipe)
 
 
 def has_signal(advantage: mx.array, group_ids: mx.array) -> mx.array:
@@ -136,6 +123,11 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
     return value
 
 
+def on_tokens(recipe: Recipe, name: str, values: mx.array | None, inside: mx.array) -> mx.array:
+    """An argument that the recipe reads, 0 off the mask. [B,T]"""
+    return on_mask(of_shape(name, required(recipe, name, values), inside.shape), inside)
+
+
 def token_penalty(
     recipe: Recipe,
     mask: mx.array | None,
@@ -147,8 +139,8 @@ def token_penalty(
     if not recipe.pays_in_reward:
         return None
     inside = required(recipe, "mask", mask) > 0
-    sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
-    reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
+    sampled_by = on_tokens(recipe, "old", old, inside)
+    reference = on_tokens(recipe, "ref", ref, inside)
     values = {**extra, "mask_BT": inside.astype(mx.float32), "logprobs_BT": sampled_by}
     penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level, values)
     return mx.stop_gradient(recipe.beta * penalty)
@@ -169,9 +161,8 @@ def with_teacher(
     if recipe.teacher_weight == 0:
         return advantage
     inside = required(recipe, "mask", mask) > 0
-    student = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
-    teacher = of_shape("teacher", required(recipe, "teacher", teacher), inside.shape)
-    gap = mx.stop_gradient(on_mask(teacher, inside) - student)
+    student = on_tokens(recipe, "old", old, inside)
+    gap = mx.stop_gradient(on_tokens(recipe, "teacher", teacher, inside) - student)
     return advantage.reshape(gap.shape[0], -1) + recipe.teacher_weight * gap
 
 
@@ -187,8 +178,7 @@ def from_critic(
     A completion without a reward gets A = 0 and returns equal to its values: it has no influence.
     """
     inside = required(recipe, "mask", mask) > 0
-    values = of_shape("values", required(recipe, "values", values), inside.shape)
-    values = mx.stop_gradient(on_mask(values, inside))
+    values = mx.stop_gradient(on_tokens(recipe, "values", values, inside))
     scored = inside & ~mx.isnan(reward)[:, None]
     penalty = mx.zeros(inside.shape) if penalty is None else penalty
     per_token = critic.token_rewards(reward, penalty, scored)

@@ -28,7 +28,7 @@ class UserObjects:
         """The recipe of the settings, with the functions that were given for its choices."""
         chosen, given = config.resolved(), self.functions
         changes: dict[str, Any] = {
-            choice: f if isinstance(f := given[name], Custom) else Custom(name, f)
+            choice: Custom(name, given[name])
             for choice, name in chosen.functions.items()
             if name in given
         }
@@ -46,7 +46,7 @@ class UserObjects:
         """What of users' code runs in this process, and what that means; empty if nothing does."""
         names = {
             "reward": list(self.rewards),
-            "function": [name for name in self.functions if name.startswith(IN_PROCESS)],
+            "function": list(self.functions),
         }
         if self.environments:  # if one of them is local, all are
             names["tool"] = list(config.tools)

@@ -5,7 +5,6 @@ others: micro-batches and ranks cut an update anywhere.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,18 +38,17 @@ NO_GRADIENT = (
 
 def load_functions(
     config: RunConfig, objects: UserObjects, tasks: Sequence[LoadedTask], ranks: Ranks
-) -> UserObjects:
-    """The objects with the recipe's functions, loaded once and tried: what is recorded is run."""
+) -> Recipe:
+    """The recipe with its functions, loaded once and tried: what is recorded is run."""
     recipe = objects.recipe(config.algorithm)
     check_functions(recipe, tasks)
-    functions = {str(function): function for function in recipe.functions.values()}
-    hashes = ranks.gather([function.source["sha256"] for function in functions.values()])
+    hashes = ranks.gather([f.source["sha256"] for f in recipe.functions.values()])
     if any(other != hashes[0] for other in hashes):
         raise ConfigError(
-            f"{' and '.join(functions)}: the file is not the same on every rank; copy it to all "
-            "machines"
+            f"{' and '.join(recipe.functions.values())}: the file is not the same on every rank; "
+            "copy it to all machines"
         )
-    return replace(objects, functions=functions)
+    return recipe
 
 
 def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
@@ -101,12 +99,17 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     for role in filter(recipe.functions.__contains__, TERMS):
         if role == "anchor" and recipe.pays_in_reward:
             continue
-        values = value(role, new)
-        yield role, _not_finite(values)
-        if role != "weight":  # which is a constant
-            yield role, _gradient_problem(partial(value, role), new)
-        alone = value(role, new, PART, WIDTH)
-        yield role, READS_OTHERS * (not mx.allclose(alone, values[PART, :WIDTH], 1e-4, 1e-6))
+        give = partial(value, role)
+        values, alone = give(new), give(new, PART, WIDTH)
+        is_same = mx.allclose(alone, values[PART, :WIDTH], 1e-4, 1e-6)
+        yield (
+            role,
+            (
+                _not_finite(values)
+                or (role != "weight" and _gradient_problem(give, new))  # a weight is a constant
+                or READS_OTHERS * (not is_same)
+            ),
+        )
 
 
 def _not_finite(values: mx.array, what: str = "") -> str:

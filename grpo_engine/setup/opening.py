@@ -91,8 +91,8 @@ def open_run(
     optimizer.build(config.optimizer)  # validates settings before anything slow
     check_teacher(config)
     tasks = load_tasks(config, objects)
-    objects = load_functions(config, objects, tasks, ranks)
-    functions = objects.recipe(config.algorithm).functions
+    chosen = load_functions(config, objects, tasks, ranks)
+    functions = chosen.functions
     threads = _threads(state["threads"] if state else None)
     recipe = " + ".join([config.algorithm.recipe, *(Path(f).name for f in functions.values())])
     yield RunStarted(
@@ -112,7 +112,7 @@ def open_run(
     yield from _notes(step, tasks, problems, ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=state, objects=objects,
+        saved=state, objects=objects, chosen=chosen,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
@@ -155,14 +155,15 @@ def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack,
     tasks: Sequence[LoadedTask], step: int, *, threads: int = 0, ranks: Ranks | None = None,
     saved: Mapping[str, Any] | None = None, objects: UserObjects = NO_OBJECTS,
+    chosen: Recipe | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward functions, for a run at step 0.
 
-    `saved` is a checkpoint's state; its recipe is kept. Without `threads`, products use as many as
-    they may.
+    `saved` is a checkpoint's state; its recipe is kept. `chosen` is the recipe of the settings.
+    Without `threads`, products use as many as they may.
     """
     ranks, threads = ranks or Ranks(), threads or _threads(None)
-    chosen = objects.recipe(config.algorithm)
+    chosen = chosen or objects.recipe(config.algorithm)
     policy, recipe = yield from _model(config, chosen, ranks, saved, step)
     usable = [renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
