@@ -62,7 +62,7 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
     if token.advantage == 0:
         return "no push: its answer scored the mean of its group, or got no score"
     if not token.on_policy:
-        return f"left out: {_off_policy(token, recipe)}"
+        return "left out: the trainer's probability is too far from the sampler's"
     if not token.updated:
         return f"no push: not in the top {recipe.entropy_top_quantile:.0%} of tokens by entropy"
     if token.side == "free" or recipe.trust == "cispo":
@@ -73,15 +73,6 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
         "ceiling": f", ratio beyond the ceiling {short(recipe.delta or 0)}",
     }
     return f"{_answer(token)}{bounds[token.side]}: clipped, no push"
-
-
-def _off_policy(token: TokenLoss, recipe: Recipe) -> str:
-    """Which of the two masks on the distance to the sampler applied."""
-    if token.importance == 0:
-        low, high = short(recipe.importance_floor), short(recipe.importance_cap)
-        return f"trainer and sampler differ by a ratio outside {low} to {high}"
-    limit = f"{recipe.off_policy_mask:g}"
-    return f"a worse answer, more than {limit} nats per token away from the sampler"
 
 
 def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:

@@ -26,12 +26,11 @@ ENDINGS = {
 
 
 def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
-    """The groups of a step by descending measure, then as they were drawn."""
+    """The groups of a step by descending measure; those without one come last."""
 
-    def position(group: GroupView) -> tuple[float, float, int]:
-        values = list(_measures(group, by).values()) or [-math.inf]
-        largest = max(values) if by in BY_ONE_ANSWER else 0.0
-        return -largest, -fmean(values), group.index
+    def position(group: GroupView) -> float:
+        measure = measure_of(group, by)
+        return math.inf if measure is None else -measure
 
     return tuple(sorted(groups, key=position))
 

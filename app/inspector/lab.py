@@ -6,8 +6,8 @@ MLX is imported in the thread that calls first; callers must use one thread.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -88,8 +88,7 @@ def step_numbers(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(NamedTuple):
     """What the loss did with some answers, summed."""
 
     tokens: int = 0  # in the loss
@@ -126,9 +125,8 @@ MEASURES = (
 
 def together(effects: Collection[Effect]) -> Effect:
     """Several steps as one."""
-    names = [item.name for item in fields(Effect) if item.name != "missing"]
-    sums = {name: sum(getattr(effect, name) for effect in effects) for name in names}
-    return Effect(**sums, missing=frozenset().union(*(effect.missing for effect in effects)))
+    *sums, missing = zip(*effects, strict=True)
+    return Effect._make([*map(sum, sums), frozenset().union(*missing)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,8 +152,7 @@ class Outcome:
         in_loss = arrays["mask"].astype(bool)
         push = -arrays["contribution"].astype(np.float64)
         updates = len(set(self.numbers.packed.minibatches))
-        return replace(
-            effect,
+        return effect._replace(
             steps=1,
             tokens=int(in_loss.sum()),
             clipped=int((arrays["side"] != 0)[in_loss].sum()),

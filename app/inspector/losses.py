@@ -213,15 +213,16 @@ def token_losses(
     if "teacher" in numbers.arrays:
         gap = numbers.arrays["teacher"] - numbers.arrays["old"]
         arrays["teacher_part"] = recipe.teacher_weight * terms.mask * gap
+    defaults, shape = TokenLoss._field_defaults, numbers.arrays["mask"].shape
     columns = {name: getattr(terms, name, None) for name in TokenLoss._fields} | arrays
-    values = {name: np.array(array) for name, array in columns.items() if array is not None}
+    values = {
+        name: np.full(shape, defaults.get(name)) if array is None else np.array(array)
+        for name, array in columns.items()
+    }
     values["side"] = np.array(SIDES)[values["side"].astype(int)]
-    defaults, losses = TokenLoss._field_defaults, []
-    for index, count in enumerate(len(row.ids) for row in rows):
-        lists = [
-            values[name][index, :count].tolist() if name in values else [defaults[name]] * count
-            for name in TokenLoss._fields
-        ]
+    losses = []
+    for index, row in enumerate(rows):
+        lists = [column[index, : len(row.ids)].tolist() for column in values.values()]
         losses.append(tuple(map(TokenLoss._make, zip(*lists, strict=True))))
     return tuple(losses)
 

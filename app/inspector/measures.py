@@ -46,15 +46,13 @@ def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[Token
     `tokens` are the losses of the last pass, empty if they are not known.
     """
     values: Sequence[float | None]
-    match measure:
-        case "change":
-            values = [new - old for old, new in zip(row.old, newest(row), strict=False)]
-        case "teacher":
-            values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
-        case "entropy":
-            values = row.entropy
-        case _:
-            values = [OF_LOSS[measure](token) for token in tokens]
+    against = {"change": newest(row), "teacher": row.teacher}.get(measure)
+    if against is not None:
+        values = [new - old for old, new in zip(row.old, against, strict=False)]
+    elif measure == "entropy":
+        values = row.entropy
+    else:
+        values = [OF_LOSS[measure](token) for token in tokens]
     replies = row.replies
     numbers = [
         None if value is None or not math.isfinite(value) or index in replies else value

@@ -72,7 +72,7 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
                 rollout(1, tokens=4, kl=0.3, clip_fraction=None, reward=None))  # fmt: skip
     two = group(1, rollout(0, tokens=9, kl=0.15, clip_fraction=0.4, advantage=0.1, reward=-5.0))
     three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0, reward=0.5))
-    every = [three, two, one]
+    every = [one, two, three]
 
     def order(key: Order) -> list[int]:
         return [g.index for g in ordered(every, key)]

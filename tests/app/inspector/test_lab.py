@@ -78,12 +78,12 @@ def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> No
     )
     assert effect.push == pytest.approx(0.15 + 0.125 - 0.25 - 0.00204, rel=2e-3)
     assert together([effect]) == effect
-    assert together([effect, replace(effect, missing=frozenset({"ref"}))]).missing == {"ref"}
-    twice = together([effect, replace(effect, tokens=12, clipped=0, kl=0.1, with_signal=0)])
+    assert together([effect, effect._replace(missing=frozenset({"ref"}))]).missing == {"ref"}
+    twice = together([effect, effect._replace(tokens=12, clipped=0, kl=0.1, with_signal=0)])
     # 1 of 16 tokens, 1 of 2 groups, means over steps
     assert twice.measures[:2] == (1 / 16, 1 / 2)
     assert twice.measures[3] == pytest.approx((0.00204 + 0.1) / 2, rel=2e-3)
-    assert together([effect, replace(effect, kl=math.nan)]).measures[3] is None
+    assert together([effect, effect._replace(kl=math.nan)]).measures[3] is None
     assert Effect().measures == (None, None, None, None)
 
 

@@ -221,6 +221,12 @@ class TextRow:
     pieces: TokenLine = ()
     note: Line = field(default_factory=list)
 
+    @property
+    def cells(self) -> list[int]:
+        """The token of each cell; at least one."""
+        tokens = [piece.token for piece in self.pieces for _ in range(piece.cells)]
+        return tokens or [self.token]
+
 
 def text_rows(answer: Answer, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""

@@ -5,12 +5,12 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.geometry import Offset
 from textual.message import Message
 from textual.reactive import reactive
 
@@ -132,7 +132,7 @@ class AnswerPanel(ViewPanel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
-        self._drawn: list[render.TextRow] = []  # of each line from there on
+        self._drawn: list[list[int]] = []  # the token of each cell, by line from there on
 
     help_topic = "panel:tokens"
 
@@ -186,20 +186,16 @@ class AnswerPanel(ViewPanel):
             (row, render.row_lines(answer, view.token, row, shades))
             for row in rows[indices.start : indices.stop]
         ]
-        self._drawn = [row for row, lines in drawn for _ in lines]
+        self._drawn = [row.cells for row, lines in drawn for _ in lines]
         return [line for _, lines in drawn for line in lines]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the one that follows a clicked note."""
-        point = self.inside(event.offset)
-        line = point.y - self._text_top
-        if not 0 <= line < len(self._drawn):
-            return
-        row = self._drawn[line]
-        ends = accumulate(piece.cells for piece in row.pieces)
-        hit = (piece.token for piece, end in zip(row.pieces, ends, strict=True) if point.x < end)
-        token, tokens = next(hit, row.token), self.view.tokens
-        self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
+        x, y = self.inside(event.offset) - Offset(0, self._text_top)
+        if 0 <= y < len(self._drawn):
+            cells, tokens = self._drawn[y], self.view.tokens
+            token = cells[min(x, len(cells) - 1)]
+            self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
 
 
 class RewardPanel(ViewPanel, ScrolledPanel):

@@ -297,14 +297,13 @@ def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
     from grpo_tui.experiments.search import search as find
 
-    hits: list[SearchHit] = []
-    pauses = 0
+    result, pauses = Search(text=text), 0
     for hit in find(reader, run, text, limit=MAX_HITS):
         if hit is not None:
-            hits.append(hit)
+            result = replace(result, hits=(*result.hits, hit))
         elif (pauses := pauses + 1) % SLICE == 0:
-            yield Search(text=text, hits=tuple(hits))
-    yield Search(text=text, hits=tuple(hits), done=True)
+            yield result
+    yield replace(result, done=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
