@@ -1,16 +1,19 @@
 """Muting a kind of alert: shown at once, stored, undone by the same key."""
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
+from grpo_tui.app.feed import stored
 from grpo_tui.app.feed.feed import LiveFeed
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.tui.screens.runs.render import preview_lines
@@ -19,6 +22,7 @@ from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.store import ExperimentStore
+from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record, workbench
@@ -79,6 +83,39 @@ async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
         await until(app, lambda: muted(store) == frozenset(RULES))
         await walk.press("x")
         await walk.see("1 open · 1 muted")
+        await until(app, lambda: len(muted(store)) == 1)
+
+
+async def test_a_mute_shows_before_the_store_has_it_and_is_not_taken_back_meanwhile(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[frozenset[str]] = []
+
+    def read(reader: StoreReader, run: int) -> frozenset[str]:
+        reads.append(muted_alerts(reader, run))
+        return reads[-1]
+
+    muted_alerts = StoreReader.muted_alerts
+    monkeypatch.setattr(StoreReader, "muted_alerts", read)
+    monkeypatch.setattr(stored, "QUIET_S", 0.02)
+    app = workbench(store, "dark")
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = Walk(app, pilot)
+        await on_alerts(walk, "2 open")
+        release, write = asyncio.Event(), app.write
+
+        async def later(call: Callable[[], Any]) -> Any:
+            await release.wait()
+            return await write(call)
+
+        monkeypatch.setattr(app, "write", later)
+        await pilot.press("x")
+        await until(app, lambda: "1 open · 1 muted" in frames.text(app), app.frame_now)
+        before = len(reads)
+        await until(app, lambda: len(reads) > before + 2, app.frame_now)
+        assert "1 open · 1 muted" in frames.text(app)
+        assert muted(store) == frozenset()
+        release.set()
         await until(app, lambda: len(muted(store)) == 1)
 
 
