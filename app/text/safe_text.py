@@ -149,8 +149,7 @@ def pad(text: str, width: int, align: str = "<") -> str:
 def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> list[str]:
     """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
 
-    They do not break beside `=` or `<`, so that `p = .010` stays whole. Overflow is cut with `…`:
-    at the end, or at the start if `keep_end`.
+    Overflow is cut with `…`: at the end, or at the start if `keep_end`.
     """
     if width <= 0 or max_lines <= 0:
         return []
@@ -180,15 +179,9 @@ def _break(text: str, width: int) -> list[str]:
     lines = []
     while cell_len(text) > width:
         end = max(1, _fitting(text, width))
-        space = unbroken = text.rfind(" ", 1, end + 1)
-        while unbroken > width // 2 and set(text[unbroken - 1 : unbroken + 2]) & {"=", "<"}:
-            unbroken = text.rfind(" ", 1, unbroken)
-        if max(space, unbroken) > width // 2:
-            space = unbroken if unbroken > width // 2 else space
-            lines.append(text[:space])
-            text = text[space + 1 :]
-        else:
-            lines.append(text[:end])
-            text = text[end:]
+        space = text.rfind(" ", 1, end + 1)
+        end = space if space > width // 2 else end
+        lines.append(text[:end])
+        text = text[end:].removeprefix(" ")
     lines.append(text)
     return lines
