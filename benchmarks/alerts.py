@@ -450,7 +450,7 @@ def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[E
 
 def recordings(*, between: bool) -> Iterator[Judged]:
     """Judge the starter runs that come with the program: the preset at its full size."""
-    for unpack in (demo.unpack, lambda folder: demo.unpacked(SEVERAL, folder)):
+    for unpack in (demo.unpack, lambda folder: demo.unpack(folder, SEVERAL)):
         with tempfile.TemporaryDirectory() as place, closing(StoreReader(unpack(Path(place)))) as r:
             for run in r.runs():
                 events = list(stored_events(r, run.key, between=between))

@@ -231,8 +231,7 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
     while idle < 5:
         app.frame_now()
         await pilot.pause(0.01)
-        head = feed._peek()
-        comes = feed.catching_up if head is None else head.due <= feed._now()
+        comes = feed.catching_up if not feed._events else feed._events[0].due <= feed._now()
         idle = 0 if comes else idle + 1
 
 
@@ -247,7 +246,7 @@ async def shoot(
     app = Workbench(store, feed=feed, mode=shot.mode, preferences=preferences, tour=shot.tour)
     async with app.run_test(size=size) as pilot:
         if isinstance(feed, ReplayFeed) and shot.at is not None:
-            await until(pilot, app, lambda: feed._peek() is not None)
+            await until(pilot, app, lambda: bool(feed._events))
             await catch_up(pilot, app, feed)
             clock.now = max(0.0, shot.at - SECONDS)
             await catch_up(pilot, app, feed)
@@ -294,7 +293,7 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
                     clock=lambda: FIRST_WALL_TIME + clock.now)  # fmt: skip
     frames: list[list[Row]] = []
     async with app.run_test(size=size) as pilot:
-        await until(pilot, app, lambda: feed._peek() is not None)
+        await until(pilot, app, lambda: bool(feed._events))
         for moment in moments():
             clock.now = moment
             await catch_up(pilot, app, feed)
@@ -396,7 +395,7 @@ def main() -> None:
     sizes = [tuple(map(int, size.split("x"))) for size in args.size or ("120x36",)]
     with tempfile.TemporaryDirectory() as folder:
         one = args.store or demo.unpack(Path(folder))
-        many = args.store or demo.unpacked(SEVERAL, Path(folder) / "several")
+        many = args.store or demo.unpack(Path(folder) / "several", SEVERAL)
         stores = {"one": one, "several": many, "none": Path(folder) / "none.db"}
         usual = [name for name in SHOTS if name != "dialogue" or args.store is not None]
         for name in args.names or [*usual, "replay"]:

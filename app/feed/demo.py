@@ -4,36 +4,20 @@
 """
 
 import tarfile
-from importlib.resources import as_file, files
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from grpo_tui.experiments.db.paths import FILE_NAME
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
+RECORDING = files("grpo_tui.app").joinpath("assets", ARCHIVE)
 
 
-class DemoError(RuntimeError):
-    """The bundled recording cannot be read."""
-
-
-def available() -> bool:
-    """Return whether the recording is installed."""
-    return files("grpo_tui.app").joinpath("assets", ARCHIVE).is_file()
-
-
-def unpack(folder: Path) -> Path:
-    """Unpack the recording into the folder and return the store's path."""
-    source = files("grpo_tui.app").joinpath("assets", ARCHIVE)
-    if not source.is_file():
-        raise DemoError(f"the recording {ARCHIVE} is missing; install grpo-tui again")
-    with as_file(source) as path:
-        return unpacked(path, folder)
-
-
-def unpacked(source: Path, folder: Path) -> Path:
-    """Unpack an archive of `pack` into the folder and return the store's path."""
-    with tarfile.open(source, "r:xz") as archive:
+def unpack(folder: Path, source: "Traversable | Path" = RECORDING) -> Path:
+    """Unpack a packed store into the folder and return its path."""
+    with source.open("rb") as file, tarfile.open(fileobj=file, mode="r:xz") as archive:
         # Python 3.11.0 to 3.11.3 have no filter and read none
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(folder)

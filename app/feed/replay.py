@@ -5,13 +5,14 @@ even pace, which is why the screen says "recorded speed".
 """
 
 import itertools
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
 MARK = "recorded speed"
 SLICES = 24
 LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
-PAGE, AHEAD = 200, 4000
+PAGE, AHEAD, PAUSE_S = 200, 4000, 0.05
 SLOWEST, FASTEST = 0.125, 1024.0
+
+Pending = tuple[ev.Event, float | None]  # with the time at which it was recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An event and its time in the replay, in seconds; progress events only change the board."""
+    """An event and its time in the replay, in seconds; `at` is when it was recorded."""
 
     due: float
-    at: float | None
     event: ev.Event
-    progress: bool = False
+    at: float | None = None
+
+
+END = Timed(math.inf, ev.RunResumed(step=0))  # is never due
 
 
 def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
@@ -48,66 +53,57 @@ def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
     Everything up to the end of step `skip` comes at once, without its progress.
     """
     now = 0.0
-    before: float | None = None
-    pending: list[TimedEvent] = []
+    pending: list[Pending] = []
     for at, event in facts:
         match event:
-            case ev.StepFinished(step=step) if step <= skip:
-                yield from (Timed(now, *item) for item in (*pending, (at, event)))
-            case ev.StepFinished():
-                length = _length(before, at, event)
-                yield from _step(now, length, event, pending, at)
+            case ev.StepFinished() if event.step > skip:
+                # NaN, of a step whose time was not recorded, is the shortest
+                length = min(LONGEST_STEP, max(SHORTEST_STEP, event.metrics.get("step_time", 1.0)))
+                yield from _step(now, length, event, pending)
                 now += length
+                yield Timed(now, event, at)
+                pending = []
             case ev.GroupScored() | ev.PassFinished() | ev.StepSkipped() | ev.AlertRaised():
-                pending.append((at, event))
-                continue
+                pending.append((event, at))
+            case ev.StepFinished():
+                yield from (Timed(now, *item) for item in (*pending, (event, at)))
+                pending = []
             case _:
                 if isinstance(event, ev.RunStarted | ev.ModelLoaded) and not skip:
                     now += START_S
-                before = at if at is not None else before
-                yield Timed(now, at, event)
-                continue
-        before, pending = at, []
+                yield Timed(now, event, at)
     yield from (Timed(now, *item) for item in pending)
 
 
-def _length(before: float | None, at: float | None, event: ev.StepFinished) -> float:
-    seconds = event.metrics.get("step_time")
-    if seconds is None or seconds != seconds:
-        seconds = at - before if at is not None and before is not None else 1.0
-    return max(SHORTEST_STEP, min(LONGEST_STEP, seconds))
-
-
 def _step(
-    start: float, length: float, last: ev.StepFinished,
-    pending: list[TimedEvent], at: float | None,
+    start: float, length: float, last: ev.StepFinished, pending: list[Pending]
 ) -> Iterator[Timed]:  # fmt: skip
     """A step's facts and its progress, in the order of their times."""
     generate, score, logprobs, update = _spans(length, last)
     scored, end = start + generate + score, start + length
-    count = sum(isinstance(event, ev.PassFinished) for _, event in pending)
+    count = sum(isinstance(event, ev.PassFinished) for event, _ in pending)
     groups: list[ev.Group] = []
     early, trained, passes, late, others = (list[Timed]() for _ in range(5))
     due = scored + logprobs
-    for wall, event in pending:
+    for event, at in pending:
         match event:
             case ev.GroupScored(group=group) if group.origin == "train":
                 groups.append(group)
-                trained.append(Timed(scored, wall, event))
+                trained.append(Timed(scored, event, at))
             case ev.GroupScored() if event.step < last.step:
-                early.append(Timed(start, wall, event))
+                early.append(Timed(start, event, at))
             case ev.GroupScored():
-                late.append(Timed(end, wall, event))
+                late.append(Timed(end, event, at))
             case ev.PassFinished():
                 due += update / count
                 done = len(passes) // 2 + 1
                 progress = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=count)
-                passes += [Timed(due, at, progress, True), Timed(due, wall, event)]
+                passes += [Timed(due, progress), Timed(due, event, at)]
             case _:
-                others.append(Timed(end, wall, event))
+                others.append(Timed(end, event, at))
 
     def phase(due: float, name: ev.Phase, total: int = 0) -> Timed:
-        return Timed(due, at, ev.PhaseStarted(step=last.step, phase=name, total=total), True)
+        return Timed(due, ev.PhaseStarted(step=last.step, phase=name, total=total))
 
     yield from early
     yield from _sampling(start, generate, last.step, groups)
@@ -120,13 +116,12 @@ def _step(
     if late:
         yield phase(end, "evaluate")
     yield from (*late, *others)
-    yield Timed(end, at, last)
 
 
 def _spans(length: float, last: ev.StepFinished) -> list[float]:
     """The seconds of each phase; some usual ones where they were not recorded."""
     parts = [last.metrics.get(time_of(phase), 0.0) for phase in PHASES]
-    parts = [part if part == part and part > 0 else 0.0 for part in parts]
+    parts = [part if part > 0 else 0.0 for part in parts]
     parts = parts if any(parts) else [0.6, 0.05, 0.1, 0.2]
     return [part / sum(parts) * length * 0.98 for part in parts]
 
@@ -134,32 +129,30 @@ def _spans(length: float, last: ev.StepFinished) -> list[float]:
 def _sampling(
     start: float, length: float, step: int, groups: list[ev.Group]
 ) -> Iterator[Timed]:  # fmt: skip
-    rows = sum(len(group.rollouts) for group in groups)
-    opening = ev.PhaseStarted(step=step, phase="generate", total=rows)
-    yield Timed(start, None, opening, True)
+    answers = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
+    rows = len(answers)
+    yield Timed(start, ev.PhaseStarted(step=step, phase="generate", total=rows))
     prompts = tuple(
         ev.PromptStarted(group=g.index, origin=g.origin, prompt_text=g.prompt_text,
                          target=g.target, rows=len(g.rollouts))
         for g in groups
     )  # fmt: skip
-    yield Timed(start, None, ev.PromptsStarted(step=step, prompts=prompts), True)
-    answers = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
+    yield Timed(start, ev.PromptsStarted(step=step, prompts=prompts))
     longest = max((len(ends) for *_, ends in answers), default=0)
     slices = min(SLICES, longest)
     edges = [round(longest * index / slices) for index in range(slices + 1)] if slices else []
-    sampled = ended = 0
     for index, (low, high) in enumerate(itertools.pairwise(edges), 1):
         deltas = tuple(
             _delta(group, item, ends, low, min(high, len(ends)))
             for group, item, ends in answers if low < len(ends)
         )  # fmt: skip
-        sampled += sum(delta.tokens for delta in deltas)
-        ended += sum(delta.finish is not None for delta in deltas)
+        sampled = sum(min(high, len(ends)) for *_, ends in answers)
         seconds = length * index / slices
-        yield Timed(start + seconds, None, ev.RolloutsAdvanced(
-            step=step, rows=deltas, tokens=sampled, finished=ended, total=rows,
+        yield Timed(start + seconds, ev.RolloutsAdvanced(
+            step=step, rows=deltas, tokens=sampled, total=rows,
+            finished=sum(len(ends) <= high for *_, ends in answers),
             tokens_per_second=sampled / max(1e-9, seconds),
-        ), True)  # fmt: skip
+        ))  # fmt: skip
 
 
 def _ends(completion: ev.Completion) -> Sequence[int]:
@@ -210,23 +203,20 @@ class ReplayFeed(Feed):
     @property
     def catching_up(self) -> bool:
         """Whether what comes before the sought step is still being read."""
-        head = self._peek()
-        return head.due <= 0 if head is not None else not self._read_all
+        return not self._events or self._events[0].due <= 0
 
     def seek(self, step: int) -> None:
         """Go to the end of a step and play on from there; a held replay stays held."""
         self.sought = step = max(0, step)
         self._stop.set()
         self._stop = threading.Event()
-        self._queue: Queue[Timed | None] = Queue(maxsize=AHEAD)  # None at the end
-        self._next: Timed | None = None
-        self._read_all = False
+        self._events: deque[Timed] = deque()
         self._board = Board()
         self._position, self._at = 0.0, self._clock()
         self._pause_event = ev.RunPaused(step=step) if self._paused else None
         self.restarts += 1
         threading.Thread(
-            target=_read, args=(self.recorded(step), self._queue, self._stop),
+            target=_read, args=(self.recorded(step), self._events, self._stop),
             name="replay", daemon=True,
         ).start()  # fmt: skip
 
@@ -236,14 +226,13 @@ class ReplayFeed(Feed):
         self.speed = max(SLOWEST, min(FASTEST, speed))
 
     def facts(self) -> list[TimedEvent]:
-        """Return the facts up to the current replay time."""
+        """Return the events up to the current replay time; progress changes only the board."""
         timed_events: list[TimedEvent] = []
         now = self._now()
-        while (item := self._peek()) is not None and item.due <= now:
-            self._next = None
+        while self._events and self._events[0].due <= now:
+            item = self._events.popleft()
             self._board.apply(item.event)
-            if not item.progress:
-                timed_events.append((item.at, item.event))
+            timed_events.append((item.at, item.event))
         if self._pause_event is not None and not self.catching_up:
             timed_events.append((time.time(), self._pause_event))
             self._pause_event = None
@@ -271,13 +260,6 @@ class ReplayFeed(Feed):
             self._position += (self._at - before) * self.speed
         return self._position
 
-    def _peek(self) -> Timed | None:
-        if self._next is None and not self._read_all:
-            with suppress(Empty):
-                self._next = self._queue.get_nowait()
-                self._read_all = self._next is None
-        return self._next
-
     def recorded(self, step: int) -> Generator[Timed, None, None]:
         """What is played after `step`, and before it what led there; runs on the thread."""
         from grpo_tui.experiments.reader import StoreReader
@@ -291,21 +273,18 @@ class ReplayFeed(Feed):
         except (StoreError, OSError) as error:
             note = ev.NoteWritten(step=0, text=str(error), severity="error")
             failed = ev.RunFailed(step=0, error="StoreError", message=str(error))
-            yield Timed(0.0, None, note if self.run else failed)
+            yield Timed(0.0, note if self.run else failed)
 
 
-def _read(
-    items: Generator[Timed, None, None], queue: "Queue[Timed | None]", stop: threading.Event
-) -> None:
-    """Fill the queue until the end, or until the replay has gone elsewhere."""
+def _read(items: Generator[Timed, None, None], events: deque[Timed], stop: threading.Event) -> None:
+    """Read ahead until the end, or until the replay has gone elsewhere."""
     with closing(items):
-        for item in itertools.chain(items, [None]):
-            while not stop.is_set():
-                with suppress(Full):
-                    queue.put(item, timeout=0.2)
-                    break
+        for item in itertools.chain(items, [END]):
+            while len(events) >= AHEAD and not stop.wait(PAUSE_S):
+                pass
             if stop.is_set():
                 return
+            events.append(item)
 
 
 def _pages(reader: "StoreReader", run: int) -> Iterator[TimedEvent]:

@@ -138,18 +138,16 @@ class StoreFeed(Feed):
         leased = checked = 0.0
         warned: set[str] = set()
         while not self._stop.is_set():
-            now = time.monotonic()
-            if summary.active and now - leased > LEASE_EVERY_S and self.caught_up.is_set():
-                leased = now
-                self._hold_lease()
             last = self._read_facts(reader, last, groups_from)
             for run in reader.damaged().keys() - warned:
                 warned.add(run)
                 self._note(reader.damaged()[run])
-            if not self.caught_up.is_set():
-                self.caught_up.set()
-                continue
+            self.caught_up.set()
+            now = time.monotonic()
             if summary.active:
+                if now - leased > LEASE_EVERY_S:
+                    leased = now
+                    self._hold_lease()
                 self._board = reader.board(self.run) or self._board
             if now - checked > QUIET_S:
                 checked = now
@@ -176,13 +174,10 @@ class StoreFeed(Feed):
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
         from grpo_tui.experiments.recorded_events import events_after
 
-        while not self._stop.is_set():
-            page = events_after(
-                reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
-            )
+        while not self._stop.is_set() and (page := events_after(
+            reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
+        )):  # fmt: skip
             for record in page:
                 self._facts.put((record.at or None, record.event))
                 last = record.seq
-            if not page:
-                break
         return last

@@ -41,7 +41,7 @@ def unpack(version: Path, folder: Path) -> Path:
     from grpo_tui.app.feed import demo
 
     shutil.copytree(version, folder)
-    demo.unpacked(folder / PACKED, folder)
+    demo.unpack(folder, folder / PACKED)
     return folder
 
 
@@ -75,11 +75,17 @@ def replayed() -> list[Any]:
     from grpo_engine import events as ev
     from grpo_tui.app.feed.replay import timed
     from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.record.writer import PROGRESS
     from grpo_tui.experiments.recorded_events import events_after
 
     with closing(StoreReader(Path(STORE))) as reader:
         return [
-            [moment.due, moment.at, moment.progress, *_digest(ev.to_json(moment.event))]
+            [
+                moment.due,
+                moment.at,
+                isinstance(moment.event, PROGRESS),
+                *_digest(ev.to_json(moment.event)),
+            ]
             for name in (FIRST, SECOND)
             for moment in timed(
                 (fact.at or None, fact.event)

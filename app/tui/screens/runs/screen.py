@@ -352,13 +352,9 @@ class RunsScreen(ControlScreen):
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
-        from grpo_tui.app.feed.demo import available
         from grpo_tui.app.jobs.detach import command
         from grpo_tui.experiments.processes import environment
 
-        if not available():
-            self.report("The recording is missing; install grpo-tui again.")
-            return
         try:
             with self.app.suspend():
                 subprocess.run(command("demo"), env=environment(), check=False)
