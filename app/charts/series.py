@@ -10,8 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from statistics import fmean
 
-from grpo_tui.experiments.compare import statistics
+from grpo_tui.experiments.compare.statistics import mean_interval
 
 SMOOTHING = 0.9
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -23,16 +24,12 @@ SHORTEST_AXIS = 20
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """All values of a metric; `extended` and `until` return another series.
-
-    Evaluations are `unsmoothed`: lines join them as they are.
-    """
+    """All values of a metric; `extended` and `until` return another series."""
 
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     average: "array[float]" = field(default_factory=lambda: array("d"))
     smoothing: float = SMOOTHING
-    unsmoothed: bool = False
     count: int = 0  # of finite values
     mean: float = 0.0  # their average before it is debiased
 
@@ -41,9 +38,8 @@ class Series:
         cls, key: str, steps: Iterable[int] = (), values: Iterable[float] = (),
         smoothing: float = SMOOTHING,
     ) -> "Series":  # fmt: skip
-        """The series of a metric."""
-        unsmoothed = key.startswith(EVALUATIONS)
-        empty = cls(smoothing=0.0 if unsmoothed else smoothing, unsmoothed=unsmoothed)
+        """The series of a metric; evaluations are not smoothed."""
+        empty = cls(smoothing=0.0 if key.startswith(EVALUATIONS) else smoothing)
         return empty.extended(steps, values)
 
     def extended(self, steps: Iterable[int], values: Iterable[float]) -> "Series":
@@ -63,14 +59,13 @@ class Series:
     def until(self, step: int) -> "Series":
         """This series without what comes after a step."""
         end = bisect_right(self.steps, step)
-        empty = Series(smoothing=self.smoothing, unsmoothed=self.unsmoothed)
-        return empty.extended(self.steps[:end], self.values[:end])
+        return Series(smoothing=self.smoothing).extended(self.steps[:end], self.values[:end])
 
     @property
     def sparse(self) -> bool:
-        """Whether at least half of the steps have no value: lines join the values as they are."""
+        """Whether lines join the values as they are: at least half of the steps have none."""
         steps = self.steps
-        return self.unsmoothed or not steps or 2 * len(steps) <= steps[-1] - steps[0] + 2
+        return not (self.smoothing and steps) or 2 * len(steps) <= steps[-1] - steps[0] + 2
 
     @property
     def line(self) -> "array[float]":
@@ -223,14 +218,14 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
             right=math.nan,
         ).tolist()
         for trace in traces
-        if trace.columns
     ]
     columns = []
     for x, *ends in zip(xs, *lines, strict=True):
         finite = [end for end in ends if math.isfinite(end)]
         if finite:
-            mean, _ = statistics.mean_and_std(finite)
-            low, high = statistics.mean_interval(finite, limits=limits)
-            columns.append(Column(x, mean if low is None else low, mean if high is None else high,
-                                  (mean,)))  # fmt: skip
+            mean = fmean(finite)
+            low, high = mean_interval(finite, limits=limits)
+            if low is None or high is None:
+                low = high = mean
+            columns.append(Column(x, low, high, (mean,)))
     return Trace(tuple(columns), all(trace.sparse for trace in traces))

@@ -1,29 +1,22 @@
-"""Curves of stored runs: read once, extended while a run is active, and cut to pixels.
+"""Curves of stored runs, read again while a run is active, and cut to pixels.
 
 Everything runs on the reader thread.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import natural_range
-from grpo_tui.app.charts.series import (
-    Series,
-    Trace,
-    axis_end,
-    band,
-    cut,
-    positions,
-)
+from grpo_tui.app.charts.series import Series, Trace, axis_end, band, cut, positions
 from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-Amounts = tuple["array[int]", "array[float]"]  # steps, and the tokens or seconds up to each
+Work = tuple["array[int]", "array[float]"]  # steps, and the tokens or seconds up to each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,100 +32,80 @@ class CurveRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCurve:
-    """One run's curve: each value with its position on the axis, and its pixels."""
-
-    run: str
-    series: Series
-    positions: Sequence[float]
-    trace: Trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChartData:
-    """The curves of one metric; runs that never recorded it have none."""
+    """The curves of one metric, by run: values, and their positions on the axis."""
 
-    key: str
-    curves: tuple[StoredCurve, ...]
-    bands: tuple[tuple[tuple[str, ...], Trace], ...] = ()
+    series: Mapping[str, Series]
+    positions: Mapping[str, Sequence[float]]
+    traces: Mapping[tuple[str, ...], Trace]  # of a run, or of seeds as a band; none without values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charts:
-    """All charts, with the request they answer."""
+    """The charts by metric, with the request they answer."""
 
     request: CurveRequest
     span: float  # of the axis, from 0
-    charts: tuple[ChartData, ...]
+    charts: Mapping[str, ChartData]
 
 
 class CurveLoader:
-    """Reads curves of runs: once, and then what is new in those that are active."""
+    """Reads curves of runs; those of a run that has ended once."""
 
     def __init__(self) -> None:
-        # by run, attempt and metric or axis, each as it was read after a step
-        self._cached: dict[tuple[int, int, str], tuple[int, Series]] = {}
-        self._work: dict[tuple[int, int, str], tuple[int, Amounts]] = {}
+        # by run, attempt and metric, each as it was read after a step
+        self._cache: dict[tuple[int, int, str], tuple[int, Any]] = {}
 
     def charts(self, reader: "StoreReader", request: CurveRequest) -> Charts:
         """Return the requested charts."""
         runs, axis = request.runs, request.axis
         current = {(run.key, run.attempts) for run in runs}
-        self._cached = {key: item for key, item in self._cached.items() if key[:2] in current}
-        charts = {
+        self._cache = {key: item for key, item in self._cache.items() if key[:2] in current}
+        metrics = {
             key: {run.id: self._series(reader, run, key, request.smoothing) for run in runs}
             for key in request.metrics
         }
         ends = {
-            run.id: float(max(run.step, 0, *(lines[run.id].last_step for lines in charts.values())))
+            run.id: float(
+                max(run.step, 0, *(lines[run.id].last_step for lines in metrics.values()))
+            )
             for run in runs
         }
-        amounts = {} if axis == "step" else {r.id: self._amounts(reader, r, axis) for r in runs}
-        ends |= {run: values[-1] if values else 0.0 for run, (_, values) in amounts.items()}
+        work = {} if axis == "step" else {run.id: self._work(reader, run, axis) for run in runs}
+        ends |= {run: amounts[-1] if amounts else 0.0 for run, (_, amounts) in work.items()}
         span = axis_of_runs(ends, runs, axis)
-        return Charts(request=request, span=span, charts=tuple(
-            _chart(key, series, request, amounts, span) for key, series in charts.items()
-        ))  # fmt: skip
+        charts = {key: _chart(key, lines, request, work, span) for key, lines in metrics.items()}
+        return Charts(request=request, span=span, charts=charts)
 
     def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
-        empty = Series.of(key, smoothing=smoothing)
-        step, series = self._cached.get((run.key, run.attempts, key), (-1, empty))
-        if series.smoothing != empty.smoothing:
-            series = empty.extended(series.steps, series.values)
-        if run.active or step != run.step:
-            added = reader.metric_series(run.key, key, after=series.last_step)
-            series = series.extended(added.steps, added.values)
-        self._cached[run.key, run.attempts, key] = run.step, series
-        return series
+        stored = self._read(run, key, lambda: reader.metric_series(run.key, key))
+        return Series.of(key, stored.steps, stored.values, smoothing)
 
-    def _amounts(self, reader: "StoreReader", run: RunSummary, axis: str) -> Amounts:
-        index = run.key, run.attempts, axis
-        if run.active or self._work.get(index, (-1,))[0] != run.step:
-            ends = reader.steps(run.key)
-            amounts = array("d", (getattr(end, AMOUNTS[axis]) for end in ends))
-            self._work[index] = run.step, (array("q", (end.step for end in ends)), amounts)
-        return self._work[index][1]
+    def _work(self, reader: "StoreReader", run: RunSummary, axis: str) -> Work:
+        ends = self._read(run, "", lambda: reader.steps(run.key))
+        amounts = (getattr(end, AMOUNTS[axis]) for end in ends)
+        return array("q", (end.step for end in ends)), array("d", amounts)
+
+    def _read(self, run: RunSummary, key: str, read: Callable[[], Any]) -> Any:
+        index = run.key, run.attempts, key
+        if run.active or self._cache.get(index, (-1,))[0] != run.step:
+            self._cache[index] = run.step, read()
+        return self._cache[index][1]
 
 
 def _chart(
-    key: str,
-    series: Mapping[str, Series],
-    request: CurveRequest,
-    amounts: Mapping[str, Amounts],
+    key: str, series: Mapping[str, Series], request: CurveRequest, work: Mapping[str, Work],
     span: float,
-) -> ChartData:
-    traces: dict[str, Trace] = {}
-    curves = []
-    for run, line in series.items():
-        if line.steps:
-            at = positions(line.steps, *amounts[run]) if amounts else line.steps
-            trace = traces[run] = cut(line, at, span, request.wide)
-            curves.append(StoredCurve(run=run, series=line, positions=at, trace=trace))
-    bands = []
+) -> ChartData:  # fmt: skip
+    at = {run: positions(line.steps, *work[run]) if work else line.steps
+          for run, line in series.items()}  # fmt: skip
+    traces: dict[tuple[str, ...], Trace] = {
+        (run,): cut(line, at[run], span, request.wide) for run, line in series.items() if line.steps
+    }
     for group in request.seeds:
-        if members := [traces[run] for run in group if run in traces]:
-            bands.append((group, band(members, natural_range(key))))
-    return ChartData(key=key, curves=tuple(curves), bands=tuple(bands))
+        if members := [traces[run,] for run in group if (run,) in traces]:
+            traces[group] = band(members, natural_range(key))
+    return ChartData(series=series, positions=at, traces=traces)
 
 
 def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:

@@ -10,7 +10,7 @@ from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import share, short, signed
 from grpo_tui.app.text.prompt_text import last_question
-from grpo_tui.app.text.safe_text import safe
+from grpo_tui.experiments.values import AlertView
 
 if TYPE_CHECKING:
     from grpo_engine.alerts.rules import Change
@@ -25,6 +25,11 @@ WAITING = {
     "checkpoint": "Saving a checkpoint of the last finished step at the next token.",
     "continue": "Continuing.",
 }
+ENDINGS = {
+    "completed": "The run is complete", "stopped": "The run was stopped",
+    "aborted": "The run was stopped in the middle of a step",
+    "lost": "The process of this run is gone; r on Runs resumes it",
+}  # fmt: skip
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -40,7 +45,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         failure = f"The run failed at step {snapshot.failure.step}: {message}."
         return failure, *_last_step(snapshot)
     last = _last_step(snapshot)
-    if snapshot.status in ("completed", "stopped", "aborted", "lost"):
+    if snapshot.status in ENDINGS:
         return *_ended(snapshot), *last
     waiting = _waiting(snapshot)
     if waiting:
@@ -55,14 +60,11 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 
 def _last_step(snapshot: Snapshot) -> list[str]:
     """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
-    sentences = []
+    sentences = [_truncating(snapshot), _hacking(snapshot)]
     curve = snapshot.series.get("loss")
     loss = curve.value if curve is not None else snapshot.metrics.get("loss")
-    sentences.append(_truncating(snapshot))
-    sentences.append(_hacking(snapshot))
-    if loss is not None:
-        reason = _loss_note(snapshot, loss)
-        sentences.append(f"Loss {short(loss)}{reason}." if reason else "")
+    if loss is not None and (reason := _loss_note(snapshot, loss)):
+        sentences.append(f"Loss {short(loss)}{reason}.")
     return [sentence for sentence in sentences if sentence]
 
 
@@ -126,9 +128,7 @@ def _hacking(snapshot: Snapshot) -> str:
     if alert is not None:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
-        first, last = alert.first_step, alert.last_step
-        period = f"at step {last}" if first == last else f"in steps {first} to {last}"
-        return f"Reward hacking was likely {period}: see the log."
+        return f"Reward hacking was likely {steps_of(alert)}: see the log."
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
@@ -146,6 +146,12 @@ def _hacking(snapshot: Snapshot) -> str:
             return f"Reward hacking is possible: {right} {was} → {now} {period}."
     curve = curves[right]  # as the legend of the curve has it
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
+
+
+def steps_of(alert: AlertView) -> str:
+    """When an alert was active."""
+    first, last = alert.first_step, alert.last_step
+    return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
 def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Change"]]]:
@@ -201,11 +207,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
         held_out = f"Held-out accuracy, sampled: {ends}{at}."
-    endings = {"completed": "The run is complete", "stopped": "The run was stopped",
-             "aborted": "The run was stopped in the middle of a step",
-             "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
-    ended = endings.get(snapshot.status) or f"The run is {safe(snapshot.status, ' ')}"
-    head = f"{ended} after {snapshot.step} steps."
+    head = f"{ENDINGS[snapshot.status]} after {snapshot.step} steps."
     return [part for part in (head, held_out, change) if part]
 
 

@@ -26,7 +26,8 @@ class RunState:
     """Folds events into snapshots; returns the same object while nothing changed."""
 
     def __init__(self, head: Head | None = None) -> None:
-        self._head = self._named = head or Head()
+        self._named = head or Head()
+        self._started: dict[str, Any] = {}  # what the run's first event says of its head
         self._series: dict[str, Series] = {}
         self._new: dict[str, tuple[list[int], list[float]]] = {}  # steps and values
         self._groups: dict[tuple[str, int], ev.Group] = {}
@@ -37,7 +38,7 @@ class RunState:
         self._muted: frozenset[str] = frozenset()
         self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
         self._board = BoardView()
-        self._values: dict[str, Any] = {"status": "loading" if head else "empty"}
+        self._values: dict[str, Any] = {"status": "loading", "step": 0}
         self._dirty = True
         self._snapshot = Snapshot()
 
@@ -48,14 +49,12 @@ class RunState:
         self._dirty = True
         if text := sentence(event):
             self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
-        values, status = self._values, self._values["status"]
+        values = self._values
         match event:
             case ev.RunStarted():
                 self._start(event)
             case ev.ModelLoaded():
                 values["status"] = "running"
-            case ev.PhaseStarted(phase=phase) if phase != "load":
-                values["status"] = "running" if status in ("empty", "loading") else status
             case ev.GroupScored():
                 self._add_group(event)
             case ev.StepFinished():
@@ -65,7 +64,9 @@ class RunState:
             case ev.AlertRaised():
                 self._raise_alert(event, at)
             case ev.EvaluationFinished():
-                if event.mode == "sampled" or not self._samples:
+                # without sampled answers the curve is of greedy ones
+                samples = self._head.config.get("evaluation", {}).get("samples")
+                if event.mode == "sampled" or not samples:
                     for name, value in event.metrics.items():
                         self._push(name if "/" in name else f"eval/{name}", event.step, value)
             case ev.CheckpointSaved():
@@ -89,9 +90,7 @@ class RunState:
         if board is not None and board is not self._board:
             self._board, self._dirty = board, True
         if head is not None and head is not self._named:
-            # the run's first event has said the rest
-            told = dataclasses.replace(self._head, id=head.id, name=head.name)
-            self._named, self._head, self._dirty = head, told if told.config else head, True
+            self._named, self._dirty = head, True
         if muted != self._muted:
             self._muted, self._dirty = muted, True
         if status not in (None, self._values["status"]):
@@ -99,7 +98,7 @@ class RunState:
 
     def ask(self, verb: Request) -> None:
         """Show a person's request before the engine answers; a pause taken back needs no answer."""
-        withdrawn = verb == "continue" and self._values.get("status") != "paused"
+        withdrawn = verb == "continue" and self._values["status"] != "paused"
         self._values["requested"] = "" if withdrawn else verb
         self._dirty = True
 
@@ -110,11 +109,15 @@ class RunState:
 
     def note(self, text: str) -> None:
         """Add a line to the log."""
-        step = self._values.get("step", 0)
+        step = self._values["step"]
         self._log.append(LogLine(at=None, step=step, severity="info", text=text))
         self._dirty = True
 
     # -- output -----------------------------------------------------------------------------
+
+    @property
+    def _head(self) -> Head:
+        return dataclasses.replace(self._named, **self._started)
 
     def snapshot(self) -> Snapshot:
         """Return the current snapshot."""
@@ -126,16 +129,16 @@ class RunState:
     def _make(self) -> Snapshot:
         values = self._values
         board = self._board
-        step = values.get("step", 0)
+        head, step = self._head, values["step"]
         series = self._all_series()
         seconds = series["step_time"].value if "step_time" in series else None
-        left = max(0, self._head.total_steps - step)
+        left = max(0, head.total_steps - step)
         groups_step, groups = self._step_groups()
         trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = series["tokens_per_second"].value if "tokens_per_second" in series else 0.0
         return Snapshot(
-            head=self._head,
+            head=head,
             board=board,
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
@@ -188,15 +191,12 @@ class RunState:
 
     def _start(self, event: ev.RunStarted) -> None:
         config = event.config
-        self._head = dataclasses.replace(
-            self._head,
-            model=config.get("model", {}).get("path", ""),
-            task=config.get("task", {}).get("name", ""),
-            recipe=event.recipe,
-            total_steps=event.total_steps,
-            device=event.device,
-            config=config,
-        )
+        self._started = {
+            "model": config.get("model", {}).get("path", ""),
+            "task": config.get("task", {}).get("name", ""),
+            "recipe": event.recipe, "total_steps": event.total_steps, "device": event.device,
+            "config": config,
+        }  # fmt: skip
         if event.resumed:
             for name, series in self._all_series().items():
                 self._series[name] = series.until(event.step)
@@ -225,7 +225,6 @@ class RunState:
         values.update(
             status="paused" if values["status"] == "paused" else "running", step=event.step,
             metrics=metrics, elapsed=event.elapsed,
-            memory_gb=metrics.get("memory/peak_gb", values.get("memory_gb")),
         )  # fmt: skip
         if "frac_reward_zero_std" in metrics:
             self._signal.append((event.step, 1.0 - metrics["frac_reward_zero_std"]))
@@ -238,11 +237,6 @@ class RunState:
             count=old.count + 1 if old else 1,
             at=at,
         )
-
-    @property
-    def _samples(self) -> int:
-        """The sampled answers per held-out problem; 0 means the curve is of greedy ones."""
-        return self._head.config.get("evaluation", {}).get("samples") or 0
 
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))

@@ -61,7 +61,6 @@ class Snapshot:
     eta: float | None = None
     elapsed: float = 0.0
     tokens_per_second: float = 0.0
-    memory_gb: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, Series] = field(default_factory=dict)
     reading: bool = False  # what was recorded is still being read

@@ -1,8 +1,8 @@
 """A comparison of runs as JSON and sentences, for the command line and the screen."""
 
-import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
+ARROWS = {"up": "↑", "down": "↓", "none": ""}  # the better direction of a metric
+UNTESTED = "there are no held-out answers to the same problems (evaluation.every)"
 GREEDY = "eval/greedy/"
+RUN_FIELDS = ("id", "name", "status", "seed", "step", "tokens", "elapsed")  # in JSON
 MAIN_METRICS = (
     "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
     "clip_ratio/region_mean",
@@ -30,30 +33,25 @@ MAIN_METRICS = (
 
 def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
     """Return the comparison as JSON, keyed by run id."""
-    ids = [run.id for run in result.runs]
+
+    def by_run(values: Iterable[Any]) -> dict[str, Any]:
+        return {run.id: value for run, value in zip(result.runs, values, strict=True)}
+
     return {
-        "runs": [{"id": run.id, "name": run.name, "status": run.status, "seed": run.seed,
-                  "step": run.step, "tokens": run.tokens, "elapsed": run.elapsed}
-                 for run in result.runs],
+        "runs": [{name: getattr(run, name) for name in RUN_FIELDS} for run in result.runs],
         "baseline": result.baseline,
         "at": result.at or None,
-        "settings": {item.path: dict(zip(ids, item.values, strict=True))
-                     for item in result.differing},
+        "settings": {item.path: by_run(item.values) for item in result.differing},
         "same": dict(result.same) if all_settings else None,
-        **({"sources": list(result.sources)} if result.sources else {}),
-        **({"by_recipe": {item.path: dict(zip(ids, item.values, strict=True))
-                          for item in result.by_recipe}} if all_settings else {}),
+        "sources": list(result.sources),
+        "by_recipe": {item.path: by_run(item.values) for item in result.by_recipe}
+        if all_settings else None,
         "metrics": {
-            item.key: {
-                "direction": item.direction,
-                "runs": {run: dataclasses.asdict(cell)
-                         for run, cell in zip(ids, item.cells, strict=True)},
-            }
+            item.key: {"direction": item.direction, "runs": by_run(map(asdict, item.cells))}
             for item in result.metrics
         },
-        "seeds": [dataclasses.asdict(group) for group in result.seeds],
-        **({"rankings": [dataclasses.asdict(ranking) for ranking in result.rankings]}
-           if result.rankings else {}),
+        "seeds": list(map(asdict, result.seeds)),
+        "rankings": list(map(asdict, result.rankings)),
         "notes": list(result.notes),
     }  # fmt: skip
 
@@ -65,11 +63,13 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
     """Say which setting is better, how sure that is, and what would make it surer.
 
     It is about the chosen run's setting, or the best one beside the baseline's, by the evaluations
-    that `metric` is from. Empty without evaluations of the same problems.
+    that `metric` is from.
     """
     ranking = ranking_of(comparison, metric)
     if ranking is None:
-        return ""
+        name = next((run.name for run in comparison.runs if run.id == chosen), chosen)
+        notes = (note for note in comparison.notes if name and name in note)
+        return f"Which is better cannot be tested: {next(notes, UNTESTED)}."
     rows = [row for row in ranking.settings if row.test]
     row = next((row for row in rows if chosen in row.own.runs), rows[0])
     assert row.test is not None
@@ -81,7 +81,7 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
     sentences.append(_otherwise(row, ranking, comparison))
     sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
-        best = [setting_name(comparison, item.own.runs, inline=True)
+        best = [setting_name(comparison, item.own.runs)
                 for item in ranking.settings if item.may_be_best]  # fmt: skip
         sentences.append(f"The best is {best[0]}." if len(best) == 1 else
                     f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
@@ -91,12 +91,11 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
 
 def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
     """The same difference by the other kind of answers, if both kinds were evaluated."""
-    rows = (setting for second in comparison.rankings if second.mode != ranking.mode
-            for setting in second.settings if setting.own.runs == row.own.runs)  # fmt: skip
-    match = next(rows, None)
-    if match is None or match.test is None or row.test is None:
+    tests = (setting.test for second in comparison.rankings if second.mode != ranking.mode
+             for setting in second.settings if setting.own.runs == row.own.runs)  # fmt: skip
+    test, mode = next(tests, None), "Sampled" if ranking.mode == "greedy" else "Greedy"
+    if test is None or row.test is None:
         return ""
-    test, mode = match.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
     sure = "" if test.p_value < ALPHA else "not significant, "
     size = _size(test, up=row.test.difference >= 0)  # of the setting that was named first
     return f"{mode} answers: {size}, {sure}{probability(test.p_value)}."
@@ -157,7 +156,10 @@ def ranking_title(ranking: "Ranking") -> str:
 
 
 def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str, str]]:
-    """Return the settings from best to worst as text, without columns that are empty."""
+    """Return the settings from best to worst as text, the most important columns first.
+
+    Columns that are empty are left out.
+    """
     rows = [_ranking_row(row, ranking, comparison) for row in ranking.settings]
     return [{key: row[key] for key in row if any(row[key] for row in rows)} for row in rows]
 
@@ -176,16 +178,16 @@ def _ranking_row(
     }
     return {
         "setting": setting_name(comparison, row.own.runs),
-        "right": f"{percent(row.own.share)}%",
-        "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
         "points": points(test.difference) if test else "baseline",
         "95%": f"{points(test.low)} to {points(test.high)}" if test else "",
+        "right": f"{percent(row.own.share)}%",
+        "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
+        **{name: text if unsure else "" for name, text in more.items()},
         "p": probability(test.p_value).removeprefix("p ").removeprefix("= ") if test else "",
         "reached": f"{reached.runs} of {count}" if reached.runs else "never",
-        "step": middle if reached.step is None else f"{reached.step:g}",
         "tokens": middle if reached.tokens is None else tokens(reached.tokens),
         "time": middle if reached.seconds is None else seconds(reached.seconds),
-        **{name: text if unsure else "" for name, text in more.items()},
+        "step": middle if reached.step is None else f"{reached.step:g}",
     }
 
 
@@ -198,7 +200,7 @@ def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:
 
 def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
     """Put a paired test into words: the result, the evaluation, the method."""
-    names = [setting_name(comparison, side.runs, inline=True) for side in (test.own, test.other)]
+    names = [setting_name(comparison, side.runs) for side in (test.own, test.other)]
     up = test.difference > 0
     sides = (test.own, test.other) if up else (test.other, test.own)
     evaluation = f"on {evaluation_name(test, sides)}"
@@ -258,26 +260,20 @@ def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
     return f"{test.problems} held-out problems, {answers}, step{'s' * (not at.isdigit())} {at}"
 
 
-def setting_name(comparison: "Comparison", runs: Sequence[str], *, inline: bool = False) -> str:
-    """Name runs by the settings they share and others do not: `beta 0.4, 2 seeds`; one by name.
-
-    In a sentence it is `beta 0.4 (2 seeds)`.
-    """
+def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
+    """Name runs by the settings they share and others do not: `beta 0.4 (2 seeds)`; one by name."""
     if len(runs) == 1:
         return run_name(next(run for run in comparison.runs if run.id == runs[0]), comparison.runs)
-    indices = [index for index, run in enumerate(comparison.runs) if run.id in runs]
+    index = next(index for index, run in enumerate(comparison.runs) if run.id in runs)
     differing = _telling(comparison)
-    paths = [item.path for item in differing]
-    leaves = [path.rpartition(".")[2] for path in paths]
+    leaves = [item.path.rpartition(".")[2] for item in differing]
     parts = [
-        f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[indices[0]])}"
+        f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[index])}"
         for item, leaf in zip(differing, leaves, strict=True)
         if item.path != "seed"
     ]
     count = f"{len(runs)} seeds"
-    if inline and parts:
-        return f"{', '.join(parts)} ({count})"
-    return ", ".join([*parts, count])
+    return f"{', '.join(parts)} ({count})" if parts else count
 
 
 def _telling(comparison: "Comparison") -> "Sequence[SettingDifference]":
@@ -315,11 +311,10 @@ def probability(p: float) -> str:
     """Format a p-value: `p = .031`, `p < .001`; never rounded up to the limit of .05."""
     if p < 0.001:
         return "p < .001"
-    text = f"{p:.3f}"
-    for digits in (4, 5, 6):
-        if p < ALPHA and float(text) >= ALPHA:
-            text = f"{p:.{digits}f}"
-    return f"p = {text}".replace("0.", ".", 1)
+    digits = 3
+    while p < ALPHA <= float(f"{p:.{digits}f}"):
+        digits += 1
+    return f"p = {p:.{digits}f}".replace("0.", ".", 1)
 
 
 def points(share: float) -> str:

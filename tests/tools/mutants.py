@@ -118,7 +118,7 @@ TARGETS = {
         },
         left_out="These map a value to a dot and back: axes, thinning, joins, smoothing. Left out "
         "is what only places or colours whole charts (`app/tui/widgets/charts/stack.py`, "
-        "`app/tui/screens/compare/curves.py`, `app/tui/screens/runs/preview.py`): no number "
+        "`app/tui/screens/compare/panels.py`, `app/tui/screens/runs/render.py`): no number "
         "changes in it.",
     ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from grpo_tui.app.cli.output import print_json, print_table, print_text
 from grpo_tui.app.cli.params import Json, Metrics, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
+    ARROWS,
     MAIN_METRICS,
     comparison_json,
     metric_name,
@@ -38,10 +39,6 @@ Reach = Annotated[
         "baseline's last accuracy."
     ),
 ]
-UNKNOWN = (
-    "Which is better cannot be tested: there are no held-out answers to the same problems "
-    "(evaluation.every)."
-)
 
 
 def compare(
@@ -98,7 +95,7 @@ def _equal_work(at: str) -> tuple[str, float | None]:
 
 def print_page(result: Comparison, all_settings: bool, keys: Sequence[str]) -> None:
     """Print the comparison for people: verdict, phase times, settings, metrics."""
-    print_text(verdict(result) or UNKNOWN)
+    print_text(verdict(result))
     for note in result.notes:
         print_stderr(note)
     for ranking in result.rankings:
@@ -146,8 +143,7 @@ def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) ->
     title = "metric" if all(sum(mask) == 1 for mask in columns.values()) else "mean over seeds"
     listed = [item for item in result.metrics if not keys or item.key in keys]
     for item in listed:
-        arrow = {"up": "↑", "down": "↓", "none": ""}[item.direction]
-        row: dict[str, Any] = {title: f"{metric_name(item.key)} {arrow}".strip()}
+        row: dict[str, Any] = {title: f"{metric_name(item.key)} {ARROWS[item.direction]}".strip()}
         for name, mask in columns.items():
             cells = list(compress(item.cells, mask))
             if spec(item.key).best:

@@ -104,9 +104,9 @@ def test_evaluations_are_never_smoothed_however_many_come() -> None:
 
 def test_the_change_is_over_ten_steps() -> None:
     values = [float(k * k) for k in range(12)]
-    assert math.isnan(series(values[:10], 0.0).delta)
-    assert series(values[:11], 0.0).delta == 100.0
-    assert series(values, 0.0).delta == 120.0
+    assert math.isnan(series(values[:10], 1e-9).delta)
+    assert series(values[:11], 1e-9).delta == pytest.approx(100.0)
+    assert series(values, 1e-9).delta == pytest.approx(120.0)
 
 
 def test_a_series_without_values_has_no_steps() -> None:

@@ -62,16 +62,18 @@ def test_a_series_is_read_once_and_smoothed_again_without_reading(
                            wide=40)  # fmt: skip
     loader = CurveLoader()
     charts = loader.charts(reader, request)
-    curve = charts.charts[0].curves[0]
-    assert tuple(curve.series.values) == reader.metric_series(1, "reward").values
-    assert list(curve.positions) == [step.tokens for step in reader.steps(1)]
-    assert charts.charts[1].curves == ()
+    series = charts.charts["reward"].series[runs[0].id]
+    assert tuple(series.values) == reader.metric_series(1, "reward").values
+    at = charts.charts["reward"].positions[runs[0].id]
+    assert list(at) == [step.tokens for step in reader.steps(1)]
+    assert charts.charts["no/such"].traces == {}
     reads: list[str] = []
     monkeypatch.setattr(reader, "metric_series", lambda *_, **__: reads.append("metric"))
     monkeypatch.setattr(reader, "steps", lambda *_, **__: reads.append("steps"))
-    assert loader.charts(reader, request).charts[0].curves[0].series is curve.series
-    raw = loader.charts(reader, replace(request, smoothing=0.0)).charts[0].curves[0].series
-    assert (raw.average, raw.values) == (curve.series.values, curve.series.values)
+    assert loader.charts(reader, request).charts == charts.charts
+    rough = loader.charts(reader, replace(request, smoothing=0.0)).charts["reward"]
+    raw = rough.series[runs[0].id]
+    assert (raw.average, raw.values) == (series.values, series.values)
     assert reads == []
     reader.close()
 
@@ -84,8 +86,9 @@ def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
     request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9,
                            wide=40)  # fmt: skip
     loader = CurveLoader()
-    first = loader.charts(reader, request).charts[0].curves[0].series
+    first = loader.charts(reader, request).charts["reward"].series[run.id]
     for later in (replace(run, attempts=run.attempts + 1), replace(run, step=3)):
-        again = loader.charts(reader, replace(request, runs=(later,))).charts[0].curves[0].series
+        charts = loader.charts(reader, replace(request, runs=(later,))).charts
+        again = charts["reward"].series[run.id]
         assert list(again.values) == list(first.values)
     reader.close()

@@ -96,11 +96,11 @@ def test_names_leave_out_minor_settings_unless_only_these_tell_them_apart() -> N
         path="record.tokens", values=("all", "all", "none", "none"), minor=True
     )
     found: Any = SimpleNamespace(runs=NAMES.runs, seeds=NAMES.seeds, differing=(beta, kept))
-    assert setting_name(found, ("c", "d")) == "beta 0.04, 2 seeds"
+    assert setting_name(found, ("c", "d")) == "beta 0.04 (2 seeds)"
     found.differing = (kept,)
-    assert setting_name(found, ("c", "d")) == "tokens none, 2 seeds"
+    assert setting_name(found, ("c", "d")) == "tokens none (2 seeds)"
     found.differing = (replace(beta, values=(0.4,) * 4), kept)
-    assert setting_name(found, ("c", "d")) == "beta 0.4, tokens none, 2 seeds"
+    assert setting_name(found, ("c", "d")) == "beta 0.4, tokens none (2 seeds)"
 
 
 @pytest.mark.parametrize(

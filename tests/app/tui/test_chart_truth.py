@@ -20,7 +20,7 @@ from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.cli.curves import Canvas, metric_chart
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import BARS, sparkline
-from grpo_tui.app.tui.screens.compare import curves
+from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
@@ -229,8 +229,7 @@ def compare_picture(
     reader = cast("StoreReader", Stored(runs))
     charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
     view = replace(view, charts=charts)
-    chart = charts.charts[0]
-    cells, scale = curves.plot_of(chart, view, width, height)
+    cells, scale = render.plot_of(key, charts.charts[key], view, width, height)
     lines = plot_lines(cells, scale)
     end = max(points[-1][0] for points in runs) or 1
     return read(lines, LABELS), view, float(end) if view.axis == "step" else charts.span
@@ -313,7 +312,7 @@ def test_seeds_of_different_speed_are_averaged_where_both_are(
     _, request = compared(made.run, "reward", lines, bands=True, axis="tokens", smooth=0)
     reader = cast("StoreReader", Stored(lines))
     charts = CurveLoader().charts(reader, replace(request, wide=65))
-    ((_, mean),) = charts.charts[0].bands
+    mean = charts.charts[request.metrics[0]].traces[request.seeds[0]]
     # at half of the axis run 0 ends at 1 while run 1 is at .5; from there it is alone
     found = {item.x: item.end for item in mean.columns}
     assert found[32] == pytest.approx(0.75)

@@ -1,4 +1,8 @@
-"""The panels of the Compare screen: each draws the screen's view."""
+"""The panels of the Compare screen: each draws the screen's view.
+
+In the charts each run has a mark as well as a colour. Marks are staggered along the curves, so that
+they stay visible where curves overlap, and appear at each curve's end.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,20 +10,15 @@ from dataclasses import replace
 from textual import events
 from textual.reactive import reactive
 
-from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.screens.compare.render import (
-    answers_lines,
-    legend_lines,
-    metrics_lines,
-    ranking_lines,
-    settings_lines,
-    verdict,
-)
+from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import PAGES, View
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position
+from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, plain_text
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, paragraph, plain_text
 
 MAX_RUNS = 12
+TALL = 8  # lines of a chart
 MAX_SENTENCE = 5  # lines
 OFFERS = (
     ("+", "add runs from a list", "space marks, ⏎ compares them"),
@@ -48,10 +47,8 @@ class VerdictLine(ViewPanel, Bar, can_focus=False):
         self.watch_view()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
-        return [
-            [("   " if index else " ▸ ", "accent"), (text, "text")]
-            for index, text in enumerate(wrap(verdict(self.view), width - 4, MAX_SENTENCE))
-        ]
+        text = render.verdict(self.view)
+        return paragraph(text, width - 1, MAX_SENTENCE, "text", (" ▸ ", "accent"))
 
 
 class RunsPanel(ViewPanel):
@@ -72,10 +69,10 @@ class RunsPanel(ViewPanel):
         """A header, and the runs around the cursor."""
         view, count = self.view, len(self.view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
-        judged = view.comparison is not None and view.comparison.rankings
+        judged = view.comparison.rankings
         marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
         self.note = marks if count > 1 else ""
-        head, *rows = legend_lines(view, width)
+        head, *rows = render.legend_lines(view, width)
         return [head, *self.around(rows, view.run, max(1, height - 1))]
 
     async def on_click(self, event: events.Click) -> None:
@@ -101,16 +98,104 @@ class SettingsPanel(ViewPanel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
+        if not self.view.runs:
+            return []
         self.note = settings_note(self.view)
-        return settings_lines(self._changed, width, height) if self.view.comparison else []
+        return render.settings_lines(self._changed, width, height)
 
 
 def settings_note(view: View) -> str:
     """How many settings differ."""
-    comparison = view.comparison
-    if comparison is None:
-        return ""
-    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal"
+    return f"{len(view.comparison.differing)} differ, {len(view.comparison.same)} equal"
+
+
+class CurvesPanel(ViewPanel, ChartStack):
+    """Charts of the chosen metrics, stacked, with a shared crosshair."""
+
+    two_columns = 116
+    wheel = 1
+
+    @property
+    def pixels(self) -> int:
+        """The width of a chart in pixel columns."""
+        return max(2, 2 * (self.chart_width(len(self.view.metrics)) - LABELS))
+
+    @property
+    def _data_width(self) -> int:
+        """The cells of each chart: those for which the curves were read."""
+        data = self.view.charts
+        return (data.request.wide if data else self.pixels) // 2 + LABELS
+
+    async def on_resize(self) -> None:
+        """Request curves for the new width."""
+        await self.run_action("screen.draw")
+
+    def _rows(self) -> list[Row]:
+        """The rows of charts that fit, including the chosen one."""
+        view = self.view
+        return self.rows(len(view.metrics), view.chart, self.inner.height - 1, TALL)
+
+    def in_sight(self) -> tuple[str, ...]:
+        """The metrics whose charts fit, including the chosen one."""
+        metrics = self.view.metrics
+        return (
+            tuple(metrics[index] for charts, _ in self._rows() for index in charts)
+            if metrics
+            else ()
+        )
+
+    def _description(self) -> str:
+        """Where the crosshair is and how the curves are drawn, as a note in the frame."""
+        view = self.view
+        smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
+        parts = [f"at {render.position_text(view.axis, view.x)}"]
+        parts += ["seeds as bands"] if view.bands else []
+        parts += [smooth] if view.smoothing else []
+        return " · ".join(parts)
+
+    def copy_text(self) -> str:
+        """Return the chosen metric of each run at the crosshair."""
+        view = self.view
+        rows = [f"{view.metric} at {view.axis} {view.x:g}"]
+        for run in view.runs:
+            value, step = view.value_at_x(view.metric, (run.id,))
+            rows.append(f"{view.name(run)}\t{value}\tstep {step}")
+        return "\n".join(rows)
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
+        """The charts that fit, then the axis."""
+        view = self.view
+        self.note = self._description()
+        if view.charts is None:
+            return [[("reading", "label")]]
+        count = len(view.metrics)
+        if not count:
+            return [[("No metrics are recorded yet.", "label")]]
+        rows, width = self._rows(), self._data_width
+        lines = self.stacked(rows, width, self._chart)
+        more = count - sum(len(charts) for charts, _ in rows)
+        self.title = f"curves · {more} more ↕" if more > 0 else "curves"
+        axis = axis_line(render.position_text(view.axis, view.charts.span), width)
+        return [*lines, *side_by_side([[axis]] * self.columns(count), width)]
+
+    def _chart(self, index: int, width: int, height: int) -> list[Line]:
+        view = self.view
+        key = view.metrics[index]
+        chart = view.charts.charts.get(key) if view.charts else None
+        if chart is None:
+            return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
+        size = (width - LABELS, max(1, height - 1))
+        content = (chart, size, view.columns, view.column)
+        plotted = self.unchanged(key, content, lambda: render.plot_of(key, chart, view, *size))
+        return render.chart_lines(key, view, plotted, width)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked chart and move the crosshair there."""
+        if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
+            chart, column, width = at[0], at[1] - LABELS, self._data_width - LABELS
+            if column < width:
+                x = cross_position(column, data.span, width) if column >= 0 else None
+                self.call_later(self.run_action, f"screen.pick_chart({chart}, {x})")
 
 
 class PagePanel(ViewPanel, PagesPanel):
@@ -126,7 +211,7 @@ class PagePanel(ViewPanel, PagesPanel):
     def _note(self) -> str:
         """A note in the frame on what the page shows."""
         view = self.view
-        at = view.comparison.at if view.comparison else ""
+        at = view.comparison.at
         several = view.base is not None and len(view.runs) > 1
         base = f"Δ to {view.column_name(view.base_column)}" if several else ""
         mean = "means over seeds" if view.bands else "raw values"
@@ -152,9 +237,10 @@ class PagePanel(ViewPanel, PagesPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page once the runs have been read."""
         self.title, self.note = self.view.page, self._note()
-        draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
-                "answers": answers_lines}[self.view.page]  # fmt: skip
-        lines = draw(self.view, width, height - 1) if self.view.comparison else []
+        draw = {"ranking": render.ranking_lines, "metrics": render.metrics_lines,
+                "settings": render.settings_lines,
+                "answers": render.answers_lines}[self.view.page]  # fmt: skip
+        lines = draw(self.view, width, height - 1) if self.view.runs else []
         return [self.strip_line(), *lines]
 
     def copy_text(self) -> str:

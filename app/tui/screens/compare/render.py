@@ -4,14 +4,18 @@ The exports have the format of `grpo-tui compare`; the curves are a CSV of the c
 values, one row per run and step.
 """
 
-import math
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
 from statistics import fmean
+from typing import TypeVar
 
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import Axis
+from grpo_tui.app.charts.stored import ChartData
 from grpo_tui.app.text.comparison import (
     ALPHA,
+    ARROWS,
     points,
     ranked,
     ranking_of,
@@ -27,7 +31,18 @@ from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
 from grpo_tui.app.tui.screens.compare.state import View, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
-from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
+from grpo_tui.app.tui.widgets.charts.plot import (
+    LABELS,
+    Curve,
+    Readout,
+    axis_of,
+    cross_column,
+    plot,
+    plot_lines,
+    title_line,
+)
+from grpo_tui.app.tui.widgets.charts.stack import side_by_side
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import MetricCell, PairedTest
@@ -41,10 +56,6 @@ NO_RANKING = (
     "Settings are ranked by their answers to the same held-out problems (evaluation.every); these "
     "runs have none. `grpo-tui sweep CONFIG --set a=1,2 --seeds 3` makes runs that can be ranked."
 )
-WORK = ("tokens", "time", "step")  # says nothing without how many reached the threshold
-# of the ranking, the most important first
-COLUMNS = ("points", "95%", "right", "best?", "more seeds", "or problems", "p", "reached",
-           *WORK)  # fmt: skip
 WIDEST = 34  # of a column
 ANSWER_LINES = 8
 NAME_WIDTH = 12  # of a run in the legend, at least
@@ -58,19 +69,14 @@ def verdict(view: View) -> str:
     """Which setting is better and with what confidence, or why that cannot be said."""
     if view.reading:
         return "Reading the runs …"
-    comparison, run = view.comparison, view.chosen
-    if comparison is None or run is None:
+    run = view.chosen
+    if run is None:
         return ""
-    if len(comparison.runs) == 1:
+    if len(view.runs) == 1:
         return (
             f"Only {view.name(run)} is compared. + adds runs, G compares its sweep or the newest."
         )
-    text = verdict_of(comparison, run.id, view.metric)
-    if text:
-        return text
-    notes = (note for note in comparison.notes if run.name in note)
-    reason = next(notes, "they have no held-out answers to the same problems (evaluation.every)")
-    return f"Which is better cannot be tested: {reason}."
+    return verdict_of(view.comparison, run.id, view.metric)
 
 
 def position_text(axis: str, x: float) -> str:
@@ -89,24 +95,23 @@ def delta_text(key: str, delta: float | None) -> str:
         return ""
     if abs(delta) < ROUNDING:
         return "="
-    is_share = spec(key).unit == "share" and math.isfinite(delta)
-    return f"{points(delta)} pt" if is_share else signed(delta)
+    return f"{points(delta)} pt" if spec(key).unit == "share" else signed(delta)
 
 
 # -- the legend ---------------------------------------------------------------------------------
 
 Cell = tuple[str, str]  # a text and its colour
+T = TypeVar("T")
 
 
 def legend_lines(view: View, width: int) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     space, columns = width - 6 - NAME_WIDTH, []
-    for title, column in legend_columns(view):
-        texts = [(title, "label"), *column]
-        size = max(cell_len(text) for text, _ in texts)
-        if size < space:
-            columns.append([(" " + pad(text, size, ">"), colour) for text, colour in texts])
-            space -= size + 1
+    for column in legend_columns(view):
+        size = 1 + max(cell_len(text) for text, _ in column)
+        if size <= space:
+            columns.append([(pad(text, size, ">"), colour) for text, colour in column])
+            space -= size
     name = space + NAME_WIDTH
     heads = "".join(column[0][0] for column in columns)
     room = name + 2 + len(heads)  # the metric's name goes on above a column's free cells
@@ -118,19 +123,19 @@ def legend_lines(view: View, width: int) -> list[Line]:
             for index, line in enumerate(lines)]  # fmt: skip
 
 
-def legend_columns(view: View) -> list[tuple[str, list[Cell]]]:
+def legend_columns(view: View) -> Iterator[list[Cell]]:
     """The columns that say something, the most important first: title and a cell for each run."""
     key, runs, base = view.metric, view.runs, view.base
     measure = measure_of(view.comparison, key)
-    columns = [("verdict", [verdict_cell(view, run) for run in runs])] if measure else []
-    columns.append((position_text(view.axis, view.x),
-                    [crosshair_cell(view, key, (run.id,)) for run in runs]))  # fmt: skip
+    if measure:
+        yield [("verdict", "label"), *(verdict_cell(view, run) for run in runs)]
+    yield [(position_text(view.axis, view.x), "label"),
+           *(crosshair_cell(view, key, (run.id,)) for run in runs)]  # fmt: skip
     if base and len(runs) > 1 and key != measure:  # the verdict tells that one
         deltas = [delta_text(key, view.delta(key, (run.id,), (base.id,))) for run in runs]
-        columns.append(("Δ", [(text or "–", "text") for text in deltas]))
+        yield [("Δ", "label"), *((text or "–", "text") for text in deltas)]
     if spec(key).best:
-        columns.append(("best", [best_cell(view.cell(key, run.id), key) for run in runs]))
-    return columns
+        yield [("best", "label"), *(best_cell(view.cell(key, run.id), key) for run in runs)]
 
 
 def best_cell(cell: MetricCell | None, key: str) -> Cell:
@@ -155,7 +160,7 @@ def legend_name(view: View, run: RunSummary, width: int) -> Line:
 
 def verdict_cell(view: View, run: RunSummary) -> Cell:
     """How the run's setting did in the verdict, in the colour of a difference that is sure."""
-    row = ranked(view.comparison, run.id, view.metric) if view.comparison else None
+    row = ranked(view.comparison, run.id, view.metric)
     if row is None:
         return "–", "label"
     if run.id != row.own.runs[0]:  # of a setting whose value is in the row of another seed
@@ -163,8 +168,7 @@ def verdict_cell(view: View, run: RunSummary) -> Cell:
         return f"same setting as {mark}", "label"
     if row.test is None:
         return "baseline", "label"
-    text = standing(row.test)
-    return text, {"▲": "good", "▼": "bad"}.get(text[0], "text")
+    return standing(row.test), result_colour(row.test)
 
 
 def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:
@@ -221,32 +225,30 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
     if not settings:
         return [[("no setting matches" if view.filter else "all settings are the same", "label")]]
     index = {run.id: index for index, run in enumerate(view.runs)}
-    texts = [
-        [", ".join(dict.fromkeys(safe(value_text(values[index[run]])) for run in runs))
-         for runs in columns]
-        for _, values, _ in settings
-    ]  # fmt: skip
-    path_width = min(max(len(path) for path, _, _ in settings), max(16, width * 2 // 5))
-    longest = max(cell_len(text) for row in texts for text in row)
+    texts = {
+        path: [", ".join(dict.fromkeys(safe(value_text(values[index[run]])) for run in runs))
+               for runs in columns]
+        for path, values in settings.items()
+    }  # fmt: skip
+    path_width = min(max(map(len, texts)), max(16, width * 2 // 5))
+    longest = max(cell_len(text) for row in texts.values() for text in row)
     minimum = max(5, min(10, longest + 2))
     head, window, size = column_heads(view, path_width, width, minimum)
     base = columns.index(view.base_column) if view.base_column else 0
     rows = []
-    for (path, _, differs), values in zip(settings, texts, strict=True):
-        colour = "text" if differs else "label"
+    for path, values in texts.items():
+        colour = "text" if len({*values}) > 1 else "label"
         row = [(clip_start(path, path_width).ljust(path_width), colour)]
         for at in window:
-            changed = differs and values[at] != values[base]
-            row.append(
-                (pad(values[at], size - 1, ">") + " ", "bold headline" if changed else colour)
-            )
+            style = colour if values[at] == values[base] else "bold headline"
+            row.append((pad(values[at], size - 1, ">") + " ", style))
         rows.append(row)
     marks = {"+": "good", "-": "bad"}
     rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.sources]
     return [head, *scrolled(rows, view.row, height - 1)]
 
 
-def scrolled(rows: list[Line], top: int, height: int) -> list[Line]:
+def scrolled(rows: Sequence[T], top: int, height: int) -> Sequence[T]:
     """The rows from `top` on, or the last ones."""
     top = max(0, min(top, len(rows) - height))
     return rows[top : top + height]
@@ -259,20 +261,18 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
         return [[("no metric matches", "label")]]
     name_width = min(max(cell_len(full_name(row.key)) for row in metrics) + 3, max(18, width // 4))
     head, window, size = column_heads(view, name_width, width, 20, tail=10)
-    current = min(view.row, len(metrics) - 1)
-    top = max(0, min(current - (height - 1) // 2, len(metrics) - (height - 1)))
+    selected = metrics[min(view.row, len(metrics) - 1)]
     lines = [head]
-    for index, metric in enumerate(metrics[top : top + height - 1], top):
+    for metric in scrolled(metrics, view.row - (height - 1) // 2, height - 1):
         title = full_name(metric.key)
         title = title if cell_len(title) < name_width - 2 else spec(metric.key).label
-        arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
         line = [
             (" " + pad(title, name_width - 2), "text"),
-            (arrow, "label"),
+            (pad(ARROWS[metric.direction], 1), "label"),
         ]
         for column in window:
             line += metric_cell(view, metric.key, view.columns[column], size)
-        lines.append(list_row(line, width, selected=index == current))
+        lines.append(list_row(line, width, selected=metric is selected))
     return lines
 
 
@@ -304,8 +304,8 @@ def ranking_lines(view: View, width: int, height: int) -> list[Line]:
     The kind of answers that the selected metric is of comes first.
     """
     comparison = view.comparison
-    if comparison is None or not comparison.rankings:
-        notes = (comparison.notes if comparison else ()) or (NO_RANKING,)
+    if not comparison.rankings:
+        notes = comparison.notes or (NO_RANKING,)
         return [line for note in notes for line in paragraph(note, width, height, "label")]
     lines: list[Line] = []
     first = ranking_of(comparison, view.metric)
@@ -320,16 +320,14 @@ def ranking_lines(view: View, width: int, height: int) -> list[Line]:
             selected = view.chosen is not None and view.chosen.id in item.own.runs
             style = "bold " * selected + result_colour(item.test)
             lines.append([view.marker(item.own.runs[0]).span, (" " + text, style)])
-    return scrolled(lines, view.row, height)
+    return [*scrolled(lines, view.row, height)]
 
 
 def ranking_table(rows: Sequence[dict[str, str]], width: int) -> list[str]:
     """The table of a ranking, without the least important columns that do not fit."""
     rows = [{**row, "setting": clip(row["setting"], max(16, width // 3))} for row in rows]
-    names = list(rows[0])
-    for name in ("", *reversed(COLUMNS)):
-        names = [other for other in names if other != name]
-        lines = table_lines([{name: row[name] for name in names} for row in rows])
+    for count in range(len(rows[0]), 1, -1):
+        lines = table_lines([dict(islice(row.items(), count)) for row in rows])
         if max(map(cell_len, lines)) <= width:
             return lines
     return table_lines(rows, limit=width)
@@ -365,17 +363,8 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
         return [*lines, [("reading", "label")]]
     columns = [answer_column(view, run, answers.groups.get(run.id), size - 3)
                for run in view.runs[window.start : window.stop]]  # fmt: skip
-    rows = [side_by_side(parts, size) for parts in zip_longest(*columns, fillvalue=[])]
+    rows = side_by_side(columns, size - 3, (" │ ", "border"))
     return [*lines, rows[0], *scrolled(rows[1:], view.row, height - 2)]
-
-
-def side_by_side(parts: Sequence[Line], size: int) -> Line:
-    """Lines of columns with a rule between them."""
-    line = []
-    for index, part in enumerate(parts):
-        line += [(" │ ", "border")] if index else []
-        line += [*part, (" " * max(0, size - 3 - cells(part)), "")]
-    return line
 
 
 def answer_column(view: View, run: RunSummary, group: GroupView | None, width: int) -> list[Line]:
@@ -391,3 +380,55 @@ def answer_column(view: View, run: RunSummary, group: GroupView | None, width: i
         return [*lines, [("not sampled up to here", "label")]]
     answers = (lane_lines(item, width, ANSWER_LINES, group) for item in group.rollouts)
     return lines + [line for answer in answers for line in answer if line]
+
+
+# -- charts -------------------------------------------------------------------------------------
+
+Plotted = tuple[Sequence[Sequence[Cell]], Axis]
+
+
+def curves_of(chart: ChartData, view: View) -> list[Curve]:
+    """The curves of a chart from back to front, with that of the chosen run in front.
+
+    Of single runs only that one, and one that is alone, has the range of its values below it.
+    """
+    columns, chosen = [runs for runs in view.columns if runs in chart.traces], view.chosen
+    curves = []
+    for runs in columns:
+        marker, trace = view.marker(runs[0]), chart.traces[runs]
+        front = chosen is not None and chosen.id in runs
+        alone = front or len(columns) == 1
+        ranged = len(runs) > 1 or (alone and view.smoothing and not trace.sparse)
+        curve = Curve(trace, marker.colour, marker.mark, "raw" if ranged else "")
+        curves.append((front, curve))
+    return [curve for _, curve in sorted(curves, key=itemgetter(0))]
+
+
+def plot_of(
+    key: str, chart: ChartData, view: View, width: int, height: int
+) -> Plotted:  # fmt: skip
+    """The cells of a chart without the crosshair, and its vertical axis."""
+    guides, curves = spec(key).guides, curves_of(chart, view)
+    scale = axis_of(key, curves, height, guides)
+    return plot(curves, scale, width, height, [(value, ()) for value in guides]), scale
+
+
+def chart_lines(key: str, view: View, plotted: Plotted, width: int) -> list[Line]:
+    """A chart with its title: name, better direction, and every run's value at the crosshair."""
+    name = f"{spec(key).label} {ARROWS[spec(key).direction]}".rstrip()
+    values = [readout(key, view, runs) for runs in view.columns]
+    title = title_line(name, values, width, chosen=key == view.metric)
+    data = view.charts
+    cross = -1
+    if data is not None and 0 <= view.x <= data.span:
+        cross = cross_column(view.x, data.span, width - LABELS)
+    return [title, *plot_lines(*plotted, cross)]
+
+
+def readout(key: str, view: View, runs: Sequence[str]) -> Readout:
+    """The mark, name and value at the crosshair of a run, or of several seeds."""
+    marker, (text, colour) = view.marker(runs[0]), crosshair_cell(view, key, runs)
+    bold = "bold " * (view.chosen is not None and view.chosen.id in runs)
+    colour = bold + (marker.colour if colour == "text" else colour)
+    mark = (f"{marker.mark} ", f"bold {marker.colour}")
+    return Readout(text, colour, mark, view.column_name(runs))

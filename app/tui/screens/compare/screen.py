@@ -21,9 +21,9 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
+    CurvesPanel,
     PagePanel,
     RunsPanel,
     SettingsPanel,
@@ -31,7 +31,6 @@ from grpo_tui.app.tui.screens.compare.panels import (
     ViewPanel,
 )
 from grpo_tui.app.tui.screens.compare.state import (
-    AXES,
     MAX_LISTED,
     PAGES,
     Page,
@@ -43,6 +42,7 @@ from grpo_tui.app.tui.screens.compare.state import (
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
+from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
 
@@ -171,7 +171,7 @@ class CompareScreen(WorkbenchScreen):
     def reload(self) -> None:
         """Reload the comparison, then the curves and what else is shown."""
         worker = self._read()
-        if self.view.comparison is None:
+        if not self.view.runs:
             self.opening = worker
 
     @work(exclusive=True, group="comparison")
@@ -183,8 +183,8 @@ class CompareScreen(WorkbenchScreen):
                 lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
                 "comparison",
             )
-            runs = comparison.runs if comparison else ()
-            if comparison is None or len(runs) < len(view.refs):  # some are no longer stored
+            runs = comparison.runs
+            if len(runs) < len(view.refs):  # some are no longer stored
                 self.compare(tuple(run.id for run in runs))
             else:
                 self.view = self.view.with_comparison(comparison)
@@ -195,14 +195,14 @@ class CompareScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
-        view, comparison = self.view, self.view.comparison
-        if comparison is None or not self.query(CurvesPanel):
+        view = self.view
+        if not view.runs or not self.query(CurvesPanel):
             return  # or the screen was closed while the store was read
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             wide=curves.pixels,
-            seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
+            seeds=tuple(group.runs for group in view.comparison.seeds) if view.bands else (),
         )  # fmt: skip
         with reporting(self):
             read = partial(self._curve_loader.charts, request=request)
@@ -250,7 +250,7 @@ class CompareScreen(WorkbenchScreen):
 
     def read_more(self) -> None:
         """Read the answers to the prompt, if they are shown."""
-        if self.view.page == "answers" and self.view.comparison is not None:
+        if self.view.page == "answers" and self.view.runs:
             self._read_answers()
 
     @work(exclusive=True, group="page")
@@ -274,7 +274,7 @@ class CompareScreen(WorkbenchScreen):
 
     def action_draw(self) -> None:
         """Load and draw the visible curves."""
-        if self.view.comparison is not None:
+        if self.view.runs:
             worker = self._draw()
             if self.view.charts is None:
                 self.opening = worker
@@ -312,8 +312,8 @@ class CompareScreen(WorkbenchScreen):
 
     def action_axis(self) -> None:
         """Switch to the next axis and move the crosshair to the common end."""
-        axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
-        self.update(axis=axis, at=None)
+        axes = [*AMOUNTS]
+        self.update(axis=axes[(axes.index(self.view.axis) + 1) % len(axes)], at=None)
         self.reload()
 
     def switched(self) -> None:
@@ -336,10 +336,8 @@ class CompareScreen(WorkbenchScreen):
     def _draw_metrics(self, result: Picked | None) -> None:
         if result is not None and result.marks:
             marks = result.marks
-            new = [key for key in marks if key not in self.view.metrics]
-            chart = marks.index(new[-1] if new else result.value
-                                if result.value in marks else marks[0])  # fmt: skip
-            self.update(metrics=marks, chart=chart)
+            new = [index for index, key in enumerate(marks) if key not in self.view.metrics]
+            self.update(metrics=marks, chart=new[-1] if new else 0)
             self.action_draw()
 
     def action_down(self, by: int) -> None:
@@ -373,17 +371,11 @@ class CompareScreen(WorkbenchScreen):
         tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
         self.update(row=clamped(view.row + message.rows, tables.get(view.page, len(view.rows))))
 
-    def open_run(self) -> None:
-        """Watch the chosen run."""
-        if self.view.chosen is not None:
-            self.post_message(msg.RunOpened(self.view.chosen.id))
-
     # -- runs -------------------------------------------------------------------------------
 
     def action_bands(self) -> None:
         """Toggle between seeds as mean with interval and single runs."""
-        comparison = self.view.comparison
-        if comparison is None or not comparison.seeds:
+        if not self.view.comparison.seeds:
             self.notify("No two of these runs differ only in the seed.")
             return
         self.update(bands=not self.view.bands)
@@ -447,8 +439,8 @@ class CompareScreen(WorkbenchScreen):
             self.open_answers()
         elif page == "metrics" or isinstance(self.focused, CurvesPanel):
             self.action_explain()
-        else:
-            self.open_run()
+        elif self.view.chosen is not None:
+            self.post_message(msg.RunOpened(self.view.chosen.id))
 
     def open_answers(self) -> None:
         """Show the chosen run's answers token by token."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
-from grpo_tui.app.charts.stored import Charts, StoredCurve
+from grpo_tui.app.charts.stored import Charts
 from grpo_tui.app.text.comparison import (
     GREEDY,
     MAIN_METRICS,
@@ -27,11 +27,11 @@ from grpo_tui.experiments.values import GroupView, RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-Axis = Literal["step", "tokens", "wall"]
 Page = Literal["settings", "ranking", "metrics", "answers"]
 
-AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
 PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
+NOTHING = Comparison(runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(),
+                     notes=())  # fmt: skip
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
 ORIGINS = ("pinned", "eval", "train")
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
@@ -41,9 +41,9 @@ MAX_DESCRIBED = 30  # a screen of them has the settings that differ: 1.4 ms each
 MAX_CHANGES = 3
 
 
-def measure_of(comparison: Comparison | None, metric: str = "") -> str:
+def measure_of(comparison: Comparison, metric: str = "") -> str:
     """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none."""
-    ranking = ranking_of(comparison, metric) if comparison else None
+    ranking = ranking_of(comparison, metric)
     if ranking is None:
         return ""
     return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
@@ -56,9 +56,7 @@ def first_metrics(keys: Sequence[str]) -> tuple[str, ...]:
 
 def end_of(run: RunSummary, axis: str) -> float:
     """Where a run ends on the axis."""
-    if axis == "step":
-        return float(run.step)
-    return float(run.tokens) if axis == "tokens" else run.elapsed
+    return float(getattr(run, AMOUNTS[axis]))
 
 
 def common_end(runs: Sequence[RunSummary], axis: str) -> float:
@@ -103,13 +101,13 @@ class View:
 
     refs: tuple[str, ...] = ()
     slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
-    comparison: Comparison | None = None
+    comparison: Comparison = NOTHING
     charts: Charts | None = None
     baseline: str = ""
     run: int = 0
     metrics: tuple[str, ...] = ()
     chart: int = 0
-    axis: Axis = "step"
+    axis: str = "step"
     smooth: int = 3
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
@@ -126,7 +124,7 @@ class View:
     @property
     def runs(self) -> tuple[RunSummary, ...]:
         """The compared runs, in their order."""
-        return self.comparison.runs if self.comparison else ()
+        return self.comparison.runs
 
     @property
     def chosen(self) -> RunSummary | None:
@@ -137,13 +135,12 @@ class View:
     @property
     def base(self) -> RunSummary | None:
         """The baseline run."""
-        baseline = self.comparison.baseline if self.comparison else None
-        return next((run for run in self.runs if run.id == baseline), None)
+        return next((run for run in self.runs if run.id == self.comparison.baseline), None)
 
     @property
     def columns(self) -> tuple[tuple[str, ...], ...]:
         """The runs of each column of a table: those of a setting where seeds are pooled."""
-        seeds = self.comparison.seeds if self.comparison and self.bands else ()
+        seeds = self.comparison.seeds if self.bands else ()
         pooled = {run: group.runs for group in seeds for run in group.runs}
         return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
 
@@ -170,8 +167,7 @@ class View:
 
     def column_name(self, runs: Sequence[str]) -> str:
         """The name of a column's run or setting."""
-        name = setting_name(self.comparison, runs) if self.comparison else ""
-        return name.removesuffix(f", {len(runs)} seeds")
+        return setting_name(self.comparison, runs).removesuffix(f" ({len(runs)} seeds)")
 
     def marker(self, run: str) -> Marker:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
@@ -189,7 +185,7 @@ class View:
             self, refs=tuple(refs), slots=slots, at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
             answers=None, row=0,
-            comparison=self.comparison if refs else None, charts=self.charts if refs else None,
+            comparison=self.comparison if refs else NOTHING, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
         )  # fmt: skip
 
@@ -202,16 +198,14 @@ class View:
 
     def metric_keys(self) -> tuple[str, ...]:
         """Every metric that at least one of the runs has."""
-        return tuple(item.key for item in self.comparison.metrics) if self.comparison else ()
+        return tuple(item.key for item in self.comparison.metrics)
 
-    def with_comparison(self, comparison: Comparison | None) -> "View":
+    def with_comparison(self, comparison: Comparison) -> "View":
         """Show a loaded comparison, keeping charts and cursors where possible.
 
         The first one of several runs decides what comes first: the ranking with seeds as bands, or
         the chart of what the verdict is by.
         """
-        if comparison is None:
-            return replace(self, comparison=None, charts=None)
         keys = [item.key for item in comparison.metrics]
         metrics = tuple(key for key in self.metrics if key in keys)
         if not metrics or self.metrics == first_metrics(self.metric_keys()):
@@ -233,7 +227,7 @@ class View:
     @property
     def rows(self) -> tuple[MetricComparison, ...]:
         """The metrics of the table that match the search, what the verdict is by first."""
-        items = self.comparison.metrics if self.comparison else ()
+        items = self.comparison.metrics
         measure, text = measure_of(self.comparison), self.filter.casefold()
         rows = [item for item in items if text in f"{item.key} {spec(item.key).label}".casefold()]
         return tuple(sorted(rows, key=lambda item: item.key != measure))
@@ -241,8 +235,7 @@ class View:
     def cell(self, key: str, run: str) -> MetricCell | None:
         """One run's numbers of a metric."""
         ids = [item.id for item in self.runs]
-        metrics = self.comparison.metrics if self.comparison else ()
-        item = next((item for item in metrics if item.key == key), None)
+        item = next((item for item in self.comparison.metrics if item.key == key), None)
         return item.cells[ids.index(run)] if item and run in ids else None
 
     def values(self, key: str, runs: Sequence[str]) -> list[float]:
@@ -288,17 +281,11 @@ class View:
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
 
-    def curve(self, key: str, run: str) -> StoredCurve | None:
-        """One run's curve of a metric, if loaded."""
-        for chart in self.charts.charts if self.charts else ():
-            if chart.key == key:
-                return next((curve for curve in chart.curves if curve.run == run), None)
-        return None
-
     def value_at_x(self, key: str, runs: Sequence[str]) -> tuple[float | None, int]:
         """A metric's last numbers up to the crosshair: their mean over runs, and the first step."""
-        curves = [curve for run in runs if (curve := self.curve(key, run))]
-        read = [curve.series.at(curve.positions, self.x) for curve in curves]
+        chart = self.charts.charts.get(key) if self.charts else None
+        read = [chart.series[run].at(chart.positions[run], self.x)
+                for run in runs if chart and run in chart.series]  # fmt: skip
         values = [value for value, _ in read if value is not None]
         return fmean(values) if values else None, min(
             (step for _, step in read if step is not None), default=0
@@ -313,19 +300,17 @@ class View:
     @property
     def sources(self) -> tuple[str, ...]:
         """A diff of the functions that the runs' recipes have."""
-        return self.comparison.sources if self.comparison else ()
+        return self.comparison.sources
 
-    def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
-        """Path, values by run, and whether they differ; equal ones only on request."""
-        comparison = self.comparison
-        if comparison is None:
-            return ()
-        rows = [(item.path, item.values, True) for item in comparison.differing]
-        if self.everything or len(comparison.runs) == 1:
-            rows += [(item.path, item.values, True) for item in comparison.by_recipe]
-            count = len(comparison.runs)
-            rows += [(path, (value,) * count, False) for path, value in comparison.same.items()]
-        return tuple(row for row in rows if self.filter.casefold() in row[0].casefold())
+    def settings(self) -> dict[str, tuple[object, ...]]:
+        """The values of each setting by run; equal ones only on request."""
+        comparison, count = self.comparison, len(self.runs)
+        rows = {item.path: item.values for item in comparison.differing}
+        if self.everything or count == 1:
+            rows |= {item.path: item.values for item in comparison.by_recipe}
+            rows |= {path: (value,) * count for path, value in comparison.same.items()}
+        text = self.filter.casefold()
+        return {path: values for path, values in rows.items() if text in path.casefold()}
 
 
 # -- what the store answers ---------------------------------------------------------------------
@@ -333,7 +318,7 @@ class View:
 
 def load_comparison(
     reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None
-) -> Comparison | None:  # fmt: skip
+) -> Comparison:  # fmt: skip
     """Compare the runs that are still stored where the shortest one ends.
 
     Their metrics are also read at a position on the axis.
@@ -344,7 +329,7 @@ def load_comparison(
             run = reader.resolve(ref)
             runs.setdefault(run.key, run)
     if not runs:
-        return None
+        return NOTHING
     ordered = list(runs.values())
     base = next((run for run in ordered if run.id == baseline), ordered[0])
     return compare(

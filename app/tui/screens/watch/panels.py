@@ -16,8 +16,6 @@ from grpo_tui.app.tui.messages import (
 )
 from grpo_tui.app.tui.screens.watch import render
 from grpo_tui.app.tui.screens.watch.state import (
-    ROOMY,
-    TIGHT,
     Chart,
     WatchState,
     charts_of,
@@ -26,7 +24,6 @@ from grpo_tui.app.tui.screens.watch.state import (
     last_step,
     log_entries,
     no_push_reason,
-    rows_of,
 )
 from grpo_tui.app.tui.widgets.charts.plot import axis_line
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
@@ -35,7 +32,7 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
-TELLING = 4  # charts at the start of the list that get most of the spare lines
+ROOMY, TIGHT = 4, 3  # lines of a chart
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
 ORIGINS = {"train": "prompt", "eval": "a held-out problem", "pinned": "pinned prompt"}
@@ -95,12 +92,10 @@ class Curves(WatchPanel, ChartStack, ListPanel):
             return hint(render.waiting(snapshot, "Curves appear here after step 1."), width)
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
-        rows = [(range(self.selected, self.selected + 1), height - axis)]
-        if not self.alone:
-            rows = self.fitting(
-                rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
-                height - axis, self.selected, -(-TELLING // columns),
-            )  # fmt: skip
+        needed, functions = TIGHT, 0
+        if height >= 6 * ROOMY:  # with the list of reward functions
+            needed, functions = ROOMY, len(charts[0].keys) - 1
+        rows = self.rows(len(charts), self.selected, height - axis, needed, functions)
         lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
         more = f" · {hidden} more {'↑↓' if self.alone else '↓'}" if hidden > 0 else ""
@@ -108,8 +103,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         if not axis:
             return lines
         below = [[axis_line(f"step {last_step(snapshot):.0f}", cells)]] * columns
-        gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
-        return [*lines, *gap, *side_by_side(below, cells)]
+        return [*lines, *side_by_side(below, cells)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""

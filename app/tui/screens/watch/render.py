@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
 from grpo_tui.app.charts.series import Series, cut
+from grpo_tui.app.feed.narrator import steps_of
 from grpo_tui.app.feed.run_state import clock
 from grpo_tui.app.feed.snapshot import ENDED, LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.inspector.dialogue import Piece, flow
@@ -31,13 +32,19 @@ from grpo_tui.app.tui.screens.watch.state import (
     spent_in,
     waits,
 )
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
-from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
+from grpo_tui.app.tui.widgets.charts.plot import (
+    LABELS,
+    Curve,
+    Readout,
+    axis_of,
+    plot,
+    plot_lines,
+    title_line,
+)
 from grpo_tui.app.tui.widgets.panel import Line, Span, cells, justified, meter, paragraph
 from grpo_tui.experiments.values import AlertView, BoardRollout
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
-NAME_CELLS = (99, 14, 9)  # of a curve's name in a title: all, or with its middle left out
 
 
 # -- charts -------------------------------------------------------------------------------------
@@ -56,12 +63,12 @@ def chart_lines(
     """A chart with its title line."""
     curves = {i: snapshot.series[key] for i, key in enumerate(chart.keys) if key in snapshot.series}
     wide, tall = width - LABELS, height - 1
-    listed = chart.names[:1] == ("",) and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
+    listed = not chart.names[0] and 1 < len(curves) <= tall - SHORTEST_PLOT + 1
     tall -= len(curves) - 1 if listed else 0
     below = function_lines(snapshot, width) if listed else []
     guides = guides_of(chart, snapshot)
     plotted = []
-    hints = [f"{texts[-1]} " for _, texts in guides]
+    hint = guides[0][1][-1] if guides else ""
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
@@ -71,10 +78,10 @@ def chart_lines(
         ]  # fmt: skip
         scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])
         plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
-        if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
-            hints = []  # it is in the plot
+        if any(f" {hint} " in text for line in plotted for text, _ in line):
+            hint = ""
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot)
-    title = title_line(chart.title, readouts, width, chosen=chosen, hints=hints)
+    title = title_line(chart.title, readouts, width, chosen=chosen, hint=hint)
     return [title, *below, *plotted]
 
 
@@ -83,12 +90,11 @@ def _readouts(chart: Chart, curves: dict[int, Series], snapshot: Snapshot) -> li
     readouts = []
     for i, series in sorted(curves.items()):
         unit = spec(chart.keys[i]).unit
-        name = chart.names[i] if i < len(chart.names) else ""
-        names = tuple(clip_middle(name, limit) for limit in NAME_CELLS)
+        name = chart.names[i]
         details = _details(series, unit, snapshot.step) if not (name or i) else ()
-        value_style = "bold " * (not chart.names) + curve_colour(chart, i)
+        value_style = "bold " * (len(chart.keys) == 1) + curve_colour(chart, i)
         value = with_unit(series.value, unit)
-        readouts.append(Readout(value, value_style, names=names, details=details))
+        readouts.append(Readout(value, value_style, name=name, details=details))
     return readouts
 
 
@@ -108,7 +114,7 @@ def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
     right = max(map(cell_len, ends), default=0)
     lines = []
     for i, (name, end) in enumerate(zip(functions, ends, strict=True)):
-        moved = name == snapshot.mover and len(functions) > 1
+        moved = name == snapshot.mover
         times = f" ×{short(weights[name])}" if name in weights else ""
         space = width - 5 - right - cell_len(times)
         left = [(" ━ ", curve_colour(chart, i + 1)), (clip_middle(name, space), "text"),
@@ -306,7 +312,7 @@ def entry_lines(
         text, limit = entry.text, 1
         style = "text" if entry.severity == "info" else colour
     elif not active:
-        text, sign, colour = f"alert {_steps(entry)}, closed: {entry.explanation}", "·", "label"
+        text, sign, colour = f"alert {steps_of(entry)}, closed: {entry.explanation}", "·", "label"
     elif entry.muted:
         text, when, limit = entry.explanation, "muted", 1
         sign, colour, style = "–", "label", "label"
@@ -315,12 +321,6 @@ def entry_lines(
     head = (f"{when:>8} {sign} ", f"bold {colour}")
     lines = paragraph(safe(text, " "), width - 1, limit, style, head)
     return with_edge(lines or [[head]], marked)
-
-
-def _steps(alert: AlertView) -> str:
-    """When an alert was active."""
-    first, last = alert.first_step, alert.last_step
-    return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
 def sign_of(severity: str) -> tuple[str, str]:
@@ -341,9 +341,7 @@ def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Li
         longer = f"{text} {sentence}".strip()
         if not text or len(wrap(longer, width - 4, height + 1)) <= height:
             text = longer
-    lines = wrap(text, width - 4, height) if text else []
-    return [[(" ▸ " if i == 0 else "   ", "accent"), (line, "headline")]
-            for i, line in enumerate(lines)]  # fmt: skip
+    return paragraph(text, width - 1, height, "headline", (" ▸ ", "accent")) if text else []
 
 
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
@@ -356,8 +354,8 @@ def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
 
 def _numbers(snapshot: Snapshot) -> list[str]:
     numbers = []
-    if snapshot.memory_gb is not None:
-        numbers.append(with_unit(snapshot.memory_gb, "GB"))
+    if memory := snapshot.series.get("memory/peak_gb"):
+        numbers.append(with_unit(memory.last, "GB"))
     if snapshot.tokens_per_second:
         numbers.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
@@ -381,8 +379,7 @@ def _phases(snapshot: Snapshot, now: float) -> Line:
         return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
                 *_usual_step(spent)]  # fmt: skip
     spans = []
-    extra = board.phase if board.phase and board.phase not in PHASES else ""
-    for name in (*PHASES, *([extra] if extra else ())):
+    for name in filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:
             spans += _running(snapshot, name, now)
         elif name in board.phase_seconds:

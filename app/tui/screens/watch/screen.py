@@ -1,6 +1,5 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final
@@ -36,8 +35,8 @@ from grpo_tui.app.tui.screens.watch.panels import (
     WatchPanel,
 )
 from grpo_tui.app.tui.screens.watch.state import WatchState
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.experiments.errors import StoreError
 
 # actions that need a run
 READING: Final = frozenset({"prompt(1)", "seek(-1)", "metrics", "open", "mute"})
@@ -93,7 +92,7 @@ class WatchScreen(ControlScreen):
             bar.hidden |= READING
         replayed = {"pause": "pause"} if self.replay is not None else {}
         paused = ControlledRun.of(snapshot).held
-        bar.renamed = {**replayed, **HELD} if paused else replayed
+        bar.renamed = replayed | (HELD if paused else {})
         self._draw()
 
     @property
@@ -157,8 +156,7 @@ class WatchScreen(ControlScreen):
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
-            step = self.past.step if self.past else self.snapshot.groups_step
-            self._go_to((self._seeking or step) + by)
+            self._go_to((self._seeking or self.state.step.groups_step) + by)
         else:
             self._go_to((replay.sought if replay.catching_up else self.snapshot.step) + by)
 
@@ -194,19 +192,14 @@ class WatchScreen(ControlScreen):
 
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
-        try:
+        with reporting(self):
             past = await self.ask(lambda r: snapshot_of(r, run, step), "past")
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
+            if past.groups:
+                self.past = past
+            else:
+                self.notify(f"Step {step} has no recorded groups.")
+        if self._seeking == step:  # else a later one is being read
             self._seeking = 0
-            self.report(error)
-            return
-        self._seeking = 0
-        if past.groups:
-            self.past = past
-        else:
-            self.notify(f"Step {step} has no recorded groups.")
 
     def watch_past(self) -> None:
         """Show the earlier step, or the present again."""

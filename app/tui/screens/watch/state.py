@@ -12,7 +12,6 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout
 
-ROOMY, TIGHT = 4, 3  # lines of a chart
 CONSTANT_FROM = 10  # values; before that any metric may look constant
 
 
@@ -112,40 +111,37 @@ def spent_in(snapshot: Snapshot) -> dict[str, float]:
 
 # -- charts -------------------------------------------------------------------------------------
 
-Row = tuple[range, int]
-"""The charts of a row, and the lines that it needs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: its metrics, colour family, and the label of its guide lines."""
+    """One chart: its metrics, and the colours of their curves."""
 
     title: str
     keys: tuple[str, ...]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ("",)
     family: tuple[str, ...] = ()
-    guide: str = ""
 
 
-def chart_of(key: str, family: str = "", guide: str = "") -> Chart:
+def chart_of(key: str, *family: str) -> Chart:
     """The chart of one metric, under its name."""
-    return Chart(spec(key).label, (key,), family=(family,) if family else (), guide=guide)
+    return Chart(spec(key).label, (key,), family=family)
 
 
 FIXED = (
-    chart_of("kl", "kl", "limit"), chart_of("teacher/kl", "kl"),
+    chart_of("kl", "kl"), chart_of("teacher/kl", "kl"),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
-          ("entropy", "clip"), "alert at"),
-    chart_of("completions/clipped_ratio", "clip", "alert at"), chart_of("entropy", "entropy"),
+          ("entropy", "clip")),
+    chart_of("completions/clipped_ratio", "clip"), chart_of("entropy", "entropy"),
     chart_of("completions/mean_length", "length"), chart_of("loss", "loss"),
     chart_of("grad_norm", "gradient"), chart_of("learning_rate", "rate"),
     chart_of("step_time", "time"), chart_of("tokens_per_second", "time"),
     chart_of("memory/peak_gb", "memory"),
 )  # fmt: skip
 
-# The thresholds of alerts behind the guide lines.
-GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
+# The thresholds of alerts behind the guide lines, and what a line is called.
+GUIDES = {"kl": ("kl", "limit"), "clip_ratio/low_mean": ("clip", "alert at"),
+          "completions/clipped_ratio": ("cut", "alert at")}  # fmt: skip
 
 
 def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:
@@ -187,22 +183,11 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
     key = chart.keys[0]
     if key not in GUIDES:
         return ()
-    name = GUIDES[key]
+    name, label = GUIDES[key]
     limit = snapshot.head.config.get("alerts", {}).get(name)
     limit = float(limit if limit is not None else getattr(AlertsConfig(), name, CLIP))
-    text = f"{chart.guide} {with_unit(limit, spec(key).unit)}"
+    text = f"{label} {with_unit(limit, spec(key).unit)}"
     return ((limit, (f"{text} over {COMPARED[name]} steps", text)),)
-
-
-def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, needed: int) -> list[Row]:
-    """The charts of each row with the lines that it needs; constant ones are one line of text."""
-    live = sum(not is_constant(chart, snapshot) for chart in charts)
-    parts = ((range(live), needed), (range(live, len(charts)), 1))
-    rows = [(part[i : i + columns], lines) for part, lines in parts
-            for i in range(0, len(part), columns)]  # fmt: skip
-    if needed == ROOMY and charts[0].keys[0] == "reward":  # with the list of its functions
-        rows[0] = (rows[0][0], needed + len(charts[0].keys) - 1)
-    return rows
 
 
 def last_step(snapshot: Snapshot) -> int:

@@ -1,4 +1,4 @@
-"""Curves as cells: braille dots with a colour per cell, guide lines, marks, axis labels.
+"""Curves as cells: braille dots with a colour per cell, guide lines, marks, axis labels, titles.
 
 A cell has two dots across and four down.
 """
@@ -12,7 +12,8 @@ from operator import itemgetter
 from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
 from grpo_tui.app.charts.series import Trace, column
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_middle
+from grpo_tui.app.tui.widgets.panel import Line, cells, justified
 
 LABELS = LABEL_CELLS + 1
 MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
@@ -20,6 +21,7 @@ BETWEEN_MARKS = 16
 MARK_EACH = 24  # points of a sparse curve, at most, that have a mark each
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 GUIDE = "┈"
+NAME_CELLS = (99, 24, 14, 9, 0)  # of the curves' names, as there is room for them
 CROSSED = {" ": "│", GUIDE: "┼"}
 
 Cell = tuple[str, str]  # a character and its style
@@ -79,7 +81,7 @@ class Canvas:
             y = round(y0 + (y1 - y0) * i / length)
             self.bar(x0 + (x1 - x0) * i // length, y, y, colour)
 
-    def cells(self) -> list[list[Cell]]:
+    def rows(self) -> list[list[Cell]]:
         """Each row of cells; empty ones are spaces."""
         return [
             [(chr(0x2800 + bits), colour) if bits else (" ", "")
@@ -112,17 +114,17 @@ def plot(
     paths = [_path(curve.trace, scale, tall) for curve in curves]
     for curve, path in zip(curves, paths, strict=True):
         canvas.line(path, curve.colour)
-    cells = canvas.cells()
+    rows = canvas.rows()
     for value, texts in guides:
         if scale.low < value <= scale.high:
-            _lay_guide(cells[scale.dot(value, tall) >> 2], texts)
+            _lay_guide(rows[scale.dot(value, tall) >> 2], texts)
     marked: set[Dot] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
             if (x, y) not in marked:
                 marked.add((x, y))
-                cells[y][x] = (curve.mark, f"bold {curve.colour}")
-    return cells
+                rows[y][x] = (curve.mark, f"bold {curve.colour}")
+    return rows
 
 
 def _path(trace: Trace, scale: Axis, tall: int) -> list[Dot | None]:
@@ -132,15 +134,12 @@ def _path(trace: Trace, scale: Axis, tall: int) -> list[Dot | None]:
 
 def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> list[Dot]:
     """The cells of a curve's marks: all points if sparse, else staggered by curve, and the end."""
-    cells = list(dict.fromkeys((dot[0] >> 1, dot[1] >> 2) for dot in path if dot))
-    if not curve.mark or not cells or (curve.trace.sparse and len(cells) <= MARK_EACH):
-        return cells if curve.mark else []
+    dots = (dot for dot in path if dot and curve.mark)
+    points = list(dict.fromkeys((x >> 1, y >> 2) for x, y in dots))
+    if curve.trace.sparse and len(points) <= MARK_EACH:
+        return points
     distance = max(BETWEEN_MARKS, 5 * curves)
-    offset = distance * turn // curves + 2
-    marked: dict[int, Dot] = {}
-    for x, y in cells:
-        marked.setdefault((x - offset) // distance, (x, y))
-    return [cells[-1], *(cell for cell in marked.values() if cell[0] > cells[0][0] + 1)]
+    return [*points[-1:], *points[distance * turn // curves + 2 :: distance]]
 
 
 def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
@@ -154,10 +153,10 @@ def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
             return
 
 
-def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
+def plot_lines(rows: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
     """The rows of a plot behind their axis labels, with a crosshair in one column."""
     lines = []
-    for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
+    for label, row in zip(scale.margin(len(rows)), map(list, rows), strict=True):
         if 0 <= cross < len(row) and row[cross][0] in CROSSED:
             row[cross] = (CROSSED[row[cross][0]], "label")
         line = [(label, "label")]
@@ -181,3 +180,53 @@ def axis_line(last: str, width: int) -> Line:
     """The ends of the axis below charts."""
     start = " " * LABELS + "0"
     return [(start + last.rjust(max(len(last) + 1, width - len(start))), "label")]
+
+
+# -- title --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """A curve's value, its name, and details of it, the longest first."""
+
+    value: str
+    value_style: str
+    mark: tuple[str, str] | None = None
+    name: str = ""
+    details: tuple[str, ...] = ()
+
+    def spans(self, name_cells: int) -> Line:
+        """Mark, name and value."""
+        name = clip_middle(self.name, name_cells)
+        named = [(f"{name} ", "label")] if name else []
+        return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
+
+
+def title_line(
+    name: str, readouts: Sequence[Readout], width: int, *, chosen: bool, hint: str = ""
+) -> Line:  # fmt: skip
+    """The chart's name, the hint if it fits, and the readouts."""
+    right = _readouts(readouts, width - cell_len(name) - 2)
+    name = clip(name, width - 3)
+    value_style = "bold headline" if chosen else "label"
+    left = [("▸" if chosen else " ", "accent"), (name, value_style)]
+    if hint and cells(left) + cells(right) + cell_len(hint) + 3 <= width:
+        left.append((f"  {hint}", "label"))
+    return justified(left, right, width)
+
+
+def _readouts(readouts: Sequence[Readout], space: int) -> Line:
+    """All of them with the longest names that fit, else those that fit without names."""
+    for name_cells in NAME_CELLS:
+        parts = [item.spans(name_cells) for item in readouts]
+        free = space - sum(cells(part) + 2 for part in parts) + 2
+        if free >= 0:
+            details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
+            parts[0] += [(details, "label")] if details else []
+            return [span for part in parts for span in (("  ", ""), *part)][1:]
+    line: Line = []
+    for part in (item.spans(0) for item in readouts):
+        if cells(line) + cells(part) + 2 > space:
+            return [*line[1:], (" …", "label")] if line else []
+        line += [(" ", ""), *part]
+    return line[1:]

@@ -1,16 +1,17 @@
 """ChartStack: charts below each other, in two columns where it is wide enough."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar, TypeVar
 
 from textual.geometry import Offset
 
-from grpo_tui.app.tui.widgets.panel import Line, Panel, cells, visible
+from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, cells, visible
 
 GAP = 2
 Value = TypeVar("Value")
 Row = tuple[range, int]
-"""The charts of a row, and the lines that it needs."""
+"""The charts of a row, and its lines."""
 
 
 class ChartStack(Panel):
@@ -47,14 +48,20 @@ class ChartStack(Panel):
         columns = self.columns(count)
         return (self.inner.width - (columns - 1) * GAP) // columns
 
-    def fitting(self, rows: Sequence[Row], height: int, chosen: int, telling: int = 0) -> list[Row]:
-        """The rows that fit, with their heights; the chosen chart is among them."""
-        needed = [lines for _, lines in rows]
-        index = next((i for i, (charts, _) in enumerate(rows) if chosen in charts), 0)
-        indices = visible(needed, height, index, top=self._top)
-        self._top = indices.start
-        sizes = heights(height, needed[self._top : indices.stop], telling - self._top) or [height]
-        return [(charts, size) for (charts, _), size in zip(rows[self._top :], sizes, strict=False)]
+    def rows(self, count: int, chosen: int, height: int, lines: int, more: int = 0) -> list[Row]:
+        """The rows of so many charts that fit, the chosen one's among them, with their heights.
+
+        Each needs some lines, the first one `more`; they share what is left over.
+        """
+        if self.alone:
+            return [(range(chosen, chosen + 1), height)]
+        columns = self.columns(count)
+        charts = [range(i, min(i + columns, count)) for i in range(0, count, columns)]
+        needed = [lines + more, *[lines] * (len(charts) - 1)]
+        shown = visible(needed, height, chosen // columns, top=self._top)
+        self._top = shown.start
+        share, rest = divmod(height - sum(needed[i] for i in shown), len(shown))
+        return [(charts[i], needed[i] + share + (rest if i == shown.start else 0)) for i in shown]
 
     def stacked(
         self, rows: Sequence[Row], width: int, draw: Callable[[int, int, int], list[Line]]
@@ -86,32 +93,15 @@ class ChartStack(Panel):
         return value
 
 
-def heights(space: int, needed: Sequence[int], telling: int) -> list[int]:
-    """Heights of the rows of charts that fit into `space`, of which each needs its least.
-
-    A row of one line is text and does not grow; a telling row takes three times the spare lines of
-    another, and the first row what is left over.
-    """
-    fitting: list[int] = []
-    for lines in needed:
-        if sum(fitting) + lines > space:
-            break
-        fitting.append(lines)
-    shares = [0 if lines == 1 else 3 if i < telling else 1 for i, lines in enumerate(fitting)]
-    spare = space - sum(fitting)
-    if not sum(shares):
-        return fitting
-    grown = [
-        lines + spare * share // sum(shares) for lines, share in zip(fitting, shares, strict=True)
-    ]
-    return [grown[0] + space - sum(grown), *grown[1:]]
-
-
-def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
-    """One chart, or two beside each other, the left one `width` wide."""
-    if len(blocks) < 2:
-        return blocks[0] if blocks else []
+def side_by_side(
+    blocks: Iterable[Sequence[Line]], width: int, between: Span = (" " * GAP, "")
+) -> list[Line]:
+    """Blocks of lines beside each other, each `width` wide."""
     lines = []
-    for left, right in zip(*blocks, strict=True):
-        lines.append([*left, (" " * (width - cells(left) + GAP), ""), *right])
+    for parts in zip_longest(*blocks, fillvalue=[]):
+        line: Line = []
+        for part in parts:
+            line += [between] if line else []
+            line += [*part, (" " * (width - cells(part)), "")]
+        lines.append(line)
     return lines

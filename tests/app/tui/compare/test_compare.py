@@ -177,8 +177,8 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
         live = screen.view.refs[1]
 
         def values() -> list[float]:
-            curve = screen.view.curve("reward", live)
-            return list(curve.series.values) if curve is not None else []
+            charts = screen.view.charts.charts if screen.view.charts else {}
+            return list(charts["reward"].series[live].values) if "reward" in charts else []
 
         await until(app, lambda: len(values()) == 5)
         assert values() == [event.metrics["reward"] for event in steps[:5]]

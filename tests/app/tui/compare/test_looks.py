@@ -9,8 +9,7 @@ from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_of, standing
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
-from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
+from grpo_tui.app.tui.screens.compare.panels import CurvesPanel, PagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.state import MARKS
 from tests.app import frames
 from tests.app.compared import (

@@ -1,5 +1,6 @@
 """One chart of several runs: marks, guide lines, crosshair, title and axes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 
 from grpo_tui.app.charts.stored import ChartData, CurveLoader
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.screens.compare.curves import (
-    cross_of,
+from grpo_tui.app.tui.screens.compare.render import (
+    chart_lines,
     curves_of,
     plot_of,
     readout,
@@ -20,12 +21,11 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Cell,
     Curve,
+    Readout,
     axis_of,
     cross_column,
     cross_position,
-    plot_lines,
 )
-from grpo_tui.app.tui.widgets.charts.title import Readout
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.compare.values import SeedGroup
 from grpo_tui.experiments.reader import StoreReader
@@ -41,32 +41,32 @@ def view_of(made: Made, key: str, runs: list[Points], width: int = 40, **looks: 
 
 def chart_of(view: View) -> ChartData:
     assert view.charts is not None
-    return view.charts.charts[0]
+    (chart,) = view.charts.charts.values()
+    return chart
 
 
-def drawn(view: View, width: int = 40, height: int = 6) -> list[list[Cell]]:
-    cells: list[list[Cell]] = plot_of(chart_of(view), view, width, height)[0]
-    return cells
+def drawn(view: View, width: int = 40, height: int = 6) -> Sequence[Sequence[Cell]]:
+    return plot_of(view.metric, chart_of(view), view, width, height)[0]
 
 
 def lines_of(view: View, width: int, height: int) -> list[Line]:
-    cells, scale = plot_of(chart_of(view), view, width, height)
-    return plot_lines(cells, scale, cross_of(view, width))
+    plotted = plot_of(view.metric, chart_of(view), view, width, height)
+    return chart_lines(view.metric, view, plotted, width + LABELS)[1:]
 
 
-def text_of(one: Readout, level: int = 0) -> str:
-    return written(one.spans(level))
+def text_of(one: Readout, name_cells: int = 24) -> str:
+    return written(one.spans(name_cells))
 
 
 def readouts(view: View) -> list[Readout]:
-    return [readout(chart_of(view).key, view, runs) for runs in view.columns]
+    return [readout(view.metric, view, runs) for runs in view.columns]
 
 
 def written(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
-def marks(cells: list[list[Cell]], mark: str) -> list[tuple[int, int]]:
+def marks(cells: Sequence[Sequence[Cell]], mark: str) -> list[tuple[int, int]]:
     return [(x, y) for y, row in enumerate(cells) for x, cell in enumerate(row) if cell[0] == mark]
 
 
@@ -129,9 +129,9 @@ def test_seeds_are_one_band(made: Made) -> None:
 @pytest.mark.parametrize(("run", "front"), [(0, "●"), (1, "●"), (2, "✚"), (3, "✚")])
 def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, bands=True, run=run)
-    ((_, shape),) = chart_of(view).bands
+    shape = chart_of(view).traces["r0", "r1", "r2", "r3"]
     groups = ("r0", "r1"), ("r2", "r3")
-    chart = replace(chart_of(view), bands=tuple((group, shape) for group in groups))
+    chart = replace(chart_of(view), traces=dict.fromkeys(groups, shape))
     assert view.comparison is not None
     seeds = tuple(SeedGroup(runs=group, seeds=(0, 1)) for group in groups)
     found = curves_of(chart, replace(view, comparison=replace(view.comparison, seeds=seeds)))
@@ -212,5 +212,5 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     named = [text_of(one) for one in readouts(apart)]
     assert named == ["● run-0 1", "■ run-1 3"]
     nothing = replace(view, bands=False, at=-1.0)
-    unknown = [text_of(one, 9) for one in readouts(nothing)]
+    unknown = [text_of(one, 0) for one in readouts(nothing)]
     assert unknown == ["● –", "■ –"]

@@ -89,7 +89,7 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     for index, recipe in enumerate((view.base, view.recipe)):
         values = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
-        series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
+        series = Series(smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         curves.append(Curve(trace, COLOURS[index]))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
