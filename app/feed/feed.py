@@ -75,8 +75,8 @@ def drained(queue: "SimpleQueue[T]") -> Iterator[T]:
 def head_of(reader: "StoreReader", run: RunSummary) -> Head:
     """The names and settings of a stored run."""
     return Head(
-        id=run.id, name=run.name, model=run.model, task=run.task, recipe=run.recipe,
-        total_steps=run.total_steps, device=run.device, config=reader.run(run.key).config,
+        id=run.id, name=run.name, model=run.model, recipe=run.recipe,
+        total_steps=run.total_steps, config=reader.run(run.key).config,
     )  # fmt: skip
 
 

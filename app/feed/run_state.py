@@ -193,9 +193,7 @@ class RunState:
         config = event.config
         self._started = {
             "model": config.get("model", {}).get("path", ""),
-            "task": config.get("task", {}).get("name", ""),
-            "recipe": event.recipe, "total_steps": event.total_steps, "device": event.device,
-            "config": config,
+            "recipe": event.recipe, "total_steps": event.total_steps, "config": config,
         }  # fmt: skip
         if event.resumed:
             for name, series in self._all_series().items():

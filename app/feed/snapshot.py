@@ -40,10 +40,8 @@ class Head:
     id: str = ""
     name: str = ""
     model: str = ""
-    task: str = ""
     recipe: str = ""
     total_steps: int = 0
-    device: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -239,9 +239,8 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
 
 def is_unmeasured(run: "RunSummary") -> bool:
     """Whether a run was evaluated, and nothing said which answers were right."""
-    measured = {name for head in ("eval/", GREEDY) for name in ("reward", "accuracy")
-                if f"{head}{name}" in run.metrics}  # fmt: skip
-    return measured == {"reward"}
+    names = {key.rpartition("/")[2] for key in run.metrics if key.startswith("eval/")}
+    return "reward" in names and "accuracy" not in names
 
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:

@@ -123,11 +123,7 @@ def clip_start(text: str, width: int) -> str:
     text = safe(text[-(8 * width + 64) :])
     if not cut and cell_len(text) <= width:
         return text
-    available = width - 1
-    while cell_len(text) > available:
-        over = cell_len(text) - available
-        text = text[max(1, over // 2) :]
-    return ELLIPSIS + text
+    return ELLIPSIS + text[len(text) - _fitting(text[::-1], width - 1) :]
 
 
 def excerpt(text: str, start: int, end: int, width: int) -> tuple[str, str, str]:

@@ -33,7 +33,6 @@ from grpo_tui.app.tui.screens.compare.panels import (
 from grpo_tui.app.tui.screens.compare.state import (
     MAX_LISTED,
     PAGES,
-    Page,
     View,
     list_runs,
     load_answers,
@@ -402,18 +401,16 @@ class CompareScreen(WorkbenchScreen):
     def action_turn(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""
         short = self.has_class("-short")
-        pages: tuple[Page | None, ...] = (None, *PAGES) if short else PAGES
-        current = self.view.page if not short or self.has_class("-page") else None
-        index = pages.index(current) if current in pages else 0
-        page = pages[(index + by) % len(pages)]
-        if page is None:
+        pages = ("", *PAGES) if short else PAGES  # "" has the curves
+        current = "" if short and not self.has_class("-page") else self.view.page
+        if page := pages[(pages.index(current) + by) % len(pages)]:
+            self.action_page(page)
+        else:
             self.set_class(False, "-page")
             self.query_one(CurvesPanel).focus()
             self.call_after_refresh(self.action_draw)
-        else:
-            self.action_page(page)
 
-    def action_page(self, page: Page) -> None:
+    def action_page(self, page: str) -> None:
         """Show a page."""
         self.set_class(True, "-page")
         self.update(page=page, row=0)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
@@ -27,9 +27,7 @@ from grpo_tui.experiments.values import GroupView, RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-Page = Literal["settings", "ranking", "metrics", "answers"]
-
-PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
+PAGES = ("settings", "ranking", "metrics", "answers")
 NOTHING = Comparison(runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(),
                      notes=())  # fmt: skip
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
@@ -111,7 +109,7 @@ class View:
     smooth: int = 3
     bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
     at: float | None = None
-    page: Page = "metrics"
+    page: str = "metrics"
     row: int = 0
     everything: bool = False
     filter: str = ""
