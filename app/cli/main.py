@@ -28,13 +28,12 @@ class VerbGroup(StrictGroup):
         super().__init__(**attrs)
         self.verbs = {verb.name: verb for verb in VERBS}
         for verb in self.verbs.values():
-            stub = TyperCommand(verb.name, help=verb.help, rich_markup_mode=None)
-            self.add_command(stub, verb.name)
+            self.add_command(TyperCommand(verb.name, help=verb.help, rich_markup_mode=None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         verb = self.verbs.get(args[0])
         if verb is not None:
-            self.add_command(load(verb), verb.name)
+            self.add_command(load(verb))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
@@ -74,7 +73,7 @@ def show_version(show: bool) -> None:
     if show:
         from importlib.metadata import version
 
-        typer.echo(f"grpo-tui {version('grpo-tui')}")
+        print(f"grpo-tui {version('grpo-tui')}")
         raise typer.Exit
 
 

@@ -13,14 +13,13 @@ def assemble(
     preset: str | None,
     sets: Iterable[str] | None,
     *,
-    steps: int | None = None,
-    seed: int | None = None,
-    name: str | None = None,
     start: Mapping[str, Any] | None = None,
+    **options: object,
 ) -> RunConfig:
     """Merge the settings in order; without a file and a preset, start from `starter`.
 
-    `start` are the settings of a run to begin from, which take the preset's place.
+    `start` are the settings of a run to begin from, which take the preset's place. `options` are
+    settings such as `steps` that come last; None leaves one as it is.
 
     The user's own settings come together first, so that a file that names no recipe changes
     whichever is chosen.
@@ -38,7 +37,6 @@ def assemble(
     if file is not None:
         changes, source = merge(read_yaml(file), changes), str(file)
     tree = merge(tree, changes)
-    options = {"steps": steps, "seed": seed, "name": name}
     overrides = {key: value for key, value in options.items() if value is not None}
     if overrides.keys() & changes.keys():
         build(tree, source)  # a value that an option replaces is checked as well

@@ -72,5 +72,4 @@ def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
 
 def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]":
     """Resolve references to runs, without duplicates, in the order given."""
-    runs = [reader.resolve(ref) for ref in refs]
-    return list({run.key: run for run in runs}.values())
+    return list({run.key: run for run in map(reader.resolve, refs)}.values())

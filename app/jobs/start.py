@@ -107,17 +107,16 @@ def new_job(
     if launched_rank():
         return follower(config, resume=False)
     config = with_teacher(with_pass_rates(config, store), store)
-    if folder is not None:
-        return Job(config=config, folder=folder, resume=False)
-    start, origin = keep(store, config.model_dump())
-    config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control = control or Control()
-    recorder = start_run(
-        store, config, name=config.name, control=control, tags=tags, parent=parent or origin
-    )
-    return Job(
-        config=config, folder=recorder.folder, resume=False, recorder=recorder, control=control
-    )
+    recorder = None
+    if folder is None:
+        start, origin = keep(store, config.model_dump())
+        config = build(merge(config.model_dump(mode="json"), start)) if start else config
+        recorder = start_run(
+            store, config, name=config.name, control=control, tags=tags, parent=parent or origin
+        )
+        folder = recorder.folder
+    return Job(config=config, folder=folder, resume=False, recorder=recorder, control=control)
 
 
 def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:

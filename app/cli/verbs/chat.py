@@ -48,7 +48,7 @@ def chat(
             if turn.problem:
                 raise typer.BadParameter(turn.problem)
             if as_json:
-                typer.echo(json.dumps(dataclasses.asdict(turn), ensure_ascii=False))
+                print(json.dumps(dataclasses.asdict(turn), ensure_ascii=False))
                 continue
             for name, text in zip((f"step {pair.step}", "before"), turn.texts, strict=True):
                 print_text(f"{name:>10}  {text}")

@@ -88,6 +88,6 @@ def check(
     if as_json:
         print_json({"valid": True, "changed": changes, "differs_from_recipe": from_recipe})
         return
-    typer.echo(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
+    print(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
     for path, value in changes.items():
-        typer.echo(f"{path} = {json.dumps(value)}")
+        print(f"{path} = {json.dumps(value)}")

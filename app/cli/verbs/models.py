@@ -62,7 +62,7 @@ def _print_result(result: Any, summary: str, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
     else:
-        typer.echo(str(result.folder))
+        print(str(result.folder))
         print_stderr(summary)
 
 

@@ -121,7 +121,7 @@ def plan_of(
 
 def print_report(report: dict[str, Any]) -> None:
     """Print the model, the table of lengths, and a sentence on the length in the settings."""
-    typer.echo(
+    print(
         f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
         f"parameters in {report['dtype']}, {short(report['trained'])} of them trained "
         f"({report['tuning']}), a context of {report['context']} tokens\n"
@@ -143,7 +143,7 @@ def print_report(report: dict[str, Any]) -> None:
     )
     plan = report["requested"]
     outcome = f"do not fit. {plan['remedy']}" if plan["remedy"] else f"fit: {plan['how']}."
-    typer.echo(
+    print(
         "\nTokens of an answer, answers sampled at a time, rows of a backward pass; memory in GB.\n"
         f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}"
     )

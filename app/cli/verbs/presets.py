@@ -39,4 +39,4 @@ def show(
     Example: grpo-tui presets show starter > mine.yaml
     """
     item = preset(name)
-    print_json(item.tree) if as_json else typer.echo(item.text, nl=False)
+    print_json(item.tree) if as_json else print(item.text, end="")

@@ -61,7 +61,7 @@ def probe(
     reports = [report(result, sizes, config.rollout.prompts) for result in results]
     if as_json:
         return print_json([data for data, _ in reports])
-    return typer.echo("\n".join(text for _, text in reports))
+    return print("\n".join(text for _, text in reports))
 
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:

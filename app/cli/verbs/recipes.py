@@ -46,7 +46,7 @@ def show(
     Example: grpo-tui recipes show dapo
     """
     recipe_ = recipe(name)
-    print_json(as_page(recipe_)) if as_json else typer.echo("\n".join(page(recipe_)))
+    print_json(as_page(recipe_)) if as_json else print("\n".join(page(recipe_)))
 
 
 def as_row(recipe_: Recipe) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def list_(as_json: Json = False) -> None:
     ]
     print_rows(rows, as_json=as_json)
     if not as_json:
-        typer.echo(
+        print(
             "\nYour own: file.py:function, module:function, judge:rubric.yaml.\n"
             "grpo-tui rewards show NAME: what it does and its options\n"
             'grpo-tui rewards test NAME --completion "…": try it on a completion'
@@ -76,7 +76,7 @@ def show(
         })  # fmt: skip
         return
     fields = {"needs": needs or "no column or option", "file": loaded.file or "built in"}
-    typer.echo(f"{loaded.name}\n\n{text}\n")
+    print(f"{loaded.name}\n\n{text}\n")
     print_fields(fields | {f"option {key}": repr(value) for key, value in options.items()})
 
 

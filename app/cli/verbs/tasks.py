@@ -40,7 +40,7 @@ def list_(
         rows += [{"task": name, "what": what} for name, what in names.summaries("tasks")]
     print_rows(rows, as_json=as_json)
     if not (as_json or gym):
-        typer.echo(
+        print(
             "\nA data file, a folder, a hub id or file.py:function is a task as well.\n"
             "grpo-tui tasks show NAME: three examples exactly as the model sees them"
         )
@@ -76,7 +76,7 @@ def show(
     rendered = [(example, render(example)) for example in examples]
     if as_json:
         return print_json(as_page(task, rendered))
-    return typer.echo("\n".join(page(task, rendered)))
+    return print("\n".join(page(task, rendered)))
 
 
 @app.command("test")
