@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.looks.colours import hex_of
+from grpo_tui.app.tui.looks.colours import rgb
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -43,7 +43,7 @@ def rows_of(app: "App[int]") -> list[Row]:
 
 def paper_of(app: "App[int]") -> str:
     """The background colour of the current theme."""
-    return str(app.current_theme.background or hex_of(233))
+    return str(app.current_theme.background or rgb(233).hex)
 
 
 def svg(rows: list[Row], width: int, height: int, paper: str) -> str:

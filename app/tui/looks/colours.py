@@ -1,13 +1,14 @@
 """Colours of data and chrome as exact xterm-256 numbers, one palette per theme."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 from rich.color import Color
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
 DARK = "dark"
@@ -15,20 +16,11 @@ DARK = "dark"
 FAINT, READABLE = 3.0, 4.5
 EFFECTS = ("bold", "underline", "italic", "reverse")
 MIDDLE = 3  # of the seven colours for advantages
-_CUBE = (0, 95, 135, 175, 215, 255)
 
 
-def rgb(number: int) -> tuple[int, int, int]:
+def rgb(number: int) -> ColorTriplet:
     """The red, green and blue of an xterm-256 colour, from number 16 on."""
-    if number >= 232:
-        grey = 8 + 10 * (number - 232)
-        return grey, grey, grey
-    index = number - 16
-    return _CUBE[index // 36], _CUBE[index // 6 % 6], _CUBE[index % 6]
-
-
-def hex_of(number: int) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*rgb(number))
+    return Color.from_ansi(number).get_truecolor()
 
 
 def luminance(number: int) -> float:
@@ -46,38 +38,19 @@ def contrast(one: int, other: int) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Palette:
-    """The colour of each kind of mark, as xterm-256 numbers."""
+    """The colour of each kind of mark, as xterm-256 numbers; palettes.toml has their names."""
 
     name: str
-    dark: bool
-    paper: int
-    raised: int
-    cursor: int
-    text: int
-    headline: int
-    label: int
-    border: int
-    focus: int
-    raw: int
-    guide: int
-    accent: int
-    good: int
-    warn: int
-    bad: int
-    advantage: Sequence[int]
-    push: Sequence[int]
-    series: Mapping[str, int]
-    cycle: Sequence[int]
-    live: int  # the mark of a live run
+    marks: Mapping[str, Any]
 
     def colour(self, name: str) -> int:
         """The colour of a name: `text`; `cycle.3` for one of several; `series.kl` for a metric."""
         kind, _, key = name.partition(".")
-        value = getattr(self, kind)
+        value = self.marks[kind]
         if kind == "series":
-            return int(value.get(key, self.cycle[0]))
+            return int(value.get(key, self.colour("cycle.0")))
         return int(value[int(key) % len(value)] if key else value)
 
 
@@ -101,7 +74,7 @@ def _shade(ramp: str, value: float | None, largest: float) -> str:
 
 LOOKS = tomllib.loads(files(__package__).joinpath("palettes.toml").read_text(encoding="utf-8"))
 PALETTES: dict[str, Palette] = {
-    name: Palette(name=name, **{**LOOKS["palettes"][DARK], **colours})
+    name: Palette(name, {**LOOKS["palettes"][DARK], **colours})
     for name, colours in LOOKS["palettes"].items()
 }
 
@@ -123,9 +96,10 @@ def style_named(theme: str, name: str) -> Style:
     front = colours[0] if colours else None
     ground = palette.colour(back.split()[-1]) if on else None
     if front is not None and ground is not None and FAINT <= contrast(front, ground) < READABLE:
-        front = palette.text  # very low contrast, as for guide lines, is intended
+        front = palette.colour("text")  # very low contrast, as for guide lines, is intended
     color, bgcolor = (
-        Color.from_rgb(*rgb(number)) if number is not None else None for number in (front, ground)
+        Color.from_triplet(rgb(number)) if number is not None else None
+        for number in (front, ground)
     )
     effects: dict[str, Any] = {word: True for word in words if word in EFFECTS}
     return Style(color=color, bgcolor=bgcolor, **effects)

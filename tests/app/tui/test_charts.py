@@ -36,7 +36,7 @@ def written(line: Line) -> str:
 def test_every_chart_is_of_known_metrics_and_colours() -> None:
     for chart in FIXED:
         assert set(chart.keys) <= set(METRICS)
-        assert all(name in PALETTES["dark"].series for name in chart.family)
+        assert all(name in PALETTES["dark"].marks["series"] for name in chart.family)
         assert len(chart.family) == len(chart.keys)
     assert {chart.title for chart in FIXED if chart.keys[0] in GUIDES} == {
         "KL to reference", "clipped", "answers cut"

@@ -9,10 +9,9 @@ from textual.pilot import Pilot
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import alert_part
-from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
-from grpo_tui.app.tui.messages import ExplainRequested
+from grpo_tui.app.tui.looks.colours import PALETTES, rgb
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
@@ -83,7 +82,7 @@ async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
 ) -> None:
     app = workbench(SHORT.events(), tmp_path, theme)
     palette = PALETTES[theme]
-    look = {(hex_of(palette.headline), hex_of(palette.cursor))}
+    look = {tuple(rgb(palette.colour(name)).hex for name in ("headline", "cursor"))}
     async with app.run_test(size=(120, 40)) as pilot:
         await helped(pilot, app)
         x, y = place_of(app, "Mean of the weighted rewards")
@@ -108,7 +107,7 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("ctrl+c")
         assert app.screen.is_modal
         asking = app.screen
-        curves.post_message(ExplainRequested("metric:reward"))  # the message arrived late
+        curves.call_later(curves.run_action, "screen.explain")  # it arrives late
         await pilot.pause()
         assert app.screen is asking
         await walk.press("n")

@@ -36,7 +36,7 @@ def seen(number: int, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, ...
 def test_opposite_advantages_stay_apart_for_the_colour_blind(name: str, vision: str) -> None:
     if name == "safe-blue-yellow" and vision != "tritan":
         pytest.skip("this palette is for tritanopia")
-    ramp = PALETTES[name].advantage
+    ramp = PALETTES[name].marks["advantage"]
     for step in (1, 2, 3):
         one = seen(ramp[3 - step], SIMULATIONS[vision])
         other = seen(ramp[3 + step], SIMULATIONS[vision])
@@ -80,12 +80,11 @@ def test_text_can_be_read_in_every_theme(name: str) -> None:
     palette = PALETTES[name]
     names = ["text", "headline", "label", "focus", "accent", "good", "warn", "bad"]
     names += [f"{ramp}.{index}" for ramp in ("push", "cycle")
-              for index in range(len(getattr(palette, ramp)))]  # fmt: skip
-    names += [f"series.{key}" for key in palette.series]
+              for index in range(len(palette.marks[ramp]))]  # fmt: skip
+    names += [f"series.{key}" for key in palette.marks["series"]]
     written = {palette.colour(one) for one in names}
-    assert {
-        n: contrast(n, palette.paper) for n in written if contrast(n, palette.paper) < 4.5
-    } == {}
+    paper = palette.colour("paper")
+    assert {n: contrast(n, paper) for n in written if contrast(n, paper) < 4.5} == {}
     numbers = {rgb(number): number for number in range(16, 256)}
     for one in names:
         for back in ("raised", "cursor"):
