@@ -56,8 +56,7 @@ class Tour:
             return END
         count = f"{self.place + 1}/{len(STOPS)}"
         if getattr(screen, "mode", "") != stop.mode:
-            name = next(name for mode, _, name in TABS if mode == stop.mode)
-            key = key_of(screen, f"mode.{stop.mode}")
+            key, name = key_of(screen, f"mode.{stop.mode}"), TABS[stop.mode][2:]
             return f"{count} The tour continues on {name}: press {key}."
         return f"{count} {stop.sentence.format(key=key_of(screen, stop.binding))}"
 

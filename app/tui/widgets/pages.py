@@ -1,11 +1,29 @@
 """PagesPanel: one of several pages, below a strip with the titles of all of them."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from textual import events
 
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.widgets.panel import Line, Panel
+
+
+def strip_of_titles(titles: Mapping[str, str], current: str) -> Line:
+    """The titles by their names, the current one marked."""
+    line: Line = []
+    for name, title in titles.items():
+        if name == current:
+            line += [("▌", "accent"), (title, "bold headline"), ("▐", "accent")]
+        else:
+            line.append((f" {title} ", "label"))
+    return line
+
+
+def name_at(titles: Mapping[str, str], x: int) -> str:
+    """The name of the title at a cell of the strip, or an empty text."""
+    ends = accumulate(cell_len(title) + 2 for title in titles.values())
+    return next((name for name, end in zip(titles, ends, strict=True) if 0 <= x < end), "")
 
 
 class PagesPanel(Panel):
@@ -24,19 +42,10 @@ class PagesPanel(Panel):
 
     def strip_line(self) -> Line:
         """The titles of the pages, the current one marked."""
-        line: Line = []
-        for name, title in self.titles().items():
-            here = name == self.page
-            style = "bold headline" if here else "label"
-            line += [("▌" if here else " ", "accent"), (title, style)]
-            line += [("▐" if here else " ", "accent")]
-        return line
+        return strip_of_titles(self.titles(), self.page)
 
     async def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
-        offset, end = self.inside(event.offset), 0
-        names = {title: name for name, title in self.titles().items()}
-        for text, _ in self.strip_line():
-            start, end = end, end + cell_len(text)
-            if offset.y == 0 and start <= offset.x < end and text in names:
-                await self.run_action(f"screen.page('{names[text]}')")
+        x, y = self.inside(event.offset)
+        if y == 0 and (name := name_at(self.titles(), x)):
+            await self.run_action(f"screen.page('{name}')")
