@@ -67,7 +67,6 @@ RUNS = Stop(
         "Workbench",
         "Ask",
         "Choice",
-        "DescribeDialog",
         "ControlScreen",
     ),
     SECOND,

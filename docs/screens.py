@@ -37,13 +37,13 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.choices import StopDialog
-from grpo_tui.app.tui.dialogs.crash import CrashScreen
-from grpo_tui.app.tui.dialogs.leaving import QuitDialog
+from grpo_tui.app.tui.dialogs.crash import crash_page
+from grpo_tui.app.tui.dialogs.leaving import quit_dialog
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.run_keys import ControlledRun, stop_dialog
 from tests.app.frames import cut_beside_blank
 from tests.app.script import FIRST_WALL_TIME
 from tools.make_demo import pack
@@ -154,11 +154,12 @@ STATES = {
     "alert": Shot("watch", "one", ("tab", "tab", "tab", "enter"), ("alert: no signal",)),
     "metrics": Shot("watch", "one", ("m",), ("metrics",)),
     "stop": Shot("watch", "one", (), ("stop the run",),
-                 over=lambda snapshot: StopDialog("calm-otter", snapshot.step, 60)),
+                 over=lambda snapshot: stop_dialog(
+                     ControlledRun("calm-otter", True, False, snapshot.step, 60))),
     "leave-training": Shot("watch", "one", (), ("hand over",),
-                           over=lambda snapshot: QuitDialog(snapshot, "calm-otter", "")),
+                           over=lambda snapshot: quit_dialog(snapshot, "calm-otter")),
     "failure": Shot("watch", "one", (), ("the run failed",),
-                    over=lambda snapshot: CrashScreen(snapshot, *FAILURE)),
+                    over=lambda snapshot: crash_page(snapshot, *FAILURE)),
     "rollouts-none": Shot("rollouts", "none", (), ("No run is open",)),
     "pinned": Shot("rollouts", "one", ("WAIT:each pass", "t"), ("pinned prompt by step",)),
     "held-out": Shot("rollouts", "one", ("WAIT:each pass", "t", "WAIT:pinned prompt by", "t"),

@@ -36,7 +36,7 @@ def open_workbench() -> int:
     require_terminal()
     gc.disable()  # objects loaded so far stay loaded; the workbench collects later ones
     try:
-        return int(import_module("grpo_tui.app.tui.app").main() or exit_codes.OK)
+        return int(import_module("grpo_tui.app.tui.app").open_workbench() or exit_codes.OK)
     finally:
         gc.enable()
 

@@ -9,10 +9,13 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, cast
 
 from textual import events, on
+from textual.binding import Binding
 from textual.command import Provider
+from textual.content import Content
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -22,6 +25,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui import terminal
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
 from grpo_tui.app.tui.keys import hidden
 from grpo_tui.app.tui.lifecycle import RunApp
@@ -33,14 +37,15 @@ from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.paths import store_path
 
 SCREENS = {
-    "runs": "grpo_tui.app.tui.screens.runs:RunsScreen",
-    "new_run": "grpo_tui.app.tui.screens.new_run:NewRunScreen",
-    "watch": "grpo_tui.app.tui.screens.watch:WatchScreen",
-    "rollouts": "grpo_tui.app.tui.screens.rollouts:RolloutsScreen",
-    "compare": "grpo_tui.app.tui.screens.compare:CompareScreen",
+    "runs": "grpo_tui.app.tui.screens.runs.screen:RunsScreen",
+    "new_run": "grpo_tui.app.tui.screens.new_run.screen:NewRunScreen",
+    "watch": "grpo_tui.app.tui.screens.watch.screen:WatchScreen",
+    "rollouts": "grpo_tui.app.tui.screens.rollouts.screen:RolloutsScreen",
+    "compare": "grpo_tui.app.tui.screens.compare.screen:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 MESSAGES_KEPT = 200
+SIGNS = {"error": "✗", "warning": "▲", "information": "·"}
 EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
 LEAVING = frozenset("12345q") | {"escape", "ctrl+p"}  # keys that need nothing that is being read
 PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
@@ -48,19 +53,19 @@ PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
 # enter an import cycle at different places would see half-initialized modules.
 PRELOADED = (
     "grpo_tui.experiments.reader", "grpo_tui.app.feed.stored", "grpo_engine.config.settings",
-    "grpo_tui.app.tui.screens.watch", "grpo_tui.app.tui.screens.rollouts",
-    "grpo_tui.app.tui.dialogs.help", "grpo_tui.app.tui.screens.runs.dialogs", "numpy",
-    "grpo_tui.experiments.compare.values", "grpo_tui.app.tui.screens.compare",
-    "grpo_engine.config.parse", "grpo_tui.app.tui.screens.new_run", "grpo_tui.experiments.store",
+    "grpo_tui.app.tui.screens.watch.screen", "grpo_tui.app.tui.screens.rollouts.screen",
+    "grpo_tui.app.tui.dialogs.help.screen", "grpo_tui.app.tui.screens.runs.dialogs", "numpy",
+    "grpo_tui.experiments.compare.values", "grpo_tui.app.tui.screens.compare.screen",
+    "grpo_engine.config.parse", "grpo_tui.app.tui.screens.new_run.screen",
+    "grpo_tui.experiments.store",
 )  # fmt: skip
 PAUSE_S = 0.02  # between two modules, to leave time for drawing
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
 def load(target: str) -> Screen[Any]:
-    """Create a mode's screen, importing its package on first use."""
-    module, _, name = target.partition(":")
-    return cast(Screen[Any], getattr(import_module(module), name)())
+    """Create a mode's screen, importing its module on first use."""
+    return cast(Screen[Any], resolve_name(target)())
 
 
 def finding_provider() -> type[Provider]:
@@ -80,7 +85,6 @@ class Workbench(RunApp):
     }
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
-    COMMAND_PALETTE_BINDING = "ctrl+p"
     COMMANDS: ClassVar[set[Any]] = {finding_provider}
     BINDINGS: ClassVar = [
         hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
@@ -89,6 +93,8 @@ class Workbench(RunApp):
         hidden("4", "mode('rollouts')", "Rollouts", "mode.rollouts",
                "Every answer, down to the token"),
         hidden("5", "mode('compare')", "Compare", "mode.compare", "Runs side by side"),
+        Binding("ctrl+p", "command_palette", "palette", show=False, priority=True, id="palette",
+                tooltip="Find actions, metrics, settings, runs and help by name"),
         hidden("exclamation_mark", "messages", "messages", "messages", "List the latest messages"),
         hidden("ctrl+c", "ask_quit", "copy, or quit", "quit",
                "Copy the selection, or ask to quit if nothing is selected"),
@@ -120,7 +126,6 @@ class Workbench(RunApp):
         self._idle = Snapshot()
         self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
         self._early: deque[events.Key] = deque()
-        self._early_until = 0.0
         self._stopped = threading.Event()
         self._garbage_collection = IdleGarbageCollection()
         self._preloading = threading.Thread(target=self._preload, name="preloading", daemon=True)
@@ -138,8 +143,10 @@ class Workbench(RunApp):
     async def on_mount(self) -> None:
         """Apply the user's key bindings, show the first screen and start drawing frames."""
         self.set_keymap(self.preferences.keymap)
+        if problem := self.preferences.problem:
+            self.notify(problem, severity="warning")
         self.call_after_refresh(self.reader.first_frame.set)
-        if self.capabilities.ssh:
+        if terminal.over_ssh():
             self.animation_level = "none"
         if self._first_mode != "runs":
             await self.show_mode(self._first_mode)
@@ -160,7 +167,7 @@ class Workbench(RunApp):
         if self.session is not None:
             self.session.close()
         self.reader.close()
-        self.end_writing()
+        self._writer.shutdown(wait=False)  # changes that were asked for are still made
 
     def _preload(self) -> None:
         """Import what the first key on a screen needs, which takes 40 to 60 ms; runs on a thread.
@@ -182,10 +189,9 @@ class Workbench(RunApp):
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
             self._last_key = self.clock()
         if isinstance(event, events.Key) and self._is_early(event):
-            if not self._early:
-                self._early_until = time.monotonic() + EARLY_S
-                self._try_again()
             self._early.append(event)
+            if len(self._early) == 1:
+                self.run_worker(self._handle_early())
         else:
             await self._handle(event)
 
@@ -209,21 +215,15 @@ class Workbench(RunApp):
             return False
         return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
 
-    def _try_again(self) -> None:
-        """Handle early keys in a moment.
-
-        Textual's timers would not do: one that is late on its first turn never fires.
-        """
-        asyncio.get_running_loop().call_later(RETRY_S, self.call_later, self._handle_early)
-
     async def _handle_early(self) -> None:
-        """Handle the keys that waited, in their order."""
-        while self._early and (
-            self._is_ready(self._early[0].key) or time.monotonic() > self._early_until
-        ):
-            await self._handle(self._early.popleft())
-        if self._early:
-            self._try_again()
+        """Handle the keys that wait, in their order."""
+        until = time.monotonic() + EARLY_S
+        while self._early:
+            event = self._early[0]
+            while not self._is_ready(event.key) and time.monotonic() < until:
+                await asyncio.sleep(RETRY_S)
+            await self._handle(event)
+            self._early.popleft()  # until then, later keys wait behind it
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -252,38 +252,29 @@ class Workbench(RunApp):
 
     # -- actions ----------------------------------------------------------------------------
 
-    async def action_mode(self, mode: str) -> None:
-        """Switch to a screen."""
-        screen = self.screen
-        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
-            screen.again()
-        else:
-            if mode in ("watch", "rollouts") and self.session is None and self.selected:
-                self._open(self.selected)  # as if opened before, also after a restart
-            await self._switch(mode)
-        if isinstance(self.screen, WorkbenchScreen):
-            self.screen.came_from = ""
-
-    async def _switch(self, mode: str) -> None:
-        if mode == "new_run" and self.refused():
+    async def action_mode(self, mode: str, leads: bool = False) -> None:
+        """Switch to a screen, which esc and q leave for the present one if that `leads` to it."""
+        before = self.screen
+        if not isinstance(before, WorkbenchScreen) or (mode == "new_run" and self.refused()):
             return
-        if isinstance(self.screen, WorkbenchScreen):
+        if before.mode == mode and leads:
+            return
+        if before.mode == mode:
+            before.again()
+        else:
+            if not leads and mode in ("watch", "rollouts") and not self.session and self.selected:
+                self._open(self.selected)  # as if opened before, also after a restart
             await self.show_mode(mode)
-
-    async def action_lead(self, mode: str) -> None:
-        """Switch to a screen that esc and q leave for the present one."""
-        before = getattr(self.screen, "mode", "")
-        await self._switch(mode)
-        screen = self.screen
-        if isinstance(screen, WorkbenchScreen) and before != screen.mode == mode:
-            screen.came_from = before
+        if isinstance(self.screen, WorkbenchScreen):
+            self.screen.came_from = before.mode if leads else ""
 
     def action_messages(self) -> None:
-        """List the latest messages."""
-        from grpo_tui.app.tui.dialogs.latest import LatestScreen
+        """List the latest messages, the newest first."""
+        from grpo_tui.app.tui.dialogs.page import Page
 
         if isinstance(self.screen, WorkbenchScreen):
-            self.push_screen(LatestScreen(self.said))
+            lines = [safe(f"{head} {text}", "\n") for head, text in reversed(self.said)]
+            self.push_screen(Page("messages", map(Content, lines or ["No messages."])))
 
     async def action_quit(self) -> None:
         """Ask before quitting; Textual's own quit key also ends up here."""
@@ -301,7 +292,9 @@ class Workbench(RunApp):
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
         """Show a message for a while in place of the one before, never reading markup in it."""
-        self.said.append(Said(self.clock(), severity, f"{title}: {message}" if title else message))
+        at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
+        text = f"{title}: {message}" if title else message
+        self.said.append(Said(f"{at} {SIGNS[severity]}", text))
         self.clear_notifications()
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
@@ -318,25 +311,21 @@ class Workbench(RunApp):
         """Switch to a screen and pass it a request."""
         if isinstance(message, msg.RolloutOpened) and not message.run and self.session is not None:
             message.run = self.session.run
-        await self.action_lead(message.mode)
+        await self.action_mode(message.mode, leads=True)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == message.mode:
             screen.receive(message)
 
 
 def open_workbench(
-    store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
-    read_only: bool = False, tour: bool = False, first: Callable[[], Screen[Any]] | None = None,
+    store: Path | None = None, *, feed: Callable[[], Feed] | None = None, **options: Any
 ) -> int:  # fmt: skip
     """Run the workbench on this terminal, under a parent that restores it after a native crash."""
 
     def work() -> int:
-        app = Workbench(
-            store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
-            preferences=Preferences(preferences_path()), tour=tour,
-            first=first,
-        )  # fmt: skip
-        waits.shorten(over_ssh=app.capabilities.ssh)
+        preferences = Preferences(preferences_path())
+        app = Workbench(store, feed=feed() if feed else None, preferences=preferences, **options)
+        waits.shorten()
         try:
             code = app.run()
         finally:
@@ -344,8 +333,3 @@ def open_workbench(
         return code or app.return_code or 0
 
     return guarded(work)
-
-
-def main() -> int:
-    """Open the workbench, as `grpo-tui` without a verb does."""
-    return open_workbench()

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -22,9 +22,6 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
-
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
 
 MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
@@ -44,7 +41,7 @@ class Finding(Provider):
             return
         runs: tuple[RunSummary, ...] = ()
         with suppress(StoreError):  # there is no store yet
-            runs = await app.reader.ask(_read)
+            runs = await app.reader.ask(lambda reader: reader.runs(limit=MAX_RUNS))
         self._others = (
             *_metrics(app, screen),
             *screen.places(),
@@ -63,14 +60,6 @@ class Finding(Provider):
         for score, entry in best((*self._actions, *self._others), query):
             title = Content.assemble(entry.name, ("   " + entry.value, "$accent"))
             yield Hit(score, title, entry.go, entry.name, escape(safe(entry.help)))
-
-
-def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
-    """Read the runs; the reader's thread also imports the settings, which takes long."""
-    from grpo_engine.config.parse import settings
-
-    settings()
-    return reader.runs(limit=MAX_RUNS)
 
 
 def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
@@ -93,7 +82,7 @@ def _score(entry: Entry, term: str) -> float:
 def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
     for item in key_actions(screen):
         name = item.name[:1].upper() + item.name[1:]
-        keys = f"  ({item.written})" if item.keys else ""
+        keys = f"  ({item.keys})" if item.keys else ""
         yield Entry(name, item.help + keys, partial(app.run_action, item.action, item.node))
     for theme in PALETTES:
         yield Entry(f"Theme: {theme}", "Colours of the whole workbench",

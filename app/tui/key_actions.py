@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,52 +15,35 @@ from textual.screen import Screen
 from grpo_tui.app import tui
 from grpo_tui.app.tui.keys import is_bound
 
-# Textual's own bindings that the help lists, described in our words.
-OWN_WORDS = {
-    "app.focus_next": ("next panel", "Go to the next panel or field"),
-    "app.focus_previous": ("previous panel", "Go to the previous panel or field"),
-    "command_palette": ("palette", "Find actions, metrics, settings, runs and help by name"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class KeyAction:
-    """One action, its keys, and the DOM node it belongs to."""
+    """One action, its keys as shown to people (`↑ k`), and the DOM node it belongs to."""
 
-    keys: tuple[str, ...]
+    keys: str
     name: str
     help: str
     action: str
     node: DOMNode
-    everywhere: bool = False
-
-    @property
-    def written(self) -> str:
-        """The keys as shown to people: `↑ k`."""
-        return " ".join(self.keys)
-
-
-def words_of(binding: Binding) -> tuple[str, str] | None:
-    """Return a binding's name and explanation, or None for Textual's that the help omits."""
-    if binding.id:
-        return binding.description, binding.tooltip or binding.description
-    return OWN_WORDS.get(binding.action)
+    everywhere: bool
 
 
 def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
-    """Yield the actions of the active keys, the focused widget's first."""
-    found: dict[tuple[str, DOMNode], tuple[Binding, list[str]]] = {}
+    """Yield the actions of the active keys, the focused widget's first; Textual's have no id."""
+    bindings: dict[tuple[str, DOMNode], list[Binding]] = {}
     for active in screen.active_bindings.values():
-        if active.enabled and words_of(active.binding) is not None:
-            _, keys = found.setdefault((active.binding.action, active.node), (active.binding, []))
-            if is_bound(active.binding.key):
-                keys.append(format_key(active.binding.key))
-    for (action, node), (binding, keys) in found.items():
-        words = words_of(binding)
-        if words is not None:
-            section = (binding.id or "").rpartition(".")[0]
-            everywhere = section in ("", "mode", "move", "panel")
-            yield KeyAction(tuple(dict.fromkeys(keys)), *words, action, node, everywhere)
+        if active.enabled and active.binding.id:
+            bindings.setdefault((active.binding.action, active.node), []).append(active.binding)
+    for (action, node), (binding, *others) in bindings.items():
+        section = str(binding.id).rpartition(".")[0]
+        everywhere = section in ("", "mode", "move", "panel")
+        keys = _keys_of(binding.key for binding in (binding, *others))
+        yield KeyAction(keys, binding.description, binding.tooltip, action, node, everywhere)
+
+
+def _keys_of(keys: Iterable[str]) -> str:
+    """Keys as shown to people: `→ l`."""
+    return " ".join(dict.fromkeys(format_key(key) for key in keys if is_bound(key)))
 
 
 # Classes whose keys belong together, in the order in which they are listed.
@@ -94,10 +77,7 @@ def described_keys() -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     dialogs = tuple(name for name in classes if name not in listed)
     for title, names in {**SECTIONS, "dialogs": dialogs}.items():
         bindings = [binding for name in names for binding in classes.get(name, ())]
-        yield title, tuple((_keys_of(b), f"{b.tooltip} ({b.id})") for b in bindings)
-
-
-def _keys_of(binding: Binding) -> str:
-    """The keys of a binding: `→ l`; a dash if it has none."""
-    keys = " ".join(format_key(key) for key in binding.key.split(",") if is_bound(key))
-    return keys or "–"
+        yield (
+            title,
+            tuple((_keys_of(b.key.split(",")) or "–", f"{b.tooltip} ({b.id})") for b in bindings),
+        )

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual import events, on
+from textual import events, on, work
 from textual.message import Message
 
 from grpo_tui.app.feed.feed import Feed
@@ -21,15 +21,17 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
 from grpo_tui.app.tui.bridge import Bridge
-from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.dialogs.leaving import LeaveDialog, Plan, QuitDialog
+from grpo_tui.app.tui.dialogs.leaving import Plan, leave_dialog, quit_dialog, wait_dialog
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import ReaderThread
-from grpo_tui.app.tui.textual_private.errors import has_crashed
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.errors import StoreError
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.store import ExperimentStore
 
 T = TypeVar("T")
 
@@ -61,24 +63,25 @@ class RunApp(ThemedApp):
         self.plan: Plan = ""
         self.handed_over = ""
         self.terminal_lost = False
-        self.capabilities = terminal.capabilities()
 
     def _warn(self, text: str) -> None:
-        self.notify(text, severity="warning", timeout=15, markup=False)
+        self.notify(text, severity="warning", timeout=15)
 
     def _post(self, message: Message) -> None:
         """Receive a message from the engine thread."""
         if self.is_running:
             self.post_message(message)
 
-    async def write(self, call: Callable[[], T]) -> T:
+    async def write(self, call: "Callable[[ExperimentStore], T]") -> T:
         """Change the store on a thread, after the changes that were asked for earlier."""
-        # shielded: a screen that is left cancels its workers
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call))
 
-    def end_writing(self) -> None:
-        """Take no further changes; those asked for are still made."""
-        self._writer.shutdown(wait=False)
+        def change() -> T:
+            with writes.opened(self.store) as store:
+                return call(store)
+
+        # shielded: a screen that is left cancels its workers
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._writer, change))
 
     # -- the shown run ----------------------------------------------------------------------
 
@@ -86,13 +89,12 @@ class RunApp(ThemedApp):
         """Draw new data; the workbench implements it."""
         raise NotImplementedError
 
-    def show_feed(self, feed: Feed) -> Session:
+    def show(self, session: Session) -> None:
         """Switch to this run; a run of this process stays up to date in the background."""
-        if self.session is not None and self.session is not self.live:
+        if self.session is not None and self.session not in (self.live, session):
             self.session.close()
-        self.session = Session(feed)
+        self.session = session
         self.frame_now()
-        return self.session
 
     def close_runs(self, runs: Collection[int]) -> None:
         """Show no run if the one on screen is among these, which are being deleted."""
@@ -128,12 +130,8 @@ class RunApp(ThemedApp):
             self.run_worker(self._write_mute(session, message))
 
     async def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
-        from grpo_tui.experiments.errors import StoreError
-
         try:
-            await self.write(
-                partial(writes.mute, self.store, session.run, message.rule, message.muted)
-            )
+            await self.write(lambda store: store.mute(session.run, message.rule, message.muted))
         except StoreError as error:
             session.mute(message.rule, not message.muted)
             self.notify(str(error), severity="error")
@@ -151,55 +149,72 @@ class RunApp(ThemedApp):
         from grpo_tui.app.feed.stored import StoreFeed
 
         if self.live is not None and ref in (self.bridge.run, self.bridge.name):
-            if self.session is not None and self.session is not self.live:
-                self.session.close()
-            self.session = self.live
+            self.show(self.live)
         else:
-            self.show_feed(StoreFeed(self.store, ref, may_control=not self.read_only))
+            self.show(Session(StoreFeed(self.store, ref, may_control=not self.read_only)))
 
     @on(msg.RunOpened)
     async def open_run(self, message: msg.RunOpened) -> None:
         """Show a stored run, or this process's own."""
         self._open(message.ref)
-        if message.screen:
-            await self.run_action(f"lead('{message.screen}')")
+        await self.run_action("mode('watch', True)")
 
     def copy(self, text: str) -> None:
         """Copy text and report the result."""
-        self.notify(terminal.copy(self, text, self.capabilities))
+        self.notify(terminal.copy(self, text))
 
     # -- starting ---------------------------------------------------------------------------
 
     @on(msg.LaunchRequested)
     def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; detached if one trains here already."""
+        from grpo_tui.app.jobs.launch import detached, enqueue
+
         if self.refused():
             return
-        name = message.config.name or "the run"
-        then = "waits in the queue" if message.where == "queue" else "starts"
-        self.notify(f"Checking the settings of {name}, which then {then}.", timeout=CHECK_S,
-                    markup=False)  # fmt: skip
-        if message.where == "queue":
-            self.run_worker(self._enqueue(message))
+        config, waits = message.config, message.where == "queue"
+        then = "waits in the queue" if waits else "starts"
+        text = f"Checking the settings of {config.name or 'the run'}, which then {then}."
+        self.notify(text, timeout=CHECK_S)
+        if waits:
+            start = partial(enqueue, config, self.store, message.parent)
+            self._start(start, "waits in the queue; Q on Runs shows it.", "")
         elif message.where == "detached" or self.bridge.running:
-            from grpo_tui.app.jobs.launch import detached
-
-            start = partial(detached, message.config, self.store, message.parent)
-            self.run_worker(self._show_detached(start))
+            self._start(partial(detached, config, self.store, message.parent))
         else:
-            self.bridge.launch(message.config, message.parent)
+            self.bridge.launch(config, message.parent)
 
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
-        """Resume a stored run, here or detached."""
+        """Resume a stored run here, or detached if one trains here already."""
+        from grpo_tui.app.jobs.launch import resume_detached
+
         if self.refused():
             return
-        if message.where == "detached" or self.bridge.running:
-            from grpo_tui.app.jobs.launch import resume_detached
-
-            self.run_worker(self._show_detached(partial(resume_detached, message.ref, self.store)))
+        if self.bridge.running:
+            self._start(partial(resume_detached, message.ref, self.store))
         else:
             self.bridge.resume(message.ref)
+
+    @on(msg.SweepRequested)
+    def launch_sweep(self, message: msg.SweepRequested) -> None:
+        """Queue all runs of a sweep, or none if one of them would fail."""
+        from grpo_tui.app.jobs import launch
+
+        if self.refused():
+            return
+        name, points, store = message.name, message.points, self.store
+        text = f"checking the settings of its {len(points)} points…"
+        self.notify(f"Starting the sweep {name}: {text}", timeout=CHECK_S)
+
+        def start() -> str:
+            count = launch.enqueue_sweep(name, points, message.seeds, store, message.parent)
+            if message.start:
+                launch.start_queue_worker(store)
+            return f"{count} runs of {name}"
+
+        state = "train one after another" if message.start else "wait in the queue"
+        self._start(start, f"{state}; Q on Runs shows them.", "runs" if message.start else "")
 
     async def _attempt(self, start: Callable[[], T]) -> T | None:
         """What a start on a thread returns; None if it failed, which is reported."""
@@ -209,57 +224,31 @@ class RunApp(ThemedApp):
             self.say_refused(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
             return None
 
-    async def _show_detached(self, start: Callable[[], str]) -> None:
-        """Watch a run once it has started in its own process."""
-        if (name := await self._attempt(start)) is not None:
-            self.notify(f"{name} runs in the background.", markup=False)
-            await self.open_run(msg.RunOpened(name))
-
-    async def _enqueue(self, message: msg.LaunchRequested) -> None:
-        from grpo_tui.app.jobs.launch import enqueue
-
-        start = partial(enqueue, message.config, self.store, message.parent)
-        if (name := await self._attempt(start)) is not None:
-            self.notify(f"{name} waits in the queue; Q on Runs shows it.", markup=False)
-
-    @on(msg.SweepRequested)
-    def launch_sweep(self, message: msg.SweepRequested) -> None:
-        """Queue all runs of a sweep, or none if one of them would fail."""
-        if self.refused():
+    @work
+    async def _start(
+        self, start: Callable[[], str], text: str = "runs in the background.", mode: str = "watch"
+    ) -> None:
+        """Queue runs, or start one in its own process; say so and switch to a screen."""
+        if (name := await self._attempt(start)) is None:
             return
-        self.notify(f"Starting the sweep {message.name}: checking the settings of its "
-                    f"{len(message.points)} points…", timeout=CHECK_S, markup=False)  # fmt: skip
-        self.run_worker(self._enqueue_sweep(message))
-
-    async def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
-        from grpo_tui.app.jobs import launch
-
-        def start() -> int:
-            count = launch.enqueue_sweep(
-                message.name, message.points, message.seeds, self.store, message.parent
-            )
-            if message.start:
-                launch.start_queue_worker(self.store)
-            return count
-
-        if (count := await self._attempt(start)) is not None:
-            state = "train one after another" if message.start else "wait in the queue"
-            if message.start:
-                await self.run_action("mode('runs')")
-            text = f"{count} runs of {message.name} {state}; Q on Runs shows them."
-            self.notify(text, markup=False)
+        self.notify(f"{name} {text}")
+        if mode == "watch":
+            self._open(name)
+        if mode:
+            await self.run_action(f"mode('{mode}', True)")
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
         self.clear_notifications()  # that it starts
-        self.live = self.show_feed(message.feed)
+        self.live = Session(message.feed)
+        self.show(self.live)
         await self.run_action("mode('watch')")
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
-        self.notify(message.reason, title="not started", severity="error", markup=False,
+        self.notify(message.reason, title="not started", severity="error",
                     timeout=12)  # fmt: skip
 
     # -- ending -----------------------------------------------------------------------------
@@ -267,33 +256,27 @@ class RunApp(ThemedApp):
     @on(msg.EngineEnded)
     def end(self, message: msg.EngineEnded) -> None:
         """Report that this process's run has finished, and quit if that was requested."""
-        live = self.live
-        snapshot = live.pull() if live is not None else None
-        self.live = None
+        live, self.live, name = self.live, None, self.bridge.name
+        snapshot = live.pull() if live is not None else Snapshot()
         self.frame_now()
-        if self.plan in ("hand_over", "stop", "now"):
-            self._leave(snapshot.status if snapshot is not None else "")
-            return
-        name = self.bridge.name
-        if message.error and snapshot is not None:
-            from grpo_tui.app.tui.dialogs.crash import CrashScreen
+        if self.plan == "hand_over" and snapshot.status == "stopped":
+            self.notify("Handing the run over to a background process.")
+            self._hand_over()
+        elif self.plan:
+            self.exit(0)
+        elif message.error and live is not None:
+            from grpo_tui.app.tui.dialogs.crash import crash_page
 
             self.write_to_terminal(terminal.notification(f"{name} failed"))
-            self.push_screen(CrashScreen(snapshot, message.error, message.traceback))
-        elif snapshot is not None:
+            self.push_screen(crash_page(snapshot, message.error, message.traceback))
+        elif live is not None:
             reward = snapshot.series.get("reward")
             text = f"{name} {snapshot.status} at step {snapshot.step}"
             text += f", reward {short(reward.value)}" if reward is not None else ""
             self.write_to_terminal(terminal.notification(text))
-            self.notify(text, markup=False)
+            self.notify(text)
 
-    def _leave(self, status: str) -> None:
-        if self.plan != "hand_over" or status != "stopped":
-            self.exit(0)
-            return
-        self.notify("Handing the run over to a background process.")
-        self.run_worker(self._hand_over())
-
+    @work
     async def _hand_over(self) -> None:
         from grpo_tui.app.jobs.launch import resume_detached
 
@@ -310,18 +293,16 @@ class RunApp(ThemedApp):
         """Ask how to quit, if there is anything to decide."""
         if self.screen.is_modal:
             return
+        session = self.session
+        snapshot = session.state.snapshot() if session else Snapshot()
         if self.bridge.running:
-            snapshot = self.session.state.snapshot() if self.session else Snapshot()
-            dialog: Choice[Plan] = QuitDialog(snapshot, self.bridge.name or "The run", self.plan)
+            ask = wait_dialog if self.plan else quit_dialog
+            dialog = ask(snapshot, self.bridge.name or "The run")
         else:
-            dialog = LeaveDialog(self._watched(), deleted=self.has_deleted)
+            goes_on = snapshot.active and session and not session.feed.mark
+            watched = snapshot.head.name if goes_on else ""
+            dialog = leave_dialog(watched, deleted=self.has_deleted)
         self.push_screen(dialog, lambda plan: self._follow(plan or ""))
-
-    def _watched(self) -> str:
-        if self.session is None:
-            return ""
-        snapshot = self.session.state.snapshot()
-        return snapshot.head.name if snapshot.active and not self.session.feed.mark else ""
 
     def _follow(self, plan: Plan) -> None:
         """Carry out the plan; stopping and handing over end once the engine has."""
@@ -337,17 +318,13 @@ class RunApp(ThemedApp):
     def obey_signals(self) -> None:
         """Checkpoint and stop on SIGTERM; close the screen but not the engine on SIGHUP."""
         loop = asyncio.get_running_loop()
-        for number, act in ((signal.SIGTERM, self._terminate), (signal.SIGHUP, self.lose_terminal)):
-            try:
-                loop.add_signal_handler(number, act)
-            except (RuntimeError, ValueError, NotImplementedError):
-                return
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGHUP, self.lose_terminal)
 
     def _terminate(self) -> None:
         """Checkpoint and stop; without a run, quit."""
         if self.bridge.running:
-            self.plan = "stop"
-            self.ask_engine("stop_after_step")
+            self._follow("stop")
         else:
             self.exit(0)
 
@@ -364,7 +341,7 @@ class RunApp(ThemedApp):
 
         After an error of the workbench, say what became of its run and which command shows it.
         """
-        crashed = has_crashed(self)
+        crashed = self.has_crashed
         if self.has_deleted and not (crashed or self.read_only or self.terminal_lost):
             self._purge()
         if self.plan == "hand_over" and self.handed_over:
@@ -389,10 +366,10 @@ class RunApp(ThemedApp):
 
     def _purge(self) -> None:
         """Remove the deleted runs; what fails is left to the next command that writes."""
-        from grpo_tui.experiments.errors import StoreError
+        from grpo_tui.experiments.purge import purge_deleted
 
-        with suppress(StoreError, OSError):
-            writes.purge(self.store)
+        with suppress(StoreError, OSError), writes.opened(self.store) as store:
+            purge_deleted(store)
 
     def panic(self, *renderables: Any) -> None:
         """Close only the screen, not the run, if the terminal is gone."""

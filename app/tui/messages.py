@@ -1,7 +1,7 @@
 """Messages from panels to screens and from screens to the app."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from textual.message import Message
 
@@ -13,20 +13,11 @@ if TYPE_CHECKING:
     from grpo_tui.app.jobs.sweep import Point
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a toast said, and when."""
+class Said(NamedTuple):
+    """What a toast said, with its time and a sign for its severity."""
 
-    at: float
-    severity: str
+    head: str
     text: str
-
-
-@dataclass
-class ExplainRequested(Message):
-    """Explain a topic: `metric:NAME`, `setting:PATH`, `screen:NAME` or `alert:RULE`."""
-
-    topic: str
 
 
 @dataclass
@@ -65,10 +56,9 @@ class RolloutOpened(ScreenRequest):
 
 @dataclass
 class RunOpened(Message):
-    """Show this stored run; `screen` is the mode to switch to, or None to stay."""
+    """Show this stored run on Watch."""
 
     ref: str
-    screen: str = "watch"
 
 
 @dataclass
@@ -117,7 +107,6 @@ class ResumeRequested(Message):
     """Resume a stored run from its last checkpoint."""
 
     ref: str
-    where: Literal["here", "detached"] = "here"
 
 
 @dataclass

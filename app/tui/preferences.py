@@ -27,18 +27,10 @@ class Preferences:
         self._values: dict[str, Any] = {}
         self.problem = ""
         if path is not None and path.exists():
-            self._read(path)
-
-    def _read(self, path: Path) -> None:
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            self.problem = f"{path} is not used: {error}"
-            return
-        if isinstance(values, dict):
-            self._values = values
-        else:
-            self.problem = f"{path} is not used: it must hold an object like {{}}"
+            try:
+                self._values = dict(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, TypeError, ValueError) as error:
+                self.problem = f"{path} is not used: {error}"
 
     @property
     def theme(self) -> str:

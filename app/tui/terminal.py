@@ -1,12 +1,10 @@
-"""The terminal's capabilities, whether it still exists, and copying text."""
+"""Where the terminal is, whether it still exists, and copying text."""
 
 import errno
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,32 +15,27 @@ MOST_OSC52 = 70_000
 TOOLS = (("pbcopy", ""), ("wl-copy", "WAYLAND_DISPLAY"), ("xclip -selection clipboard", "DISPLAY"))
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the terminal supports; `copier` is a local clipboard tool, if there is one."""
-
-    ssh: bool
-    copier: tuple[str, ...] = ()
+def over_ssh() -> bool:
+    """Whether the terminal is on another machine."""
+    return bool(os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"))
 
 
-def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
-    """Detect the capabilities from environment variables."""
-    env = os.environ if environment is None else environment
-    ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
-    tools = [tool.split() for tool, needs in TOOLS if not ssh and (not needs or env.get(needs))]
-    usable = (tuple(tool) for tool in tools if shutil.which(tool[0], path=env.get("PATH")))
-    return Capabilities(ssh=ssh, copier=next(usable, ()))
+def clipboard_tool() -> list[str]:
+    """The command that fills the clipboard of this machine; empty if there is none."""
+    tools = (tool.split() for tool, needs in TOOLS if not needs or os.environ.get(needs))
+    usable = [tool for tool in tools if shutil.which(tool[0])]
+    return usable[0] if usable and not over_ssh() else []
 
 
-def copy(app: "App[int]", text: str, able: Capabilities) -> str:
+def copy(app: "App[int]", text: str) -> str:
     """Copy in the best available way; return a short message on the result."""
     if not text:
         return "Nothing is selected here that could be copied."
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     count = f"{len(text):,} characters"
-    if able.copier:
+    if tool := clipboard_tool():
         try:
-            subprocess.run(able.copier, input=text.encode(), check=True, timeout=2,
+            subprocess.run(tool, input=text.encode(), check=True, timeout=2,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             pass

@@ -18,7 +18,7 @@ from grpo_tui.app.cli.main import main
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore

@@ -33,7 +33,7 @@ def _parsed(texts: Any, variables: Any, words: Any) -> list[RuleSet]:
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep New run from starting a trial process, but where a test sets how long it waits."""
-    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.screen.NewRunScreen.REHEARSE_S", 3600.0)
 
 
 @pytest.fixture(autouse=True)

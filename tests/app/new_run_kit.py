@@ -9,7 +9,7 @@ from textual.widgets import Input, TextArea
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import NewRunRequested
-from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from tests.app import frames
 
 # The example prompts of a task, as its trial gives them.

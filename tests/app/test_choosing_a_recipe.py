@@ -183,7 +183,7 @@ def test_a_file_keeps_its_settings_for_a_new_recipe() -> None:
     ):
         config = build(parse_yaml(text))
         assert config.algorithm.resolved() == wanted
-        assert build(parse_yaml(RunForm(config).to_yaml())) == config
+        assert build(parse_yaml(write_yaml(RunForm(config).build()))) == config
 
 
 def test_stored_settings_mean_what_they_meant() -> None:

@@ -1,5 +1,6 @@
-"""A question answered with one line of text."""
+"""Questions answered with lines of text."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual import on
@@ -13,8 +14,8 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.widgets.field import Field
 
 
-class Ask(Dialog[str | None]):
-    """Return the typed text, or None if dismissed."""
+class Ask(Dialog[list[str] | None]):
+    """Return the texts of the fields, which have a hint each, or None if dismissed."""
 
     DEFAULT_CSS = """
     Ask { align: center middle; }
@@ -26,22 +27,28 @@ class Ask(Dialog[str | None]):
     Ask Static { color: $text-muted; margin-bottom: 1; }
     Ask Input { border: none; height: 1; padding: 0; background: $panel; }
     Ask Input:focus { border: none; }
+    Ask.-several Static { margin-bottom: 0; }
+    Ask.-several Input { margin-bottom: 1; }
     """
     BINDINGS: ClassVar = [
         bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
     ]
 
-    def __init__(self, title: str, hint: str, text: str = "") -> None:
+    def __init__(self, title: str, fields: Mapping[str, Field]) -> None:
         super().__init__()
-        self._title, self._hint, self._text = title, hint, text
+        self._title, self._fields = title, fields
+        self.set_class(len(fields) > 1, "-several")
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = "⏎ done   esc cancel"
-            yield Static(safe(self._hint, "\n"), markup=False)
-            yield Field(self._text)
+            box.border_subtitle = (
+                "⇥ next field   " * (len(self._fields) > 1) + "⏎ done   esc cancel"
+            )
+            for hint, field in self._fields.items():
+                yield Static(safe(hint, "\n"), markup=False)
+                yield field
 
     @on(Input.Submitted)
-    def submit(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value)
+    def submit(self) -> None:
+        self.dismiss([field.value for field in self._fields.values()])

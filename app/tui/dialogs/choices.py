@@ -72,20 +72,3 @@ class Choice(Dialog[T | None], Generic[T]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Choose by ⏎ or click."""
         self.dismiss(self._answers[event.option_index][0])
-
-
-class StopDialog(Choice[str]):
-    """How to stop a run."""
-
-    def __init__(self, name: str, step: int, total: int) -> None:
-        at = f"is at step {step} of {total}" if step else "has not begun its first step"
-        current = f"step {step}" if step else "the first step"
-        super().__init__(
-            "stop the run",
-            f"{name or 'The run'} {at}. r on Runs resumes it from its last checkpoint.",
-            [
-                ("stop_after_step", "s", "after this step", f"finish {current} and save it"),
-                ("stop_now", "x", "now", f"drop {current}, and steps since the last checkpoint"),
-                ("", "n", "keep running", "change nothing"),
-            ],
-        )

@@ -16,27 +16,18 @@ REMEDY = (
 LAST_LINES = 12
 
 
-class CrashScreen(Page):
+def crash_page(snapshot: Snapshot, message: str, traceback: str) -> Page:
     """Shown once when the run on screen fails."""
+    return Page("the run failed", _texts(snapshot, message, traceback))
 
-    heading = "the run failed"
 
-    def __init__(self, snapshot: Snapshot, message: str, traceback: str) -> None:
-        super().__init__()
-        self._snapshot, self._message, self._traceback = snapshot, message, traceback
-
-    def texts(self, width: int) -> Iterator[Content]:  # noqa: ARG002 - all lines may wrap
-        """The text, escaped for the terminal."""
-        head, last = self._snapshot.head, self._snapshot.log[-LAST_LINES:]
-        message = self._message or "The engine ended without a message."
-        remedy = f"{head.name or 'The run'} at step {self._snapshot.step}. "
-        remedy += REMEDY.format(run=head.id)
-        digits = max((len(str(line.step)) for line in last), default=0)
-        lines = (f"{clock(line.at)}  step {line.step:>{digits}}  {safe(line.text, ' ')}\n"
-                 for line in last)  # fmt: skip
-        yield Content.styled(safe(message, "\n") + "\n", "bold $error")
-        yield Content(safe(remedy) + "\n")
-        if self._traceback:
-            yield Content.styled(safe(self._traceback.rstrip(), "\n") + "\n", "$text-muted")
-        yield Content.styled("last lines of the log", "$headline")
-        yield Content("".join(lines))
+def _texts(snapshot: Snapshot, message: str, traceback: str) -> Iterator[Content]:
+    head, last = snapshot.head, snapshot.log[-LAST_LINES:]
+    remedy = f"{head.name or 'The run'} at step {snapshot.step}. {REMEDY.format(run=head.id)}"
+    lines = (f"{clock(line.at)}  step {line.step}  {safe(line.text, ' ')}" for line in last)
+    yield Content.styled(safe(message, "\n") + "\n", "bold $error")
+    yield Content(safe(remedy) + "\n")
+    if traceback:
+        yield Content.styled(safe(traceback.rstrip(), "\n") + "\n", "$text-muted")
+    yield Content.styled("last lines of the log", "$headline")
+    yield Content("\n".join(lines))

@@ -28,19 +28,15 @@ class AppScreen(Beside):
         result: T = await app.reader.ask(call, key)
         return result
 
-    async def answer(self, dialog: Screen[T]) -> T | None:
-        """Show a dialog and wait for its result; called in a worker."""
-        return await self.app.push_screen_wait(dialog)
-
     def update(self, **changes: Any) -> None:
         """Change the state."""
         self.view = replace(self.view, **changes)
 
     def warn(self, text: object, title: str = "") -> None:
-        self.notify(str(text), title=title, severity="warning", markup=False)
+        self.notify(str(text), title=title, severity="warning")
 
     def report(self, error: object, title: str = "") -> None:
-        self.notify(str(error), title=title, severity="error", markup=False)
+        self.notify(str(error), title=title, severity="error")
 
     def refused(self) -> bool:
         """Whether this view is read-only, which is reported."""

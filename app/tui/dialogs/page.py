@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
@@ -11,7 +11,10 @@ from textual.widgets import Static
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind, hidden
 
-WIDTH = 100
+
+def page_width(app: App[Any]) -> int:
+    """The width of the texts, in the frame and beside the scroll bar."""
+    return min(100, int(0.96 * app.size.width)) - 5
 
 
 class Page(Dialog[None]):
@@ -33,18 +36,16 @@ class Page(Dialog[None]):
         hidden("j", "move(1, 0)", "down", "move.down", "One line down"),
         hidden("k", "move(-1, 0)", "up", "move.up", "One line up"),
     ]  # fmt: skip
-    heading: ClassVar[str]
     hint: ClassVar[str] = "↑↓ scroll   y copy   esc close"
 
-    def texts(self, width: int) -> Iterable[Content]:
-        """The texts, which are safe, for a width in cells."""
-        raise NotImplementedError
+    def __init__(self, heading: str, texts: Iterable[Content]) -> None:
+        super().__init__()
+        self._heading, self._texts = heading, texts
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
-            box.border_title, box.border_subtitle = self.heading, self.hint
-            # in the frame, beside the scroll bar
-            yield from map(Static, self.texts(min(WIDTH, int(0.96 * self.app.size.width)) - 5))
+            box.border_title, box.border_subtitle = self._heading, self.hint
+            yield from map(Static, self._texts)
 
     def action_copy(self) -> None:
         """Copy what is selected, or all of it."""

@@ -253,10 +253,7 @@ class Picker(Dialog[Picked | None]):
         """Move the cursor, also from the field."""
         options = self.query_one(OptionList)
         options.focus()
-        if rows > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
+        (options.action_cursor_down if rows > 0 else options.action_cursor_up)()
 
     @on(OptionList.OptionSelected)
     def click(self) -> None:

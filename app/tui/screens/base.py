@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
-from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -28,8 +27,8 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.tour import TourLine
+from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -61,7 +60,10 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         bind("slash", "find", "find", "find",
              "Search on this screen; on Watch, as the palette does"),
         bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),
-
+        hidden("tab", "app.focus_next", "next panel", "panel.next",
+               "Go to the next panel or field"),
+        hidden("shift+tab", "app.focus_previous", "previous panel", "panel.previous",
+               "Go to the previous panel or field"),
         hidden("y", "copy", "copy", "copy", "Copy what is selected"),
         unbound("picture", "save a picture", "picture",
                 "Write the screen to a file, as SVG"),
@@ -211,10 +213,8 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             self.maximize(panel, container=False)
 
     def _focused_panel(self) -> Panel | None:
-        node: DOMNode | None = self.focused
-        while node is not None and not isinstance(node, Panel):
-            node = node.parent
-        return node
+        nodes = self.focused.ancestors_with_self if self.focused is not None else ()
+        return next((node for node in nodes if isinstance(node, Panel)), None)
 
     def action_find(self) -> None:
         """Open the search line, or the palette on a screen without a search of its own."""
@@ -236,20 +236,14 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         panel = self._focused_panel()
         self.explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
-    @on(ExplainRequested)
-    def show_help(self, message: ExplainRequested) -> None:
-        """Show help on the topic that a panel asks for."""
-        if self.is_active:
-            self.explain(message.topic)
-
     def ask_number(
         self, title: str, hint: str, parse: Callable[[str], T], then: Callable[[T], None],
         text: str = "",
     ) -> None:  # fmt: skip
         """Ask for a number, and go on with it."""
 
-        def take(typed: str | None) -> None:
-            typed = (typed or "").strip()
+        def take(texts: list[str] | None) -> None:
+            typed = "".join(texts or ()).strip()
             try:
                 value = parse(typed.replace(",", ""))
             except ValueError:
@@ -258,11 +252,11 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             else:
                 then(value)
 
-        self.app.push_screen(Ask(title, hint, text), take)
+        self.app.push_screen(Ask(title, {hint: Field(text)}), take)
 
     def explain(self, topic: str) -> None:
         """Show help on a topic."""
-        from grpo_tui.app.tui.dialogs.help import HelpScreen
+        from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
         self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
 

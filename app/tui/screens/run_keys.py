@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo_tui.app.feed.snapshot import Request, Snapshot
-from grpo_tui.app.tui.dialogs.choices import StopDialog
+from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
@@ -62,14 +62,28 @@ class ControlScreen(WorkbenchScreen):
 
     def action_stop(self) -> None:
         """Ask how to stop."""
+
+        def stop(verb: Request | None) -> None:
+            if verb:
+                self.send(verb)
+
         run = self.controlled_run()
         if run is not None and run.active:
-            self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)
+            self.app.push_screen(stop_dialog(run), stop)
         else:
-            self.workbench.notify("No run is active.", severity="warning")
+            self.warn("No run is active.")
 
-    def _stop(self, verb: str | None) -> None:
-        if verb == "stop_now":
-            self.send("stop_now")
-        elif verb == "stop_after_step":
-            self.send("stop_after_step")
+
+def stop_dialog(run: ControlledRun) -> Choice[Request]:
+    """Ask how to stop a run."""
+    at = f"is at step {run.step} of {run.total}" if run.step else "has not begun its first step"
+    current = f"step {run.step}" if run.step else "the first step"
+    return Choice(
+        "stop the run",
+        f"{run.name or 'The run'} {at}. r on Runs resumes it from its last checkpoint.",
+        [
+            ("stop_after_step", "s", "after this step", f"finish {current} and save it"),
+            ("stop_now", "x", "now", f"drop {current}, and steps since the last checkpoint"),
+            ("", "n", "keep running", "change nothing"),
+        ],
+    )

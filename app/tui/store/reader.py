@@ -27,7 +27,7 @@ def reporting(screen: Screen[Any]) -> Iterator[None]:
     try:
         yield
     except (EngineError, StoreError) as error:
-        screen.notify(str(error), severity="error", markup=False)
+        screen.notify(str(error), severity="error")
     except (asyncio.CancelledError, InterruptedError):
         return
 

@@ -1,6 +1,6 @@
-"""What screens write to the store; called on a worker thread, which loads SQLModel."""
+"""What screens write to the store; called on the writer's thread, which loads SQLModel."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
-    from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.store import ExperimentStore
 
 
-def _opened(path: Path) -> "closing[ExperimentStore]":
+def opened(path: Path) -> "closing[ExperimentStore]":
+    """The store, open for changes."""
     from grpo_tui.experiments.store import ExperimentStore
 
     return closing(ExperimentStore(path))
@@ -23,34 +23,23 @@ def count(runs: Sequence[RunSummary]) -> str:
     return runs[0].name or runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
 
 
-def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:
+def set_archived(store: "ExperimentStore", runs: Sequence[RunSummary], archived: bool) -> str:
     """Archive or restore runs, and say so."""
-    with _opened(path) as store:
-        for run in runs:
-            store.change(run.key, archived=archived)
+    for run in runs:
+        store.change(run.key, archived=archived)
     return f"{count(runs)} archived; u undoes it." if archived else f"{count(runs)} listed again."
 
 
-def delete(path: Path, runs: Sequence[RunSummary]) -> str:
+def delete(store: "ExperimentStore", runs: Sequence[RunSummary]) -> str:
     """Hide runs until they are purged, and say so."""
-    with _opened(path) as store:
-        store.delete([run.key for run in runs])
+    store.delete([run.key for run in runs])
     return f"{count(runs)} deleted; u undoes it until the workbench closes."
 
 
-def restore(path: Path) -> str:
+def restore(store: "ExperimentStore") -> str:
     """Bring back the runs that were deleted last, and name them."""
-    with _opened(path) as store:
-        names = store.restore()
+    names = store.restore()
     return f"{', '.join(names)} listed again." if names else "There is nothing to undo."
-
-
-def purge(path: Path) -> None:
-    """Remove the runs that were deleted."""
-    from grpo_tui.experiments.purge import purge_deleted
-
-    with _opened(path) as store:
-        purge_deleted(store)
 
 
 def shared_tags(runs: Sequence[RunSummary]) -> tuple[str, ...]:
@@ -58,34 +47,19 @@ def shared_tags(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     return tuple(tag for tag in runs[0].tags if all(tag in run.tags for run in runs))
 
 
-def describe(path: Path, runs: Sequence[RunSummary], values: Mapping[str, str]) -> str:
-    """Set the tags that the runs share, and a single run's name and note; say what changed.
+def describe(store: "ExperimentStore", runs: Sequence[RunSummary], texts: Sequence[str]) -> str:
+    """Set the tags that the runs share, or a single run's name, tags and note; say what changed.
 
     A `-` in front of a tag removes it from those that have it.
     """
-    typed = values["tags"].replace(",", " ").split()
-    tags = [tag for tag in typed if not tag.startswith("-")]
-    removed = {tag[1:] for tag in typed if tag.startswith("-")}
-    removed |= {*shared_tags(runs)} - {*tags}
-    with _opened(path) as store:
-        for run in runs:
-            if (name := values.get("name", "").strip()) not in ("", run.name):
-                store.rename(run.key, name)
-            if (note := values.get("note", run.note)) != run.note:
-                store.change(run.key, note=note)
-            store.tag(run.key, add=tags, remove=removed)
+    name, tags, *note = texts if len(runs) == 1 else ("", *texts)
+    typed = tags.replace(",", " ").split()
+    added = [tag for tag in typed if not tag.startswith("-")]
+    removed = {tag[1:] for tag in typed if tag.startswith("-")} | {*shared_tags(runs)} - {*added}
+    for run in runs:
+        if name.strip() not in ("", run.name):
+            store.rename(run.key, name.strip())
+        if note:
+            store.change(run.key, note=note[0])
+        store.tag(run.key, add=added, remove=removed)
     return f"{count(runs)} changed."
-
-
-def change_queue(path: Path, change: "Callable[[RunQueue], object]") -> None:
-    """Change the queue of waiting runs."""
-    from grpo_tui.experiments.queue import RunQueue
-
-    with _opened(path) as store:
-        change(RunQueue(store))
-
-
-def mute(path: Path, run: int, rule: str, muted: bool) -> None:
-    """Mute a kind of alert in a run, or unmute it."""
-    with _opened(path) as store:
-        store.mute(run, rule, muted)

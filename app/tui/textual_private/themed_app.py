@@ -4,6 +4,7 @@ Textual parses every rule of every widget again when a screen is first shown, an
 sources, when a widget of a new class is mounted: 40 to 140 ms at the first visit of a screen.
 """
 
+import sys
 from collections.abc import Mapping
 from traceback import format_exception
 from typing import Any
@@ -60,6 +61,11 @@ class ThemedApp(App[int]):
     def is_exiting(self) -> bool:
         """Whether the app is shutting down."""
         return self._exit
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether an unhandled error ends the app."""
+        return bool(self._exception or sys.exception())
 
     def write_to_terminal(self, text: str) -> None:
         """Write a control sequence directly to the terminal."""

@@ -5,10 +5,12 @@ import sys
 
 from textual import constants, screen
 
+from grpo_tui.app.tui.terminal import over_ssh
+
 SWITCH_S, DRAW_S, ESCAPE_S = 0.0002, 0.001, 0.003
 
 
-def shorten(*, over_ssh: bool) -> None:
+def shorten() -> None:
     """Shorten the waits between a key and its frame.
 
     The engine's thread would hold the interpreter lock for 5 ms each time the UI needs it. Textual
@@ -16,7 +18,7 @@ def shorten(*, over_ssh: bool) -> None:
     it draws; the workbench limits its frame rate itself.
     """
     sys.setswitchinterval(SWITCH_S)
-    if not over_ssh:
+    if not over_ssh():
         vars(screen)["UPDATE_PERIOD"] = DRAW_S
         if "ESCDELAY" not in os.environ:
             vars(constants)["ESCAPE_DELAY"] = ESCAPE_S

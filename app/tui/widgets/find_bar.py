@@ -31,26 +31,21 @@ class FindBar(Horizontal):
 
     def __init__(self, hint: str = "find") -> None:
         super().__init__()
-        self._hint = hint
+        self.field = Field(placeholder=hint)
 
     def compose(self) -> ComposeResult:
         yield Label(" / ")
-        yield Field(placeholder=self._hint)
-
-    @property
-    def has_focus_within(self) -> bool:
-        """Whether the field has the focus."""
-        return self.query_one(Input).has_focus
+        yield self.field
 
     def open(self) -> None:
         """Show the line and focus it."""
         self.display = True
-        self.query_one(Input).focus()
+        self.field.focus()
 
     def close(self) -> None:
         """Close the search."""
         self.display = False
-        self.query_one(Input).value = ""
+        self.field.value = ""
         self.screen.focus_next()
 
     @on(Input.Changed)
@@ -64,4 +59,4 @@ class FindBar(Horizontal):
         """Leave the field and keep the search."""
         event.stop()
         self.screen.set_focus(None)
-        self.screen.focus_next("Panel, DataTable")
+        self.screen.focus_next("Panel")

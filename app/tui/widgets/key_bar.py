@@ -15,7 +15,7 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line
 COMMON = ("find", "zoom", "explain")
 GAP = 2
 
-Hint = tuple[str, str, str]  # key, description and action
+Hint = tuple[str, str, str]  # the key as shown, its description, and the key
 
 
 def _is_typed(key: str) -> bool:
@@ -61,7 +61,7 @@ class KeyBar(Bar):
             if binding.show and active.enabled and binding.action not in self.hidden and not typed:
                 name = self.renamed.get(binding.action, binding.description)
                 key = binding.key_display or format_key(binding.key)
-                hints.setdefault(binding.description, (key, name, binding.action))
+                hints.setdefault(binding.description, (key, name, binding.key))
         return sorted(
             hints.values(), key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1
         )
@@ -80,13 +80,11 @@ class KeyBar(Bar):
             line += [(key, "bold headline"), (f" {description}{' ' * GAP}", "label")]
         return [line]
 
-    async def on_click(self, event: events.Click) -> None:
-        """Run the clicked key's action."""
-        start = 1
+    def on_click(self, event: events.Click) -> None:
+        """Press the clicked key."""
+        end = 1
         for hint in self.shown:
-            if start <= event.x < start + _cells(hint):
-                for active in self.bindings:
-                    if active.binding.action == hint[2]:
-                        await self.app.run_action(active.binding.action, active.node)
-                        return
-            start += _cells(hint)
+            end += _cells(hint)
+            if event.x < end:
+                self.app.simulate_key(hint[2])
+                return

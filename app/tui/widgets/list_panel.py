@@ -6,6 +6,7 @@ from typing import Any
 from textual import events
 from textual.reactive import reactive
 
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.widgets.panel import Line, Panel, visible
 
 
@@ -26,7 +27,7 @@ class ListPanel(Panel):
     @property
     def selected(self) -> int:
         """The item under the cursor; the last one if there are fewer now."""
-        return max(0, min(self.cursor, self.count() - 1))
+        return clamped(self.cursor, self.count())
 
     @property
     def page_rows(self) -> int:
@@ -44,7 +45,7 @@ class ListPanel(Panel):
 
     def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
         """Move the cursor."""
-        self.cursor = max(0, min(self.count() - 1, self.selected + rows))
+        self.cursor = clamped(self.selected + rows, self.count())
 
     def action_open(self) -> None:
         """Open or explain the item under the cursor."""

@@ -7,6 +7,7 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
@@ -27,6 +28,17 @@ Line = list[Span]
 
 BASE = "text on paper"
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
+
+
+@lru_cache(maxsize=4096)
+def strip_of(theme: str, line: tuple[Span, ...], width: int) -> Strip:
+    """A line in the colours of a theme, padded to a width, or cut with `…` at its end."""
+    base = style_named(theme, BASE)
+    strip = Strip([Segment(text, base + style_named(theme, style)) for text, style in line if text])
+    if strip.cell_length > width > 1:
+        *first, last = strip.adjust_cell_length(width - 1)
+        strip = Strip([*first, last, Segment("…", last.style)])
+    return strip.adjust_cell_length(width, base)
 
 
 class Panel(Widget, can_focus=True):
@@ -85,7 +97,6 @@ class Panel(Widget, can_focus=True):
         self.title, self.note = title, ""
         self._top = 0  # the first visible line or item
         self._strips: list[Strip] = []
-        self._painted: list[Line] = []
         self._drawn_for: tuple[Size, str, bool] | None = None
 
     # -- for subclasses ---------------------------------------------------------------------
@@ -158,56 +169,33 @@ class Panel(Widget, can_focus=True):
     def _draw(self) -> None:
         width, height = self.inner
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
-        lines += [[]] * (height - len(lines))
-        # a line with unchanged spans keeps its strip, as most lines do most of the time
-        same = self._drawn_for == self._key() and len(self._painted) == len(lines)
-        old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge = self._strip([("│", self._frame_colour())] if self.framed else [])
-        strips = [
-            self._strips[y + first] if y < len(old) and old[y] == line
-            else Strip.join([edge, self._fitted(line, width), edge])
-            for y, line in enumerate(lines)
-        ]  # fmt: skip
-        if self.framed and self.size.height:
-            strips.insert(0, self._frame_top())
-            if self.size.height > 1:
-                strips.append(self._frame_bottom())
-        self._painted, self._strips = lines, strips
-        self._drawn_for = self._key()
+        strips = [self._strip(line, width) for line in lines]
+        strips += [self._strip([], width)] * (height - len(lines))
+        if self.framed:
+            edge = self._strip([("│", self._frame_colour())], 1)
+            strips = [Strip.join([edge, strip, edge]) for strip in strips]
+            strips = [self._frame_top(), *strips, self._frame_bottom()]
+        self._strips, self._drawn_for = strips[: self.size.height], self._key()
 
     def _frame_colour(self) -> str:
         return "focus" if self.has_focus_within else "border"
 
     def _frame_top(self) -> Strip:
-        line, focus, width = self._frame_colour(), self.has_focus_within, self.size.width
-        left = [("╭─", line)]
+        line, width = self._frame_colour(), self.size.width
+        left, right = [("╭─", line)], [("╮", line)]
         if title := clip(self.title, width - 6):
-            left.append((f" {title} ", "bold headline" if focus else "label"))
-        note = clip(self.note, width - cells(left) - 4)
-        right = [("╮", line)]
-        if note not in ("", "…"):
+            left.append((f" {title} ", "bold headline" if self.has_focus_within else "label"))
+        if (note := clip(self.note, width - cells(left) - 4)) not in ("", "…"):
             right = [(f" {note} ", "label"), ("─╮", line)]
-        between = max(0, width - cells(left) - cells(right))
-        return self._strip([*left, ("─" * between, line), *right])
+        between = max(0, width - cells([*left, *right]))
+        return self._strip([*left, ("─" * between, line), *right], width)
 
     def _frame_bottom(self) -> Strip:
-        width = max(0, self.size.width - 2)
-        return self._strip([(f"╰{'─' * width}╯", self._frame_colour())])
+        width = self.size.width
+        return self._strip([(f"╰{'─' * (width - 2)}╯", self._frame_colour())], width)
 
-    def _strip(self, spans: Line) -> Strip:
-        theme = self.app.theme
-        base = style_named(theme, BASE)
-        return Strip(
-            [Segment(text, base + style_named(theme, style)) for text, style in spans if text]
-        )
-
-    def _fitted(self, line: Line, width: int) -> Strip:
-        """A line cut or padded to `width` cells; a cut line ends in `…`."""
-        strip = self._strip(line)
-        if strip.cell_length > width:
-            *first, last = strip.adjust_cell_length(width - 1)
-            strip = Strip([*first, last, Segment("…", last.style)])
-        return strip.adjust_cell_length(width, style_named(self.app.theme, BASE))
+    def _strip(self, line: Line, width: int) -> Strip:
+        return strip_of(self.app.theme, tuple(line), width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
@@ -216,8 +204,6 @@ class Panel(Widget, can_focus=True):
         strips = [self._line(y) for y in crop.line_range]
         for line_filter in self.get_line_filters():
             strips = [strip.apply_filter(line_filter, BLACK) for strip in strips]
-        if crop.column_span == (0, self.size.width):
-            return strips
         return [strip.crop(*crop.column_span) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
@@ -228,7 +214,7 @@ class Panel(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            return Strip.blank(self.size.width, style_named(self.app.theme, "on paper"))
+            return self._strip([], self.size.width)
         strip = self._strips[y]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -301,7 +287,7 @@ def plain_text(lines: Sequence[Line]) -> str:
 
 def hint(text: str, width: int) -> list[Line]:
     """What would fill an empty panel."""
-    return [[(" ", ""), *line] for line in paragraph(text, width - 2, 5, "label")]
+    return paragraph(text, width - 1, 5, "label", (" ", ""))
 
 
 def card(title: str, offers: Sequence[tuple[str, str, str]], width: int, height: int) -> list[Line]:

@@ -76,7 +76,7 @@ async def test_at_step_0_it_does_not_show_the_groups_of_the_run_before(
     process.events = [event for event in process.events if isinstance(event, RunStarted)]
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.post_message(RunOpened("old-otter", "watch"))
+        app.post_message(RunOpened("old-otter"))
         await until(app, lambda: "run is complete after 3 steps" in frames.text(app))
         assert app.session is not None
         prompt = last_question(app.session.state.snapshot().groups[0].prompt_text)

@@ -10,6 +10,7 @@ from textual.geometry import Size
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
+from grpo_tui.app.tui.widgets.field import Field
 from tests.app.stored import record
 
 TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"
@@ -32,7 +33,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
         await pilot.press("1")
-        app.push_screen(Ask("name", "Another name."))
+        app.push_screen(Ask("name", {"Another name.": Field()}))
         await pilot.pause()
         await pilot.resize_terminal(90, 30)
         await pilot.pause()
@@ -65,18 +66,18 @@ async def test_every_colour_is_exact(store: Path) -> None:
 async def test_a_dialog_under_another_is_not_left_and_leaves_once(store: Path) -> None:
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        given: list[str | None] = []
-        below, above = Ask("below", "One."), Ask("above", "Two.")
+        given: list[list[str] | None] = []
+        below, above = Ask("below", {"One.": Field()}), Ask("above", {"Two.": Field()})
         app.push_screen(below, given.append)
         app.push_screen(above, given.append)
         await pilot.pause()
-        below.dismiss("early")
+        below.dismiss(["early"])
         assert app.screen is above
-        above.dismiss("above")
-        above.dismiss("late")
-        below.dismiss("below")
+        above.dismiss(["above"])
+        above.dismiss(["late"])
+        below.dismiss(["below"])
         await pilot.pause()
-        assert given == ["above", "below"]
+        assert given == [["above"], ["below"]]
         assert len(app.screen_stack) == 1
 
 

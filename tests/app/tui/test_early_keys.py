@@ -13,9 +13,9 @@ from grpo_tui.app.charts.stored import CurveLoader
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.compare import CompareScreen
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.compare.screen import CompareScreen
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
+from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import two_runs
 from tests.app.rest import until

@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
 from grpo_tui.app.tui.screens.base import Entry
-from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.settings import RunConfig
-from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from tests.app.monkey import Monkey, kept_at_home, play
 from tests.app.stored import record
 from tests.engine.runs import settings

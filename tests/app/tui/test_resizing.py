@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.messages import CompareRequested, RunOpened
+from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.widgets.panel import Panel
 from tests.app import frames
 from tests.app.rest import until
@@ -42,7 +42,7 @@ def app(tmp_path: Path) -> Workbench:
 
 async def opened(pilot: Pilot[int], app: Workbench) -> None:
     """Open a run on all screens."""
-    await app.open_run(RunOpened(RUNS[0], ""))
+    app._open(RUNS[0])
     await app.forward(CompareRequested(RUNS))
     await visit(pilot, app)
 

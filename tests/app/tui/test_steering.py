@@ -13,7 +13,7 @@ from grpo_tui.app.jobs import queue_worker
 from grpo_tui.app.jobs.launch import enqueue
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader

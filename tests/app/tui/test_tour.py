@@ -7,7 +7,7 @@ from textual.keys import _character_to_key
 
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.tour import END, STOPS, TourLine, key_of
 from tests.app import frames
 from tests.app.rest import until

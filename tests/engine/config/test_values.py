@@ -8,7 +8,15 @@ import pytest
 import yaml
 
 from grpo_engine.config.declaration import as_text
-from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml, settings
+from grpo_engine.config.parse import (
+    build,
+    merge,
+    parse_sets,
+    problems,
+    read_yaml,
+    settings,
+    write_yaml,
+)
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
@@ -58,7 +66,7 @@ def test_a_list_of_one_needs_no_brackets(text: str) -> None:
 )
 def test_the_form_keeps_a_list_whose_items_need_quotes(stop: list[str]) -> None:
     config = build({"rollout": {"stop": stop}})
-    assert build(parse_yaml(RunForm(config).to_yaml())) == config
+    assert build(parse_yaml(write_yaml(RunForm(config).build()))) == config
     assert build(parse_sets([f"rollout.stop={as_text(stop)}"])) == config
 
 

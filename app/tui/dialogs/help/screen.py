@@ -1,6 +1,5 @@
 """The help screen: the requested topic, the panels of the screen, and its keys."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from textual.content import Content
@@ -8,8 +7,8 @@ from textual.screen import Screen
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
-from grpo_tui.app.tui.dialogs.help.topics import SCREENS, Part, panel_parts, topic_parts
-from grpo_tui.app.tui.dialogs.page import Page
+from grpo_tui.app.tui.dialogs.help.topics import PANELS_OF, SCREENS, Part, topic_part
+from grpo_tui.app.tui.dialogs.page import Page, page_width
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.keys import bind
 
@@ -33,29 +32,24 @@ def content_of(part: Part, width: int) -> Content:
 class HelpScreen(Page):
     """Show help; the palette has the help on everything else."""
 
-    heading = "help"
     hint = "↑↓ scroll   / find   esc close"
     BINDINGS: ClassVar = [
         bind("slash", "find", "find", "help.find", "Find help on anything by its name"),
     ]
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
-        super().__init__()
         keys = list(key_actions(base))
-        self._parts = [*topic_parts(topic, snapshot)]
-        if not topic.startswith("screen:") and mode in SCREENS:
-            self._parts += topic_parts(f"screen:{mode}", snapshot)
-        self._parts += [part for part in panel_parts(mode) if part not in self._parts]
+        screen = [f"screen:{mode}"] if mode in SCREENS else []
+        panels = (f"panel:{name}" for name in PANELS_OF.get(mode, ()))
+        topics = dict.fromkeys([topic, *screen, *panels])
+        parts = [topic_part(topic, snapshot) for topic in topics]
         for heading, everywhere in (("keys", False), ("keys on every screen", True)):
             rows = tuple(
-                (key.written, key.help) for key in keys if key.keys and key.everywhere == everywhere
+                (key.keys, key.help) for key in keys if key.keys and key.everywhere == everywhere
             )
-            self._parts += [Part(heading, rows)] if rows else []
-
-    def texts(self, width: int) -> Iterator[Content]:
-        """Each part."""
-        for part in self._parts:
-            yield content_of(part, width)
+            parts += [Part(heading, rows)] if rows else []
+        width = page_width(base.app)
+        super().__init__("help", [content_of(part, width) for part in parts])
 
     def action_find(self) -> None:
         """Close, and open the palette."""

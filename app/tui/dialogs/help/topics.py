@@ -1,6 +1,5 @@
 """Help texts on each topic as plain paragraphs, without Textual."""
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -74,14 +73,15 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
 
 def setting_part(path: str) -> Part:
     """Describe a setting: its effect, range and default."""
+    from grpo_engine.config.declaration import as_text
     from grpo_engine.config.parse import settings
 
     info = settings().get(path)
     if info is None:
         return Part(path, (("", "There is no such setting."),))
     empty = "set by the recipe" if path.startswith("algorithm.") else "nothing"
-    default = "" if info.default is None else json.dumps(info.default).strip('"')
-    return Part(path, (("", info.help), ("values", info.allowed), ("default", default or empty)))
+    default = as_text(info.default) or empty
+    return Part(path, (("", info.help), ("values", info.allowed), ("default", default)))
 
 
 def alert_part(rule: str, snapshot: Snapshot) -> Part:
@@ -114,25 +114,21 @@ def _raised(alert: AlertView) -> Iterator[tuple[str, str]]:
         yield "muted", "in this run; x in the list unmutes it"
 
 
-def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
-    """Return the parts that explain a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
+def topic_part(topic: str, snapshot: Snapshot) -> Part:
+    """The part that explains a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
     kind, _, name = topic.partition(":")
     match kind:
         case "metric":
-            return [metric_part(name, snapshot)]
+            return metric_part(name, snapshot)
         case "setting":
-            return [setting_part(name)]
+            return setting_part(name)
         case "alert":
-            return [alert_part(name, snapshot)]
+            return alert_part(name, snapshot)
         case "panel" if name in PANELS:
-            return [PANELS[name]]
+            return PANELS[name]
         case "screen" if name in SCREENS:
-            return [Part(name.replace("_", " "), (("", SCREENS[name]),))]
-    return [Part(name or kind, (("", "There is no help on this."),))]
-
-
-def panel_parts(mode: str) -> list[Part]:
-    return [PANELS[name] for name in PANELS_OF.get(mode, ())]
+            return Part(name.replace("_", " "), (("", SCREENS[name]),))
+    return Part(name or kind, (("", "There is no help on this."),))
 
 
 def alert_parts() -> list[Part]:

@@ -1,5 +1,1 @@
 """The Compare screen."""
-
-from grpo_tui.app.tui.screens.compare.screen import CompareScreen
-
-__all__ = ["CompareScreen"]

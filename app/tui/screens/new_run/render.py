@@ -60,6 +60,11 @@ def problem_lines(error: str, width: int, most: int = 20) -> list[Line]:
     return paragraph(f"✗ {error}", width, most, "bad")
 
 
+def ruled(line: Line, width: int) -> Line:
+    """A heading, with a rule up to the right end."""
+    return [*line, ("─" * (width - cells(line)), "guide")]
+
+
 # -- the header -----------------------------------------------------------------------------
 
 
@@ -106,8 +111,7 @@ def form_blocks(view: View, width: int) -> list[list[Line]]:
         block: list[Line] = []
         if row.section != section:
             section = row.section
-            rule = "─" * max(0, width - cell_len(section) - 3)
-            block.append([(f" {section} ", "bold label"), (rule, "guide")])
+            block.append(ruled([(f" {section} ", "bold label")], width))
         blocks.append([*block, *setting_lines(view, row, width)])
     return blocks
 
@@ -283,26 +287,21 @@ def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, 
     """Sampling and scoring that happen besides training; `length` is the tokens of an answer."""
     rollout, check = config.training, config.evaluation
 
-    def sampled(count: float, when: str, times: int) -> str:
-        text = f"{count:,} answers {when}: {tokens(count * times * length)} tokens"
-        return text if count * times else ""
+    def sampled(count: float, times: int) -> str:
+        cost = tokens(count * times * length)
+        return f"{count:,} answers {times:,} times: {cost} tokens" if count * times else ""
 
     available = view.examples.get("held_out", inf)
     tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
     held_out = tasks * min(check.problems, available) * (int(check.greedy) + check.samples)
-    times = {
-        f"every {check.every} steps": config.steps // check.every if check.every else 0,
-        "before and after": 2 * check.before_and_after,
-    }
+    checks = (config.steps // check.every if check.every else 0) + 2 * check.before_and_after
     pinned = rollout.group_size * min(check.pinned, available)
     by_reference = config.record.kl and config.algorithm.resolved().anchor == "none"
     teacher = view.memory.get("teacher_share", 0)
     again = config.record.tokens not in ("none", "nothing")
     return [
-        ("held-out",
-         sampled(held_out, ", ".join(filter(times.get, times)), sum(times.values()))),
-        ("pinned", sampled(pinned, f"every {check.pinned_every} steps",
-                           config.steps // check.pinned_every + 1)),
+        ("held-out", sampled(held_out, checks)),
+        ("pinned", sampled(pinned, config.steps // check.pinned_every + 1)),
         ("KL", f"{rollout.rows} answers scored by the reference as well: +100% of a forward"
          if by_reference else ""),
         ("teacher", f"{rollout.rows} answers scored by it: +{teacher:.0%} of a forward"
@@ -332,8 +331,8 @@ def memory_lines(view: View, width: int) -> list[Line]:
     if memory.get("teacher"):
         line.append((f", teacher {in_gigabytes('teacher')}", "label"))
     names = ("weights", "optimizer", "sampling", "update")
-    weights, optimizer, sampling, update = (f"{name} {in_gigabytes(name)}" for name in names)
-    text = f"{weights}, {optimizer}, {sampling} or {update}, in {memory['dtype']}"
+    parts = (f"{name} {in_gigabytes(name)}" for name in names)
+    text = "{}, {}, {} or {}, in ".format(*parts) + memory["dtype"]
     layers = "recomputed" if memory["grad_checkpoint"] else "kept"
     at_a_time = f"{memory['max_rows']:,} answers sampled at a time, {memory['micro_rows']:,}"
     rows = f"{at_a_time} per backward pass, layers {layers}"
@@ -404,16 +403,8 @@ def prompt_lines(view: View, width: int) -> list[Line]:
     for index, example in enumerate(examples["examples"]):
         selected = index == view.example
         title = f" {index + 1} of 3 · {example['key']} · {example['tokens']} tokens "
-        head = clip(title, width - 4)
-        rule = "─" * max(0, width - cell_len(head) - 2)
-        lines += [
-            [],
-            [
-                ("▸─" if selected else "──", "guide"),
-                (head, "bold headline" if selected else "headline"),
-                (rule, "guide"),
-            ],
-        ]
+        head = (clip(title, width - 4), "bold headline" if selected else "headline")
+        lines += [[], ruled([("▸─" if selected else "──", "guide"), head], width)]
         lines += prompt_text(example["text"], width)
         for name, colour in (("target", "good"), ("columns", "label")):
             if text := example[name]:
@@ -441,8 +432,7 @@ def prompt_end(view: View, width: int) -> list[Line]:
     """The end of the prompt that is answered, and its target; two lines."""
     examples = view.examples.get("examples", ())
     if view.example >= len(examples):
-        activity = "" if view.examples else view.activity
-        return [[(activity or "no prompt yet; the page of prompts says why", "label")], []]
+        return [[("no prompt yet; the page of prompts says why", "label")], []]
     example = examples[view.example]
     text = clip_start(example["text"].strip().replace("\n", " "), width - 7)
     target = f"target {example['target']}" if example["target"] else ""

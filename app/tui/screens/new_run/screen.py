@@ -17,6 +17,7 @@ from textual.widgets import Input, TextArea
 
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
+from grpo_engine.config.parse import write_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.text.safe_text import safe
@@ -151,6 +152,8 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
 class SettingsPanel(ViewPanel, ListPanel):
     """The form."""
 
+    _row = 0  # the line with the cursor
+
     def compose(self) -> ComposeResult:
         yield Field(id="value")
 
@@ -166,10 +169,10 @@ class SettingsPanel(ViewPanel, ListPanel):
 
     def copy_text(self) -> str:
         """The settings as YAML, or the line under the cursor."""
-        form, row = self.view.form, self.view.row
+        config, row = self.view.form.config, self.view.row
         if row is None:
             return ""
-        return form.to_yaml() if form.config is not None else f"{row.path}={row.text}"
+        return f"{row.path}={row.text}" if config is None else write_yaml(config)
 
     # -- the list ---------------------------------------------------------------------------
 
@@ -201,17 +204,18 @@ class SettingsPanel(ViewPanel, ListPanel):
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
             return [[("no setting matches; esc shows all again", "")]]
-        return self.listed(form_blocks(view, width), height, self.selected)
+        lines = self.listed(form_blocks(view, width), height, self.selected)
+        marked = (y for y, line in enumerate(lines) if line and "on cursor" in line[0][1])
+        self._row = next(marked, 0)
+        return lines
 
     def place_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
         field, width = self.input, self.inner.width
         left = value_at(width)
-        marked = (y for y, line in enumerate(self._painted) if line and "on cursor" in line[0][1])
-        row = next(marked, None)
-        field.styles.offset = (left + 1, (row or 0) + 1)
+        field.styles.offset = (left + 1, self._row + 1)
         field.styles.width = max(4, width - left)
-        field.display = self.view.editing and self.view.row is not None and row is not None
+        field.display = self.view.editing and self.view.row is not None
 
     def on_resize(self) -> None:
         """Move the field with the lines."""
@@ -371,7 +375,7 @@ class NewRunScreen(WorkbenchScreen):
         self.update(cursor=PRESET)
         if count:
             changes = count_of(count, "change")
-            self.notify(f"Now from {form.origin.name}; u brings the {changes} back.", markup=False)
+            self.notify(f"Now from {form.origin.name}; u brings the {changes} back.")
 
     # -- pages ------------------------------------------------------------------------------
 
@@ -395,13 +399,12 @@ class NewRunScreen(WorkbenchScreen):
         self._update_keys()
 
     def _update_keys(self) -> None:
-        panel, bar, page = self._focused_panel(), self.key_bar, self.view.page
-        on_page = isinstance(panel, PagePanel)
-        enter = PAGE[page].enter
+        bar, on_page = self.key_bar, isinstance(self._focused_panel(), PagePanel)
+        enter = PAGE[self.view.page].enter if on_page else "edit"
         bar.leads = "settings" if on_page else ""
-        bar.renamed = {"open": enter} if on_page and enter else {}
-        unused = on_page and not (enter and self.focused is panel)
-        bar.hidden = frozenset({"open"} if unused else ())
+        bar.renamed = {"open": enter}
+        used = enter and not isinstance(self.focused, TextField)
+        bar.hidden = frozenset(() if used else {"open"})
 
     def _to_settings(self) -> None:
         self.remove_class("-paged")
@@ -424,7 +427,7 @@ class NewRunScreen(WorkbenchScreen):
     def action_find(self) -> None:
         """List all settings, and search in them."""
         super().action_find()
-        self.find(self.query_one(FindBar).query_one(Input).value)
+        self.find(self.query_one(FindBar).field.value)
 
     def find(self, text: str) -> None:
         """Show only the settings that match, until the search is closed."""
@@ -434,7 +437,7 @@ class NewRunScreen(WorkbenchScreen):
     def end_search(self) -> None:
         """Show the main settings."""
         bar = self.query_one(FindBar)
-        bar.query_one(Input).value = ""
+        bar.field.value = ""
         bar.display = False
         self.update(search=None)
 
@@ -587,7 +590,7 @@ class NewRunScreen(WorkbenchScreen):
             self.warn("Fix the errors first.")
             return
         names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
-        self.notify(f"Downloading missing files of {names}; this may take a while.", markup=False)
+        self.notify(f"Downloading missing files of {names}; this may take a while.")
         self.try_settings(online=True)
 
     def action_example(self, by: int) -> None:
@@ -660,14 +663,12 @@ class NewRunScreen(WorkbenchScreen):
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        dialog = Ask("save as", hint, f"{stem}.yaml")
+        dialog = Ask("save as", {hint: Field(f"{stem}.yaml")})
         self.app.push_screen(dialog, partial(self._save, config))
 
-    def _save(self, config: RunConfig, name: str | None) -> None:
+    def _save(self, config: RunConfig, texts: list[str] | None) -> None:
         """Write a new file; another one is never overwritten."""
-        from grpo_engine.config.parse import write_yaml
-
-        if not (name := (name or "").strip()):
+        if not (name := "".join(texts or ()).strip()):
             return
         path = Path(name).expanduser().absolute()
         command = f"grpo-tui train {path.name}"
@@ -681,4 +682,4 @@ class NewRunScreen(WorkbenchScreen):
         except OSError as error:
             self.report(f"{path} was not written: {error.strerror}")
         else:
-            self.notify(f"Wrote {path}; start it with {command}", markup=False)
+            self.notify(f"Wrote {path}; start it with {command}")

@@ -1,11 +1,9 @@
 """The state of New run: a form that is checked as one types, its costs, and its trials."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
-from pathlib import PureWindowsPath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,13 +18,13 @@ from grpo_engine.config.parse import (
     parse_sets,
     problems,
     settings,
-    write_yaml,
 )
 from grpo_engine.config.recipes import Recipe, available
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import preset
 from grpo_tui.app.jobs.sweep import values_in
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.values import RunSummary
@@ -220,12 +218,6 @@ class RunForm:
             return self.config.algorithm.resolved()
         return available()[0].get(self._single.get(RECIPE) or self.base.algorithm.recipe or "")
 
-    # -- YAML -------------------------------------------------------------------------------
-
-    def to_yaml(self) -> str:
-        """The differences from the defaults, as YAML."""
-        return write_yaml(self.build())
-
 
 def _pairs(edits: Mapping[str, str]) -> list[str]:
     return [f"{path}={text}" for path, text in edits.items() if path not in FORM_ONLY]
@@ -336,9 +328,13 @@ class View:
 
     @property
     def name(self) -> str:
-        """The typed name, otherwise the suggested one."""
-        typed = self.form.fields["name"]
-        return typed.text if typed.changed else suggest(self)
+        """The typed name, otherwise that of the start, numbered if a run or a sweep has it."""
+        from grpo_tui.experiments.db.names import free_name
+
+        form, names = self.form, [run.name for run in self.runs]
+        typed = form.fields["name"]
+        taken = {*names, *(name.rpartition("-")[0] for name in names)}
+        return typed.text if typed.changed else free_name(form.base.name or form.origin.name, taken)
 
     @cached_property
     def errors(self) -> dict[str, str]:
@@ -362,10 +358,10 @@ class View:
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
-        paths = [row.path for row in self.rows]
-        index = paths.index(self.cursor) if self.cursor in paths else 0
-        index = max(0, min(len(paths) - 1, index + by))
-        return replace(self, cursor=paths[index] if paths else self.cursor)
+        if self.row is None:
+            return self
+        index = clamped(self.rows.index(self.row) + by, len(self.rows))
+        return replace(self, cursor=self.rows[index].path)
 
     def searched(self, text: str) -> "View":
         """Show only the settings that match; the cursor goes to the first, best by its path."""
@@ -396,35 +392,6 @@ def matches(info: Setting, search: str) -> bool:
     """Whether every search word occurs in the setting's path or help."""
     text = f"{info.path} {info.help}".lower()
     return all(part in text for part in search.lower().split())
-
-
-SHORT = {
-    "learning_rate": "lr", "group_size": "group", "max_new_tokens": "tokens",
-    "temperature": "temp", "lora_rank": "rank", "name": "", "path": "", "recipe": "",
-}  # fmt: skip
-MAX_IN_NAME = 2
-
-
-def suggest(view: View) -> str:
-    """Suggest an unused name from the origin and the changes."""
-    from grpo_tui.experiments.db.names import free_name
-
-    form = view.form
-    name = form.base.name or form.origin.name
-    changed = [*form.axes] or [p for p in form.changed if p not in ("name", SEEDS)]
-    if len(changed) > MAX_IN_NAME:
-        name += f"-{len(changed)}-changes"
-        changed = []
-    for path in changed:
-        leaf = path.rpartition(".")[2]
-        name += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}"
-        if not form.axes:  # the runs of a sweep are told apart by their numbers
-            text = PureWindowsPath(form.fields[path].text).name
-            name += re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24] or "off"
-    taken = {run.name for run in view.runs}
-    if form.axes or SEEDS in form.edits:  # the runs of a sweep are numbered
-        taken |= {name.rpartition("-")[0] for name in taken}
-    return free_name(name, taken)
 
 
 # -- from presets and the store -------------------------------------------------------------
@@ -458,9 +425,11 @@ def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
 def split_unknown(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Split off the settings that this version does not have; the others and their paths."""
     tree, removed = without_removed(tree)
-    values = flat(tree)
     result: dict[str, Any] = {}
-    for path in values:
+    unknown = list(removed)
+    for path, value in flat(tree).items():
         if path in settings():
-            assign(result, path, values[path])
-    return result, (*removed, *(path for path in values if path not in settings()))
+            assign(result, path, value)
+        else:
+            unknown.append(path)
+    return result, tuple(unknown)

@@ -2,27 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.reactive import reactive
-from textual.widgets import Input, Label
 
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import pad, safe
 from grpo_tui.app.text.words import first_of
+from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import Item
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.store.writes import change_queue, shared_tags
+from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     Change = Callable[[RunQueue, QueueItemView], object]
     from grpo_tui.experiments.reader import StoreReader
 
-MANY = 10_000  # more settings than are declared: those of other versions come last
 ENDED = 20  # how many runs are listed that are no longer in the queue
 AGAIN = ("skipped", "failed", "cancelled")
 EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
@@ -89,7 +86,7 @@ class QueueScreen(Dialog[None]):
              "Train a run that was skipped, failed or removed after all"),
         bind("question_mark,f1", "explain", "explain", "queue.explain",
              "Explain the queue and its keys"),
-        bind("escape,q,Q", "close", "close", "queue.close", "Back to the runs"),
+        bind("escape,q,Q", "dismiss", "close", "queue.close", "Back to the runs"),
     ]  # fmt: skip
 
     @property
@@ -105,7 +102,6 @@ class QueueScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Read the queue, and poll for changes."""
         self.query_one(QueuePanel).focus()
-        self.query_one(KeyBar).hidden = NEED_ITEMS
         self.read()
         self.set_interval(1.0, self.read)
 
@@ -121,7 +117,7 @@ class QueueScreen(Dialog[None]):
 
     def action_explain(self) -> None:
         """Explain the queue and its keys."""
-        from grpo_tui.app.tui.dialogs.help import HelpScreen
+        from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
         self.app.push_screen(HelpScreen("screen:queue", self, "queue", Snapshot()))
 
@@ -151,78 +147,37 @@ class QueueScreen(Dialog[None]):
         if item.state in states:
             self._write(lambda queue: change(queue, item), f"{name} {result}.")
         else:
-            self.notify(f"{name} is {item.state}.", markup=False)
+            self.notify(f"{name} is {item.state}.")
 
     @work(group="write")
     async def _write(self, change: "Callable[[RunQueue], object]", done: str) -> None:
+        from grpo_tui.experiments.queue import RunQueue
+
         with reporting(self):
-            await self.workbench.write(partial(change_queue, self.workbench.store, change))
-            self.notify(done, markup=False)
+            await self.workbench.write(lambda store: change(RunQueue(store)))
+            self.notify(done)
             self.read()
 
-    def action_close(self) -> None:
-        """Return to the runs."""
-        self.dismiss(None)
+
+def remove_dialog(runs: Sequence[RunSummary]) -> Choice[str]:
+    """Ask whether to archive or to delete runs."""
+    names = first_of([run.name or run.id for run in runs], 5)
+    archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
+    if all(run.archived for run in runs):
+        archive = ("restore", "a", "bring back", "list them again")
+    delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u undoes "
+              "it until the workbench closes")  # fmt: skip
+    return Choice("remove runs" if len(runs) > 1 else "remove the run", names, [archive, delete])
 
 
-class RemoveDialog(Choice[str]):
-    """Whether to archive or to delete runs."""
-
-    def __init__(self, runs: Sequence[RunSummary]) -> None:
-        names = first_of([run.name or run.id for run in runs], 5)
-        archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
-        if all(run.archived for run in runs):
-            archive = ("restore", "a", "bring back", "list them again")
-        delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u "
-                  "undoes it until the workbench closes")  # fmt: skip
-        super().__init__("remove runs" if len(runs) > 1 else "remove the run", names,
-                         [archive, delete])  # fmt: skip
-
-
-class DescribeDialog(Dialog[dict[str, str] | None]):
-    """Return the name, tags and note of a run, or the shared tags of several."""
-
-    DEFAULT_CSS = """
-    DescribeDialog { align: center middle; }
-    DescribeDialog > Vertical {
-        width: 72; max-width: 96%; height: auto; padding: 1 2;
-        border: round $border; background: $background; border-title-color: $headline;
-        border-subtitle-color: $text-muted;
-    }
-    DescribeDialog Label { color: $text-muted; width: 100%; }
-    DescribeDialog Input {
-        border: none; height: 1; padding: 0; background: $panel; margin-bottom: 1;
-    }
-    DescribeDialog Input:focus { border: none; }
-    """
-    BINDINGS: ClassVar = [
-        bind("escape", "cancel", "cancel", "describe.cancel", "Change nothing"),
-    ]
-
-    def __init__(self, runs: Sequence[RunSummary]) -> None:
-        super().__init__()
-        self._runs = runs
-
-    def compose(self) -> ComposeResult:
-        runs = self._runs
-        with Vertical() as box:
-            box.border_title = f"{len(runs)} runs" if len(runs) > 1 else "the run"
-            box.border_subtitle = "tab next field   ⏎ save   esc cancel"
-            if len(runs) == 1:
-                yield Label("name")
-                yield Field(runs[0].name, id="name")
-            yield Label("tags, separated by spaces" + " (those that all have)" * (len(runs) > 1))
-            yield Field(" ".join(shared_tags(runs)), id="tags", select_on_focus=False)
-            if len(runs) == 1:
-                yield Label("note")
-                yield Field(runs[0].note, id="note", select_on_focus=False)
-
-    @on(Input.Submitted)
-    def save(self) -> None:
-        self.dismiss({str(field.id): field.value for field in self.query(Field)})
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
+def describe_dialog(runs: Sequence[RunSummary]) -> Ask:
+    """Ask for the name, tags and note of a run, or for the shared tags of several."""
+    tags = Field(" ".join(shared_tags(runs)), select_on_focus=False)
+    if len(runs) > 1:
+        return Ask(f"{len(runs)} runs", {"tags that all of them have, separated by spaces": tags})
+    note = Field(runs[0].note, select_on_focus=False)
+    fields = {"name": Field(runs[0].name), "tags, separated by spaces": tags, "note": note}
+    return Ask("the run", fields)
 
 
 def column_items(
@@ -233,13 +188,17 @@ def column_items(
     from grpo_tui.experiments.read.columns import Names
 
     names, declared = Names(reader.column), settings()
-    order = {path: index for index, path in enumerate(declared)}
-    metrics = sorted(names.metrics, key=lambda key: (key not in METRICS, key))
+    paths = sorted(names.settings)  # those of other versions come last
+    metrics = sorted(names.metrics)
+
+    def about(path: str) -> str:
+        return declared[path].help.replace("`", "") if path in declared else ""
+
     items = [
-        *(Item(f"={path}", (path, declared[path].help.replace("`", "") if path in declared else ""))
-          for path in sorted(names.settings, key=lambda path: (order.get(path, MANY), path))),
+        *(Item(f"={path}", (path, about(path)))
+          for path in sorted(paths, key=[*declared, *paths].index)),
         *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
-          for key in metrics for stat in ("best", "last")),
+          for key in sorted(metrics, key=[*METRICS, *metrics].index) for stat in ("best", "last")),
     ]  # fmt: skip
     listed = {item.value for item in items}
     first = [(text, safe(text)) for text in columns if text not in listed]

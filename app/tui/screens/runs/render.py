@@ -263,8 +263,7 @@ def card_lines(view: View, width: int, height: int) -> list[Line]:
 def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
     """Everything that fits, the most important first."""
     lines = _head(preview, width)
-    if preview.post_mortem is not None:
-        lines += _post_mortem(preview, width)
+    lines += _post_mortem(preview, width)
     lines += _charts(preview, width, height - len(lines))
     if preview.alert is not None:
         text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"

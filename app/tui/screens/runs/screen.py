@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -52,14 +52,16 @@ from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.app.tui.dialogs.picker import Picked
+    from grpo_tui.experiments.store import ExperimentStore
+
+Write = Callable[["ExperimentStore"], str]
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
-DEMO, UNDO = frozenset({"demo"}), frozenset({"undo"})
 NEED_RUNS = frozenset(
     {"mark", "mark_sweep", "compare", "clone", "resume", "remove", "find", "zoom"}
 )
-OFFERS: Final = {"open": "starter run", "demo": "recorded run"}
+OFFERS: Final = {"open": "starter run"}
 
 
 class ViewPanel(Panel):
@@ -151,9 +153,9 @@ class RunsScreen(ControlScreen):
                "Sort by the next column; a click on a title sorts by it"),
         bind("x", "remove", "remove…", "runs.archive",
              "Archive or delete runs; u brings them back"),
-        bind("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
+        hidden("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
         hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
-        bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
+        hidden("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
         unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
         unbound("switch('archived')", "archived runs too", "runs.archived",
                 "Show archived runs as well"),
@@ -164,7 +166,7 @@ class RunsScreen(ControlScreen):
     def __init__(self) -> None:
         super().__init__()
         # what brings runs back, and the first of them
-        self._undo: list[tuple[Callable[[], str], str]] = []
+        self._undo: list[tuple[Write, str]] = []
         self._read_steps: dict[int, int] = {}  # up to which sparklines were read, by run
         self._awaited = ""  # the run that the cursor goes to once it is listed
 
@@ -208,11 +210,9 @@ class RunsScreen(ControlScreen):
         self.query_one(RunsTable).now = now
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
-        bar.hidden = DEMO if run is not None and run.active else CONTROLS | DEMO
+        bar.hidden = frozenset() if run is not None and run.active else CONTROLS
         if self.view.is_empty:
             bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
-        if not (self._undo or self.view.deleted):
-            bar.hidden |= UNDO
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -293,10 +293,9 @@ class RunsScreen(ControlScreen):
             self.view = view.toggle_fold()
 
     def _start_starter(self) -> None:
-        from grpo_engine.config.parse import build
         from grpo_engine.presets import preset
 
-        self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
+        self.post_message(msg.LaunchRequested(preset("starter").config))
 
     def action_mark(self) -> None:
         """Mark the run or the whole group."""
@@ -394,7 +393,7 @@ class RunsScreen(ControlScreen):
             self.warn(f"{controlled.name} has ended.")
         elif not self.refused():
             request = verb.replace("_", " ")
-            self.notify(f"Asked {controlled.name} to {request}.", markup=False)
+            self.notify(f"Asked {controlled.name} to {request}.")
             session = self._session(run)
             if session is not None and session.feed.may_control:
                 session.ask(verb)
@@ -413,7 +412,7 @@ class RunsScreen(ControlScreen):
     # -- changes in the store: archive, delete, name, tags, note -----------------------------
 
     @work(group="write")
-    async def _write(self, call: Callable[[], str]) -> None:
+    async def _write(self, call: Write) -> None:
         """Change the store on the writer's thread, and say what was done."""
         if self.refused():
             return
@@ -423,47 +422,46 @@ class RunsScreen(ControlScreen):
 
     def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
-        from grpo_tui.app.tui.screens.runs.dialogs import RemoveDialog
+        from grpo_tui.app.tui.screens.runs.dialogs import remove_dialog
 
         runs = self.view.selection
         active = next((run for run in runs if run.active), None)
         if active is not None:
             self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
         elif runs and not self.refused():
-            self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
+            self.app.push_screen(remove_dialog(runs), partial(self._remove, runs))
 
     def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
-        path = self.workbench.store
-        restore = partial(writes.set_archived, path, runs, False)
+        restore = partial(writes.set_archived, runs=runs, archived=False)
         if answer:
             self.update(marked=frozenset())
         if answer == "restore":
             self._write(restore)
         elif answer == "archive":
             self._undo.append((restore, runs[0].id))
-            self._write(partial(writes.set_archived, path, runs, True))
+            self._write(partial(writes.set_archived, runs=runs, archived=True))
         elif answer == "delete":
-            self._undo.append((partial(writes.restore, path), runs[0].id))
+            self._undo.append((writes.restore, runs[0].id))
             self.workbench.close_runs({run.key for run in runs})
-            self._write(partial(writes.delete, path, runs))
+            self._write(partial(writes.delete, runs=runs))
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
-        restore = partial(writes.restore, self.workbench.store)
-        undo, self._awaited = self._undo.pop() if self._undo else (restore, "")
+        undo, self._awaited = self._undo.pop() if self._undo else (writes.restore, "")
         self._write(undo)
 
     def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
-        from grpo_tui.app.tui.screens.runs.dialogs import DescribeDialog
+        from grpo_tui.app.tui.screens.runs.dialogs import describe_dialog
 
         runs = self.view.selection
-        if runs:
-            self.app.push_screen(DescribeDialog(runs), partial(self._describe, runs))
 
-    def _describe(self, runs: tuple[RunSummary, ...], values: Mapping[str, str] | None) -> None:
-        if values:
-            self._write(partial(writes.describe, self.workbench.store, runs, values))
+        def describe(texts: list[str] | None) -> None:
+            if texts:
+                self._write(partial(writes.describe, runs=runs, texts=texts))
+
+        if runs:
+            self.app.push_screen(describe_dialog(runs), describe)
 
     # -- the list ---------------------------------------------------------------------------
 
@@ -511,7 +509,8 @@ class RunsScreen(ControlScreen):
 
         try:
             read = partial(column_items, columns=columns, groups=groups)
-            return await self.answer(Picker(title, await self.ask(read, "columns"), **how))
+            picker = Picker(title, await self.ask(read, "columns"), **how)
+            return await self.app.push_screen_wait(picker)
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return None
 
@@ -525,4 +524,5 @@ class RunsScreen(ControlScreen):
 
     def action_sort_by(self, key: str = "") -> None:
         """Sort by a column, or the other way round if that is what the order is by."""
-        self._relist(sort=self.view.sorted_by(key or self.view.sort.lstrip("-")).sort)
+        key = key or self.view.sort.lstrip("-")
+        self._relist(sort=key if self.view.sort == f"-{key}" else f"-{key}")

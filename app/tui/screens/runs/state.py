@@ -24,10 +24,7 @@ MAX_RUNS = 5000  # in the table; a search finds the others
 LONG = ("rewards.", "task.columns", "task.options")  # settings too long for a column
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
 COMPARED_RUNS = 500  # whose settings are compared, at most
-METRICS = (
-    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl",
-)  # fmt: skip
-PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
+METRICS = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 SPARK_WIDTH = 10
 
 
@@ -166,10 +163,6 @@ class View:
             return self
         return replace(self, folded=self.folded ^ {row.key})
 
-    def sorted_by(self, key: str) -> "View":
-        """Sort by a key, or reverse the order if it is the current key."""
-        return replace(self, sort=key if self.sort == f"-{key}" else f"-{key}")
-
 
 # -- reading ------------------------------------------------------------------------------------
 
@@ -233,7 +226,7 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
             for path, value in changed(detail.settings).items()
             if value is not None and path != "name"
         ),
-        series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
+        series=tuple(reader.metric_series(run.key, key) for key in METRICS if key in keys),
         alert=next((alert for alert in reader.alerts(run.key) if not alert.muted), None),
         post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
     )

@@ -10,7 +10,6 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
-    ExplainRequested,
     MuteRequested,
     RolloutOpened,
 )
@@ -122,7 +121,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
 
     def action_open(self) -> None:
         """Explain the selected metric."""
-        self.post_message(ExplainRequested(self.topic()))
+        self.call_later(self.run_action, "screen.explain")
 
     def on_click(self, event: events.Click) -> None:
         """Choose the chart that was clicked."""
@@ -316,7 +315,7 @@ class AlertsLog(WatchPanel, ListPanel):
 
     def action_open(self) -> None:
         """Explain the selected alert."""
-        self.post_message(ExplainRequested(self.topic()))
+        self.call_later(self.run_action, "screen.explain")
 
     def action_mute(self) -> None:
         """Mute or unmute the kind of the selected alert."""

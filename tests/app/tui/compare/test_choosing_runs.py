@@ -11,9 +11,9 @@ from textual.widgets import Input
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import RunOpened
-from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
-from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.screens.compare.screen import CompareScreen
+from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, workbench

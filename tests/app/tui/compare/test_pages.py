@@ -12,15 +12,15 @@ from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_rows
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested
-from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
     verdict,
 )
+from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
+from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.config.declaration import as_text
-from grpo_engine.config.parse import build, flatten
+from grpo_engine.config.parse import build, flatten, write_yaml
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.tui.screens.new_run.state import (
@@ -40,7 +40,7 @@ def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() ->
     # weights typed for the new ones stay, even if they are those of the old ones
     form = RunForm(base).type("rewards.functions", "length,regex").type("rewards.weights", "1,2")
     assert form.build().rewards.weights == (1.0, 2.0)
-    assert build(parse_yaml(form.to_yaml())).rewards == form.build().rewards
+    assert build(parse_yaml(write_yaml(form.build()))).rewards == form.build().rewards
     # and too many are refused
     form = form.type("rewards.functions", "length")
     assert "2 values for 1 rewards.functions" in form.errors["rewards.functions"]
@@ -116,7 +116,7 @@ def test_a_mapping_is_typed_as_it_is_shown() -> None:
     assert as_text(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
     form = RunForm(base).type("task.options", "{seed: 2}")
     assert form.build().task.options == {"seed": 2}
-    assert build(parse_yaml(form.to_yaml())) == form.build()
+    assert build(parse_yaml(write_yaml(form.build()))) == form.build()
     assert RunForm(base).type("task.system_prompt", "{a: 1}").build().task.system_prompt == "{a: 1}"
 
 

@@ -11,9 +11,8 @@ from sqlalchemy import select
 from grpo_engine.config.parse import read_yaml
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.render import PAGE
-from grpo_tui.app.tui.screens.new_run.screen import PagePanel
+from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen, PagePanel
 from grpo_tui.app.tui.screens.new_run.state import MAIN
 from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.reader import StoreReader
@@ -86,7 +85,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
     with closing(StoreReader(tmp_path / "grpo.db")) as reader:
         (run,) = reader.runs()
         assert run.status == "completed"
-        assert run.name == "starter-9-changes"
+        assert run.name == "starter"
         assert reader.run(run.key).settings["algorithm.beta"] == 0.1
 
 

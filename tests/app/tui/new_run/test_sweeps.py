@@ -131,7 +131,7 @@ async def test_a_sweep_is_typed_launched_and_queued(
         assert "4 runs" in frames.text(app)
         frames.check(app)
         await pilot.press("s")
-        await until(app, lambda: "4 runs of starter-beta" in frames.text(app))
+        await until(app, lambda: "4 runs of starter" in frames.text(app))
         await until(app, lambda: "4 in the queue (Q)" in frames.text(app))  # on Runs
     assert started == [path]
     with closing(StoreReader(path)) as reader:

@@ -13,7 +13,7 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.messages import LaunchRequested
-from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.new_run_kit import opened, turn_to, write

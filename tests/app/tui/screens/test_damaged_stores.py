@@ -8,7 +8,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
 from tests.app.rest import until

@@ -8,8 +8,7 @@ from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
+from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, RolloutsScreen
 from tests.app import dialogues, frames
 from tests.app.compared import workbench
 from tests.app.frames import LOOKS, SIZES

@@ -15,13 +15,13 @@ from grpo_engine.config.recipes import recipe
 from grpo_tui.app.inspector.lab import VARIED, Effect, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.new_run import NewRunScreen
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
     token_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.reader import StoreReader

@@ -17,11 +17,11 @@ from grpo_tui.app.inspector.groups import measure_of
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
 )
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.state import (
     Search,
     load_group,

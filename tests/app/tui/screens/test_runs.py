@@ -17,10 +17,10 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.runs import RunsScreen, state
+from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
 from grpo_tui.app.tui.screens.runs.render import fitting
-from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
+from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
 from grpo_tui.app.tui.screens.runs.state import View, load_sparks
 from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
@@ -291,9 +291,9 @@ async def test_an_undo_at_once_comes_after_the_archiving(
     record(path, run_events(steps=1))
     set_archived = writes.set_archived
 
-    def slow_to_archive(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:
+    def slow_to_archive(store: ExperimentStore, runs: Sequence[RunSummary], archived: bool) -> str:
         time.sleep(0.2 if archived else 0)
-        return set_archived(path, runs, archived)
+        return set_archived(store, runs, archived)
 
     monkeypatch.setattr(writes, "set_archived", slow_to_archive)
     app = workbench(path)

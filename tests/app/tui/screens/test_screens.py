@@ -15,9 +15,9 @@ from textual.widgets import OptionList
 
 from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.dialogs.crash import CrashScreen
+from grpo_tui.app.tui.dialogs.crash import crash_page
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
@@ -157,7 +157,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
         assert isinstance(app.screen, WorkbenchScreen)
-        app.push_screen(CrashScreen(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
+        app.push_screen(crash_page(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
         await walk.see("The model is gone", "last lines of the log")
         lines = [line for line in frames.frame(app) if re.search(r":\d\d  step +\d+  ", line)]
         ends = {re.search(r"step +\d+", line).end() for line in lines}  # type: ignore[union-attr]  # each line matched
@@ -194,7 +194,7 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
 
 def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
     code = (
-        "import sys, grpo_tui.app.tui.app, grpo_tui.app.tui.screens.runs\n"
+        "import sys, grpo_tui.app.tui.app, grpo_tui.app.tui.screens.runs.screen\n"
         "slow = {'pydantic', 'sqlmodel', 'sqlalchemy', 'mlx', 'numpy', 'yaml'}\n"
         "sys.exit(repr(slow & set(sys.modules)) if slow & set(sys.modules) else 0)"
     )

@@ -16,13 +16,13 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
 from grpo_tui.app.tui.screens.watch.render import (
     reason_line,
     signal_line,
 )
+from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.app.tui.screens.watch.state import counted
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView

@@ -31,6 +31,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
 )
 from grpo_tui.app.tui.screens.rollouts.state import StepGroups
 from grpo_tui.app.tui.store.reader import reporting
+from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 
@@ -188,11 +189,11 @@ class LabScreen(Dialog[None]):
             SETTINGS[name].allowed if name in SETTINGS else f"one of {', '.join(VARIED[name])}"
         )
 
-        def take(text: str | None) -> None:
-            if text:
-                self._change(with_typed, text.strip())
+        def take(texts: list[str] | None) -> None:
+            if text := "".join(texts or ()).strip():
+                self._change(with_typed, text)
 
-        self.app.push_screen(Ask("recipe" if name == "name" else name, allowed), take)
+        self.app.push_screen(Ask("recipe" if name == "name" else name, {allowed: Field()}), take)
 
     def action_clone(self) -> None:
         """Open New run with the settings of this recipe."""
@@ -202,7 +203,7 @@ class LabScreen(Dialog[None]):
 
     def action_explain(self) -> None:
         """Explain the selected setting, the numbers and the keys."""
-        from grpo_tui.app.tui.dialogs.help import HelpScreen
+        from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
         focused = self.focused
         topic = focused.topic() if isinstance(focused, Panel) else "panel:lab"
