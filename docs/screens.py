@@ -79,12 +79,12 @@ SHOTS = {
                      ("token 4 of", "CLIPPED"),
                      answer=(26, 10, 7)),
     "same-prompt": Shot("rollouts", "one", (
-        "WAIT:each pass", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
-        "WAIT:[20", "WAIT:answer a by", "d"), ("by step", "changes")),
+        "WAIT:each pass", "t", "WAIT:▌60", "[", "WAIT:▌50", "[", "WAIT:▌40", "[", "WAIT:▌30", "[",
+        "WAIT:▌20", "WAIT:answer a by", "d"), ("by step", "changes")),
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "down", *["right"] * 2),
-                ("─ 60 steps", "was"), answer=(26, 10, 7)),
+                ("60 of 60 steps", "was"), answer=(26, 10, 7)),
     "compare": Shot("runs", "several", ("home", *("space", "down") * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip

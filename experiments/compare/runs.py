@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
-from itertools import chain
 from math import inf, isfinite
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -118,15 +117,15 @@ def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
 
 def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> tuple[str, ...]:
     """A diff of the baseline's functions and the others': of files, or of functions alone."""
-    diffs: dict[tuple[str, ...], None] = {}
+    lines: list[str] = []
     for run, sources in zip(runs, functions, strict=True):
         for choice in filter(sources.__contains__, functions[base]):
             old, new = functions[base][choice], sources[choice]
             part = "text" if old["name"] == new["name"] else "code"
             titles = f"{old['name']} of {runs[base].name}", f"{new['name']} of {run.name}"
-            lines = old[part].splitlines(), new[part].splitlines()
-            diffs[tuple(unified_diff(*lines, *titles, lineterm=""))] = None
-    return tuple(chain.from_iterable(diffs))
+            texts = old[part].splitlines(), new[part].splitlines()
+            lines += unified_diff(*texts, *titles, lineterm="")
+    return tuple(lines)
 
 
 def _differences(
