@@ -118,11 +118,10 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line
 def search_note(search: Search, hit: int) -> str:
     """How far a search has come: `1 of 7`, `1 of the first 50`, `none`, with `…` while it runs."""
     count = len(search.hits)
-    if not search.done:
-        return f"{hit + 1} of {count}…" if count else "searching…"
     if not count:
-        return "none"
-    return f"{hit + 1} of {'the first ' if count == MAX_HITS else ''}{count}"
+        return "none" if search.done else "searching…"
+    first = "the first " * (count == MAX_HITS)
+    return f"{hit + 1} of {first}{count}" + "…" * (not search.done)
 
 
 def position_line(name: str, group: GroupView, width: int) -> Line:

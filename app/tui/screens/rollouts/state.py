@@ -17,7 +17,7 @@ from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
-from grpo_engine.events import REPLACED, Origin
+from grpo_engine.events import Origin
 from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
@@ -193,11 +193,6 @@ def load_tokens(
         for row in tokens.rows
     ]
     return rows, without_losses(run, group, rows)
-
-
-def was_replaced(group: GroupView) -> bool:
-    """Whether another group took this one's place in the update."""
-    return group.no_signal.endswith(REPLACED)
 
 
 def without_losses(run: RunInfo, group: GroupView, rows: Sequence[TokenRow]) -> str:

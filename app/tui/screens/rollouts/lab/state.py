@@ -13,6 +13,7 @@ import numpy as np
 from grpo_engine.config import recipes
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import REPLACED
 from grpo_tui.app.inspector.lab import (
     Effect,
     Outcome,
@@ -26,7 +27,6 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     StepGroups,
     load_tokens,
     split,
-    was_replaced,
 )
 from grpo_tui.experiments.values import TokenRow
 
@@ -43,7 +43,9 @@ Rows = Mapping[Index, TokenRow]
 def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
     """Read a step of training of a run: its numbers, and its tokens."""
     run = base.run
-    groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
+    groups = tuple(  # without those whose place in the update another one took
+        g for g in reader.groups(run.key, step, "train") if not g.no_signal.endswith(REPLACED)
+    )
     rows: dict[Index, TokenRow] = {}
     for group in groups:
         tokens, missing = load_tokens(reader, run, group)
@@ -130,10 +132,9 @@ class LabView:
     @property
     def title(self) -> str:
         """What is shown, in words."""
-        first, last = (self.steps[0], self.steps[-1]) if self.steps else (0, 0)
-        if self.in_step or first == last:
+        if self.in_step:
             return f"step {self.step.step}"
-        return f"steps {first} to {last}"
+        return f"steps {self.steps[0]} to {self.steps[-1]}"
 
     @property
     def answers(self) -> list[Index]:
