@@ -126,20 +126,13 @@ def text(value: Decimal, unit: str = "") -> str:
     """Write a number exactly: `.0032`, `12k`, `3e−5`, `87.5%`; empty if it is too long."""
     value = value.scaleb(SHIFTS.get(unit, 0)).normalize()
     before, figures = value.adjusted() + 1, len(value.as_tuple().digits)
-
-    def shifted(power: int) -> str:
-        """The size times a power of ten; no zero before the point."""
-        return f"{abs(value).scaleb(power):f}".lstrip("0") or "0"
-
-    forms = [shifted(0)] if -3 <= before <= 4 else []
-    forms += [
-        shifted(-up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G")) if 0 < before - up <= 3
-    ]
-    forms += [
-        f"{shifted(1 - before)}e{before - 1}",
-        f"{shifted(figures - before)}e{before - figures}",
-        shifted(0),
-    ]
     sign, tail = (MINUS if value < 0 else ""), ("%" if unit == "share" else "")
-    signed = (sign + form.replace("-", MINUS) + tail for form in forms)
-    return next((form for form in signed if len(form) <= LABEL_CELLS), "")
+    # powers of ten to multiply the size by, and the marks behind it
+    forms = [(0, "")] if -3 <= before <= 4 else []
+    forms += [(-up, mark) for up, mark in ((3, "k"), (6, "M"), (9, "G")) if 0 < before - up <= 3]
+    forms += [(-up, f"e{up}".replace("-", MINUS)) for up in (before - 1, before - figures)]
+    for power, mark in (*forms, (0, "")):
+        size = f"{abs(value).scaleb(power):f}".lstrip("0") or "0"
+        if len(label := f"{sign}{size}{mark}{tail}") <= LABEL_CELLS:
+            return label
+    return ""

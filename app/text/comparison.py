@@ -147,9 +147,8 @@ def ranking_title(ranking: "Ranking") -> str:
     answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
     scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
     at_once = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
-    is_accuracy = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
     goal = f"{ranking.metric} {ranking.threshold:g}"
-    if is_accuracy:
+    if ranking.metric.endswith("/accuracy"):
         goal = f"{percent(ranking.threshold)}% right"
     return (f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
             f"95% over {scope}{at_once}")  # fmt: skip

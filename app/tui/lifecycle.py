@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from textual import events, on, work
 from textual.message import Message
 
-from grpo_tui.app.feed.feed import Feed
-from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.feed import Feed, Session
 from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui import messages as msg

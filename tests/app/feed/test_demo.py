@@ -31,7 +31,7 @@ import pytest
 
 from docs import screens
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.feed import Session
 
 session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
 while (seen := session.pull()).status != "completed":

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.replay import MARK, ReplayFeed, timed
-from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from tests.app.stored import pinned_groups, record, run_events

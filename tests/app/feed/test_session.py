@@ -1,7 +1,6 @@
 """A session: when it counts as opened."""
 
-from grpo_tui.app.feed.feed import TimedEvent
-from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.feed import Session, TimedEvent
 from tests.app.script import Script, ScriptFeed, started
 
 

@@ -9,9 +9,9 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.feed import stored as stored_feed
+from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
-from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.trial import ready

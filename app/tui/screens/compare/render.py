@@ -6,7 +6,6 @@ values, one row per run and step.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from statistics import fmean
 from typing import TypeVar
 
@@ -205,7 +204,8 @@ def column_heads(
     legend has every mark and name.
     """
     columns = view.columns
-    window, size = column_window(len(columns), view.column, width - left - 1, minimum)
+    current = columns.index(view.column)
+    window, size = column_window(len(columns), current, width - left - 1, minimum)
     size = min(size, WIDEST)
     names = [f" {view.column_name(runs)}" for runs in columns]
     with_names = max(map(cell_len, names)) <= size - 4
@@ -213,7 +213,7 @@ def column_heads(
     for index in window:
         runs = columns[index]
         text = names[index] * with_names + " ◆" * (len(columns) > 1 and runs == view.base_column)
-        style = "bold headline" if index == view.column else "label"
+        style = "bold headline" if index == current else "label"
         gap = max(0, size - tail - 2 - cell_len(text))
         line += [(" " * gap, ""), view.marker(runs[0]).span, (pad(text, size - gap - 1), style)]
     return line, window, size
@@ -234,7 +234,7 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
     longest = max(cell_len(text) for row in texts.values() for text in row)
     minimum = max(5, min(10, longest + 2))
     head, window, size = column_heads(view, path_width, width, minimum)
-    base = columns.index(view.base_column) if view.base_column else 0
+    base = columns.index(view.base_column)
     rows = []
     for path, values in texts.items():
         colour = "text" if len({*values}) > 1 else "label"
@@ -370,8 +370,7 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
 def answer_column(view: View, run: RunSummary, group: GroupView | None, width: int) -> list[Line]:
     """A run's answers below its name."""
     marker = view.marker(run.id)
-    chosen = view.chosen is not None and view.chosen.id == run.id
-    colour = "bold headline" if chosen else "text"
+    colour = "bold headline" if run is view.chosen else "text"
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
     label = clip(mean, width - 2 - cell_len(name))
@@ -392,16 +391,13 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
 
     Of single runs only that one, and one that is alone, has the range of its values below it.
     """
-    columns, chosen = [runs for runs in view.columns if runs in chart.traces], view.chosen
-    curves = []
-    for runs in columns:
+    columns, curves = [runs for runs in view.columns if runs in chart.traces], []
+    for runs in sorted(columns, key=lambda runs: runs == view.column):
         marker, trace = view.marker(runs[0]), chart.traces[runs]
-        front = chosen is not None and chosen.id in runs
-        alone = front or len(columns) == 1
+        alone = runs == view.column or len(columns) == 1
         ranged = len(runs) > 1 or (alone and view.smoothing and not trace.sparse)
-        curve = Curve(trace, marker.colour, marker.mark, "raw" if ranged else "")
-        curves.append((front, curve))
-    return [curve for _, curve in sorted(curves, key=itemgetter(0))]
+        curves.append(Curve(trace, marker.colour, marker.mark, "raw" if ranged else ""))
+    return curves
 
 
 def plot_of(
@@ -428,7 +424,7 @@ def chart_lines(key: str, view: View, plotted: Plotted, width: int) -> list[Line
 def readout(key: str, view: View, runs: Sequence[str]) -> Readout:
     """The mark, name and value at the crosshair of a run, or of several seeds."""
     marker, (text, colour) = view.marker(runs[0]), crosshair_cell(view, key, runs)
-    bold = "bold " * (view.chosen is not None and view.chosen.id in runs)
+    bold = "bold " * (runs == view.column)
     colour = bold + (marker.colour if colour == "text" else colour)
     mark = (f"{marker.mark} ", f"bold {marker.colour}")
     return Readout(text, colour, mark, view.column_name(runs))

@@ -148,16 +148,17 @@ class View:
         return bool(self.refs) and {run.id for run in self.runs} != set(self.refs)
 
     @property
-    def column(self) -> int:
-        """The column of the chosen run."""
-        run = self.chosen
-        return next((i for i, runs in enumerate(self.columns) if run and run.id in runs), 0)
+    def column(self) -> tuple[str, ...]:
+        """The runs of the chosen run's column."""
+        return self._column_of(self.chosen)
 
     @property
     def base_column(self) -> tuple[str, ...]:
         """The runs of the baseline's column."""
-        base = self.base
-        return next((runs for runs in self.columns if base and base.id in runs), ())
+        return self._column_of(self.base)
+
+    def _column_of(self, run: RunSummary | None) -> tuple[str, ...]:
+        return next((runs for runs in self.columns if run and run.id in runs), ())
 
     def name(self, run: RunSummary) -> str:
         """A run's name, followed by its id if two runs share the name."""

@@ -14,7 +14,7 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.feed import Session
 from grpo_tui.app.feed.snapshot import Request
 from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg

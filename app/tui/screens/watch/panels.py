@@ -32,7 +32,6 @@ from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
 ROOMY, TIGHT = 4, 3  # lines of a chart
-HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
 ORIGINS = {"train": "prompt", "eval": "a held-out problem", "pinned": "pinned prompt"}
 
@@ -233,10 +232,9 @@ class Groups(GroupPanel):
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN)
-        head = [render.group_header(number, cell, answers, table)]
-        head = head if height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
-        space = height - len(head) - bool(foot)
+        head = render.group_header(number, cell, answers, table)
+        foot = render.signal_line(snapshot, width)
+        space = height - 1 - bool(foot)
         selected = min(self.state.prompt, len(groups) - 1)
         linked = self.state.answers.groups_step == snapshot.groups_step
         blocks = []
@@ -247,7 +245,7 @@ class Groups(GroupPanel):
             line = render.group_line(group, table, number, cell, focused=focused, marked=marked)
             line += render.prompt_of(group, width - table, focused)
             blocks.append([line, *([render.reason_line(reason, width)] if reason else [])])
-        lines = [*head, *self.listed(blocks, space, selected, above=len(head))]
+        lines = [head, *self.listed(blocks, space, selected, above=1)]
         names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
         step, hidden = snapshot.groups_step, len(groups) - len({*self._items} - {None})

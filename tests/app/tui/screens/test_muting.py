@@ -14,8 +14,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_tui.app.feed import stored
-from grpo_tui.app.feed.feed import LiveFeed
-from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.feed import LiveFeed, Session
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
