@@ -209,12 +209,14 @@ class Watcher:
     # -- the end --------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        ended = self._ended
-        self._job.close(ended.message if isinstance(ended, ev.RunFailed) else "")
+        ended, cause, trace = self._ended, "", ""
+        if isinstance(ended, ev.RunFailed):
+            cause, trace = ended.message, ended.traceback.rstrip()
+        self._job.close(cause)
         with suppress(OSError):
             self._printer.close()
-        if isinstance(ended, ev.RunFailed) and ended.traceback:
-            self._write(ended.traceback.rstrip())
+        if trace:
+            self._write(trace)
         self._log.close()
         if self._job.recorder is not None and self._job.recorder.left:
             self._write(f"not in the store yet: {self._job.recorder.left}")
@@ -223,10 +225,7 @@ class Watcher:
         match self._ended:
             case ev.RunFailed():
                 return exit_codes.of_failure(self._ended.error)
-            case ev.RunFinished(reason="aborted"):
-                return exit_codes.INTERRUPTED
-            case ev.RunFinished(reason="stopped") if self._interrupts > 1:
-                return exit_codes.INTERRUPTED
-            case ev.RunFinished():
-                return exit_codes.OK
+            case ev.RunFinished(reason=reason):
+                at_once = reason == "aborted" or (reason == "stopped" and self._interrupts > 1)
+                return exit_codes.INTERRUPTED if at_once else exit_codes.OK
         return exit_codes.FAILED

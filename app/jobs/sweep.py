@@ -25,8 +25,6 @@ class Sweep:
 
 def sweep_of(points: Sequence[Point], seeds: int) -> Sweep:
     """Each point with as many seeds, counted up from its own."""
-    axes: dict[str, dict[Any, None]] = {path: {} for texts, _ in points for path in texts}
-    axes["seed"] = {}
     runs = []
     for texts, config in points:
         tree = config_tree(config)
@@ -34,10 +32,9 @@ def sweep_of(points: Sequence[Point], seeds: int) -> Sweep:
         for number in range(seeds):
             seed = values["seed"] + number
             point = {path: values.get(path, text) for path, text in texts.items()} | {"seed": seed}
-            for path, value in point.items():
-                axes[path][value] = None
             runs.append((point, tree | {"seed": seed, "name": ""}))
-    return Sweep({path: list(values) for path, values in axes.items()}, runs)
+    axes = {path: list(dict.fromkeys(point[path] for point, _ in runs)) for path in runs[0][0]}
+    return Sweep(axes, runs)
 
 
 def values_in(text: str) -> list[str]:

@@ -128,19 +128,15 @@ def imported_folder() -> Path:
 
 def local_models() -> Iterator[dict[str, Any]]:
     """Return the models that need no network."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
     from grpo_engine.policy.embedded import EMBEDDED
 
     for name, folder in EMBEDDED.items():
         yield _row(name, folder, "embedded")
     for folder in sorted(imported_folder().glob("[!.]*/config.json")):
         yield _row(str(folder.parent), folder.parent, "imported")
-    yield from _cached_models()
-
-
-def _cached_models() -> Iterator[dict[str, Any]]:
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
     try:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
@@ -148,7 +144,9 @@ def _cached_models() -> Iterator[dict[str, Any]]:
     folders = {
         repository.repo_id: revision.snapshot_path
         for repository in repositories if repository.repo_type == "model"
-        for revision in repository.revisions if any(revision.snapshot_path.glob("*.safetensors"))
+        for revision in repository.revisions
+        if (revision.snapshot_path / "config.json").is_file()
+        and any(revision.snapshot_path.glob("*.safetensors"))
     }  # fmt: skip
     for name, folder in sorted(folders.items()):
         yield _row(name, folder, "Hugging Face cache")
