@@ -78,6 +78,15 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         indices = (i for i, chart in enumerate(self.charts) if metric in chart.keys)
         self.cursor = next(indices, self.cursor)
 
+    def watch_state(self, old: WatchState, new: WatchState) -> None:
+        """Keep the cursor on its chart where their order changes; another run begins anew."""
+        before, charts = charts_of(old.snapshot, self.added), self.charts
+        same_run = old.snapshot.head.id == new.snapshot.head.id
+        if before != charts or not same_run:
+            chosen = next((chart.title for chart in before[self.cursor :] if same_run), "")
+            titles = [chart.title for chart in charts]
+            self.cursor = titles.index(chosen) if chosen in titles else 0
+
     def topic(self) -> str:
         """Return the topic of the selected chart's first metric."""
         return f"metric:{self.chosen.keys[0]}" if self.chosen else "screen:watch"

@@ -345,35 +345,41 @@ def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Li
 
 
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
-    """Phases on the left, numbers on the right; the least important numbers are dropped first."""
-    left, right = _phases(snapshot, now), _numbers(snapshot)
+    """Phases on the left, numbers on the right; the least important numbers are dropped first.
+
+    Of a run that has ended, the shortest phases are dropped as well.
+    """
+    spent = spent_in(snapshot)
+    left, right = _phases(snapshot, now, spent), _numbers(snapshot, spent)
+    while len(spent) > 1 and not snapshot.active and cells(left) > width:
+        del spent[min(spent, key=spent.__getitem__)]
+        left = _phases(snapshot, now, spent)
     while right and cells(left) + sum(len(text) + 2 for text in right) + 1 > width:
         right.pop(0)
     return justified(left, [("  ".join(right), "label"), (" ", "")], width)
 
 
-def _numbers(snapshot: Snapshot) -> list[str]:
+def _numbers(snapshot: Snapshot, spent: dict[str, float]) -> list[str]:
     numbers = []
     if memory := snapshot.series.get("memory/peak_gb"):
         numbers.append(with_unit(memory.last, "GB"))
     if snapshot.tokens_per_second:
         numbers.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
-        spent = spent_in(snapshot) if snapshot.active else {}
-        slowest = max(spent, key=spent.__getitem__, default="")
-        numbers += [f"{share(spent[slowest] / snapshot.step_seconds)} {slowest}"] if spent else []
+        if snapshot.active and spent:
+            slowest = max(spent, key=spent.__getitem__)
+            numbers.append(f"{share(spent[slowest] / snapshot.step_seconds)} {slowest}")
         numbers.append(f"{short(snapshot.step_seconds)} s/step")
     if snapshot.eta is not None and snapshot.active:
         numbers.append(f"{seconds(snapshot.eta)} left")
     return numbers
 
 
-def _phases(snapshot: Snapshot, now: float) -> Line:
+def _phases(snapshot: Snapshot, now: float, spent: dict[str, float]) -> Line:
     board = snapshot.board
     if snapshot.status == "empty":
         return [(" no run", "label")]
     if not snapshot.active:
-        spent = spent_in(snapshot)
         worked = f" after {seconds(snapshot.elapsed)}{'  per step' if spent else ''}"
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),

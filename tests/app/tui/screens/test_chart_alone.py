@@ -1,5 +1,6 @@
 """Watch's charts alone, and any metric as one of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,20 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
         await pilot.press("z")
         assert curves.chosen.keys == ("completions/max_length",)
         frames.check(app)
+
+
+async def test_the_cursor_stays_on_its_chart_and_begins_anew_in_another_run(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        curves = await opened(app, pilot)
+        state = curves.state
+        series = {key: item for key, item in state.snapshot.series.items() if key != "kl"}
+        curves.go_to("loss")
+        index = curves.cursor
+        curves.state = replace(state, snapshot=replace(state.snapshot, series=series))
+        assert curves.chosen is not None
+        assert curves.chosen.title == "loss"
+        assert curves.cursor == index - 1
+        head = replace(state.snapshot.head, id="another")
+        curves.state = replace(state, snapshot=replace(state.snapshot, head=head))
+        assert curves.cursor == 0
