@@ -54,7 +54,7 @@ class RunQueue:
                 return old, False
             values = {
                 "uid": str(uuid4()), "name": name, "created_at": now_iso(), "spec_hash": spec,
-                "axes": {path: list(points) for path, points in axes.items()},
+                "axes": dict(axes),
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
             for item in items:

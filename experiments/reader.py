@@ -177,22 +177,20 @@ class StoreReader(Connection):
                     waiting=str(spill or ""), step=max(row.step, spill.step if spill else 0),
                     attempts=attempts.get(row.key, 0), tags=tuple(tags.get(row.key, ())),
                     parent=parents.get(row.key), sweep=sweep, sweep_id=sweep_id,
-                    metrics=LazyMetrics(metric_rows.get(row.key, {})),
+                    metrics=LazyMetrics(dict(metric_rows.get(row.key, ()))),
                     columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
             )  # fmt: skip
         return tuple(summaries)
 
-    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, dict[str, Any]]:
-        """Return the summaries of runs by the metric's name."""
+    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, list[Any]]:
+        """Return the summaries of runs, each with the metric's name."""
         key = METRIC_KEY.c
         keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
         columns = METRIC_SUMMARY.c
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
-        by_run: dict[int, dict[str, Any]] = {}
-        for row in self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys))):
-            by_run.setdefault(row[0], {})[keys[row[1]]] = row
-        return by_run
+        rows = self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys)))
+        return grouped((row[0], (keys[row[1]], row)) for row in rows)
 
     def run(self, run: int) -> v.RunDetail:
         summaries = self.runs(archived=True, keys=[run], metrics=self.metric_keys(run))
@@ -505,10 +503,8 @@ class StoreReader(Connection):
         """Return the waiting and active runs in order, then the last `ended` others."""
         if self.schema < 3:
             return ()
-        items = self._items(OPEN, QUEUE_ITEM.c.id)
-        if ended:
-            items += self._items(not_(OPEN), QUEUE_ITEM.c.id.desc(), ended)
-        return items
+        others = self._items(not_(OPEN), QUEUE_ITEM.c.id.desc(), ended)
+        return self._items(OPEN, QUEUE_ITEM.c.id) + others
 
     def _items(
         self, condition: ColumnElement[bool], order: ColumnElement[Any], limit: int | None = None

@@ -15,7 +15,6 @@ from sqlalchemy import (
     NullPool,
     Row,
     create_engine,
-    event,
     func,
     select,
 )
@@ -93,7 +92,6 @@ class ExperimentStore:
             except StoreReadOnlyError as error:
                 self.read_only = str(error)
         self._engine = create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
-        event.listen(self._engine, "begin", lambda conn: begin(conn.connection.dbapi_connection))
 
     def _connect(self) -> sqlite3.Connection:
         connection = open_writer(self.path)
@@ -109,6 +107,7 @@ class ExperimentStore:
         if self.read_only:
             raise StoreReadOnlyError(self.read_only)
         with self._engine.begin() as conn:
+            begin(conn.connection.dbapi_connection)  # type: ignore[arg-type]  # SQLite's
             yield conn
 
     def execute(self, statement: Executable) -> Sequence[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from grpo_tui.experiments.db.texts import Escapes, escape
+from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.json import number_text, plain
 from grpo_tui.experiments.values import Unreadable
 
@@ -32,11 +33,19 @@ def header_of(rows: Rows) -> list[str]:
 
 
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
-    """Write a header and the rows, and count them; `raw` leaves texts as they are."""
+    """Write a header and the rows, and count them; `raw` leaves texts as they are.
+
+    A row with another column raises an error, so that no value is dropped silently.
+    """
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow([cell(name, raw=raw) for name in header])
     count = 0
     for row in rows:
+        if extra := set(row).difference(header):
+            raise ExportError(
+                f"a later row has columns that the first ones lack ({', '.join(sorted(extra))}); "
+                "export this run alone, or as jsonl"
+            )
         writer.writerow([cell(row.get(name), raw=raw) for name in header])
         count += 1
     return count

@@ -1,7 +1,7 @@
 """Write rows to files: CSV and JSON lines; a file is complete or absent."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -29,13 +29,9 @@ def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary
 
 def write_rows(
     rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
-    header: Sequence[str] | None = None,
+    header: Sequence[str] = (),
 ) -> int:  # fmt: skip
-    """Write rows to a file or stream and count them.
-
-    The columns of a CSV are `header`, or those of the first thousand rows; a later row with another
-    column raises an error, so that no value is dropped silently.
-    """
+    """Write rows to a file or stream and count them; `header` are the columns of a CSV."""
     check_choice("format", format, FORMATS, ExportError)
     if isinstance(out, Path):
         with replacing(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
@@ -46,9 +42,7 @@ def write_rows(
             out.write(json_text(row) + "\n")
             count += 1
         return count
-    first = list(islice(rows, 1000))
-    names = list(header or header_of(first))
-    return write_csv(out, names, _checked(chain(first, rows), set(names)), raw=raw)
+    return write_csv(out, header, rows, raw=raw)
 
 
 @contextmanager
@@ -101,14 +95,3 @@ def _is_plain(out: Path) -> bool:
         if file.read(len(DATABASE)) == DATABASE:
             raise ExportError(f"{out} is a database, perhaps the store; choose another file")
     return True
-
-
-def _checked(rows: Iterable[Row], names: set[str]) -> Iterator[Row]:
-    for row in rows:
-        if not names.issuperset(row):
-            extra = ", ".join(sorted(set(row) - names))
-            raise ExportError(
-                f"a later row has columns that the first ones lack ({extra}); "
-                "export this run alone, or as jsonl"
-            )
-        yield row

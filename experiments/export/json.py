@@ -23,12 +23,13 @@ def plain(value: Any) -> Any:
     """Convert to JSON values; numbers that JSON lacks become strings."""
     if isinstance(value, Unreadable):
         return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return number_text(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else number_text(value)
     if isinstance(value, list | tuple | frozenset | set):
         return [plain(item) for item in value]
+    # last, since it takes the longest to ask
+    if not isinstance(value, str) and isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
     return value
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.export.csv import header_of
 from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.rows import WHAT, rows_of
@@ -193,7 +194,8 @@ def test_a_folder_a_database_or_a_full_device_is_refused_and_stays(
         if format == "tensorboard":
             export_to(format, reader, reader.runs(), place)
         else:
-            write_rows(rows_of("metrics", reader, reader.runs()), format, place)
+            rows = list(rows_of("metrics", reader, reader.runs()))
+            write_rows(iter(rows), format, place, header=header_of(rows))
 
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
@@ -215,16 +217,17 @@ def test_a_folder_a_database_or_a_full_device_is_refused_and_stays(
 
 def test_a_fifo_and_a_link_are_written_through(reader: StoreReader, tmp_path: Path) -> None:
     rows = list(rows_of("metrics", reader, reader.runs()))
-    write_rows(iter(rows), "csv", tmp_path / "plain.csv")
+    header = header_of(rows)
+    write_rows(iter(rows), "csv", tmp_path / "plain.csv", header=header)
     wanted = (tmp_path / "plain.csv").read_bytes()
     os.mkfifo(tmp_path / "fifo")
     with subprocess.Popen(["cat", tmp_path / "fifo"], stdout=subprocess.PIPE) as cat:
-        write_rows(iter(rows), "csv", tmp_path / "fifo")
+        write_rows(iter(rows), "csv", tmp_path / "fifo", header=header)
         assert cat.communicate()[0] == wanted
     assert (tmp_path / "fifo").is_fifo()
     (tmp_path / "target.csv").touch()
     (tmp_path / "link.csv").symlink_to("target.csv")
-    write_rows(iter(rows), "csv", tmp_path / "link.csv")
+    write_rows(iter(rows), "csv", tmp_path / "link.csv", header=header)
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "target.csv").read_bytes() == wanted
 

@@ -60,7 +60,7 @@ def export(
             print_stderr(f"wrote {count} values to {out}")
             return
         rows = rows_of(what, reader, selected)
-        header = header_for(what, reader, selected) if format != "jsonl" else None
+        header = header_for(what, reader, selected) if format != "jsonl" else ()
         on_terminal = out is None and sys.stdout.isatty()
         target = out or data_stdout()
         count = write_rows(rows, format, target, raw=raw and not on_terminal, header=header)
