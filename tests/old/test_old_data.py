@@ -64,6 +64,21 @@ def rounded(text: str) -> str:
     return re.sub(r"\d\.\d{13,}(e-\d+)?", lambda match: f"{float(match[0]):.13g}", text)
 
 
+# what 0.1 said of a comparison, and is gone or beside it now
+GONE = {
+    "at_step", "delta_last", "delta_at", "better", "more_seeds", "more_problems", "method",
+    "run", "baseline", "step", "baseline_step",
+}  # fmt: skip
+
+
+def without_gone(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [without_gone(item) for item in tree]
+    if isinstance(tree, dict):
+        return {name: without_gone(item) for name, item in tree.items() if name not in GONE}
+    return tree
+
+
 def comparable(version: Path, name: str, text: str) -> str:
     """What a command printed, without what is newer, and the tests that are now the rankings'."""
     changed = {"compare.json": ["tests", "sources", "by_recipe"]}
@@ -75,7 +90,9 @@ def comparable(version: Path, name: str, text: str) -> str:
     tree = json.loads(text)
     for key in changed[name]:
         tree.pop(key, None)
-    return rounded(json.dumps(tree, indent=2, ensure_ascii=False))
+    for key in {"metrics", "rankings"} & tree.keys():
+        tree[key] = without_gone(tree[key])
+    return rounded(json.dumps(tree, indent=2, ensure_ascii=False, sort_keys=True))
 
 
 @pytest.mark.slow
