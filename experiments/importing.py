@@ -1,6 +1,6 @@
 """Import the runs of another store."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -78,10 +78,12 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
             values = {"run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt)}
             values["ended_at"] = attempt.ended_at or attempt.heartbeat
             store.execute(ATTEMPT.insert().values(values))
+        after = 0
         with closing(RunWriter(store, row)) as writer:
-            for page in _pages(source, run.key):
+            while page := events_after(source, run.key, after):
+                _refuse_damaged(source, run, page)
                 writer.write(page, limit=30.0)
-        _refuse_damaged(source, run)
+                after = page[-1].seq
         status = run.status if run.status in ENDED else "imported"
         store.change(row.id, status=status, **{name: getattr(run, name) for name in COPIED})
     except BaseException:
@@ -90,16 +92,12 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     return row.short, run.name
 
 
-def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
+def _refuse_damaged(
+    source: StoreReader, run: RunSummary, page: Sequence[RecordedEvent] = ()
+) -> None:
+    """Refuse a run of which anything that was read is unreadable, or a step out of range."""
     if damage := source.damaged().get(run.id):
         raise ImportRefusedError(damage)
-
-
-def _pages(source: StoreReader, run: int) -> Iterator[Sequence[RecordedEvent]]:
-    after = 0
-    while page := events_after(source, run, after):
-        for item in page:
-            if not 0 <= item.event.step <= MAX_STEPS:
-                raise ImportRefusedError(f"it has an event of step {item.event.step}")
-        yield page
-        after = page[-1].seq
+    for item in page:
+        if not 0 <= item.event.step <= MAX_STEPS:
+            raise ImportRefusedError(f"it has an event of step {item.event.step}")

@@ -98,18 +98,17 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
 def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView:
     """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
 
-    def read(dtype: str, lengths: Sequence[int]) -> list[npt.NDArray[Any]]:
-        """Return the next arrays of these lengths."""
+    def read(dtype: str, length: int) -> npt.NDArray[Any]:
+        """Return the next values."""
         nonlocal offset
-        total, size = int(sum(lengths)), np.dtype(dtype).itemsize
-        planes = np.frombuffer(data, np.uint8, total * size, offset).reshape(size, total)
-        offset += total * size
-        values = np.frombuffer(planes.T.tobytes(), dtype)
-        return np.split(values, np.cumsum(lengths, dtype=int))[:-1]
+        size = np.dtype(dtype).itemsize
+        planes = np.frombuffer(data, np.uint8, length * size, offset).reshape(size, length)
+        offset += planes.size
+        return np.frombuffer(planes.T.tobytes(), dtype)
 
     index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
-    (prompt,) = read("i4", [header.pop("prompt")])
+    prompt = read("i4", header.pop("prompt"))
     rows: list[dict[str, Any]] = [
         {"index": number, "updates": tuple(UpdateTotals(**totals) for totals in row_updates),
          "sampler": ()}
@@ -119,7 +118,8 @@ def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView
     for name, (kind, *present) in (columns | header).items():  # in the order of their planes
         field = name.rstrip("0123456789").replace("pass", "passes")
         dtype = {2: "f4", 4: "i4"}.get(kind, "f2")
-        arrays = read(dtype, np.multiply(lengths, present or 0).tolist())
+        ends = np.cumsum(np.multiply(lengths, present or 0), dtype=int)
+        arrays = np.split(read(dtype, int(ends[-1])), ends[:-1])
         for row, count, values in zip(rows, passes, arrays, strict=True):
             if name == "ends":
                 values = np.cumsum(values)
