@@ -60,7 +60,7 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
 NEED_ANSWERS = frozenset(
-    {"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "switch('diff')"}
+    {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "switch('diff')"}
 )
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
