@@ -84,11 +84,10 @@ class Bridge:
             self._train(start(control))
         except Exception as error:  # told on the screen; the engine thread lives on
             self.control = None
-            text = " ".join(str(error).split()) or type(error).__name__
-            self._post(LaunchRefused(text))
+            self._post(LaunchRefused(error))
         except BaseException:
             self.control = None
-            self._post(EngineEnded(self.run, "the engine thread died", traceback.format_exc()))
+            self._post(EngineEnded("the engine thread died", traceback.format_exc()))
             raise
 
     def _train(self, job: "Job") -> None:
@@ -112,7 +111,7 @@ class Bridge:
         log.close()
         self.control = None
         self._post(
-            EngineEnded(self.run, f"{failure.error}: {failure.message}", failure.traceback)
+            EngineEnded(f"{failure.error}: {failure.message}", failure.traceback)
             if failure is not None
-            else EngineEnded(self.run)
+            else EngineEnded()
         )

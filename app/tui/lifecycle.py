@@ -215,12 +215,12 @@ class RunApp(ThemedApp):
         state = "train one after another" if message.start else "wait in the queue"
         self._start(start, f"{state}; Q on Runs shows them.", "runs" if message.start else "")
 
-    async def _attempt(self, start: Callable[[], T]) -> T | None:
+    async def _attempt(self, start: Callable[[], str]) -> str | None:
         """What a start on a thread returns; None if it failed, which is reported."""
         try:
             return await asyncio.to_thread(start)
         except Exception as error:  # told on the screen, whatever it is
-            self.say_refused(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+            self.say_refused(msg.LaunchRefused(error))
             return None
 
     @work
@@ -247,8 +247,8 @@ class RunApp(ThemedApp):
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
-        self.notify(message.reason, title="not started", severity="error",
-                    timeout=12)  # fmt: skip
+        text = " ".join(str(message.error).split()) or repr(message.error)
+        self.notify(text, title="not started", severity="error", timeout=12)
 
     # -- ending -----------------------------------------------------------------------------
 

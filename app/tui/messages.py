@@ -113,7 +113,7 @@ class ResumeRequested(Message):
 class LaunchRefused(Message):
     """A run could not be started, with the reason."""
 
-    reason: str
+    error: Exception
 
 
 @dataclass
@@ -127,6 +127,5 @@ class RunBegan(Message):
 class EngineEnded(Message):
     """The engine thread has finished a run; `error` describes the failure, if any."""
 
-    run: str
     error: str = ""
     traceback: str = ""

@@ -35,9 +35,6 @@ class AppScreen(Beside):
     def warn(self, text: object, title: str = "") -> None:
         self.notify(str(text), title=title, severity="warning")
 
-    def report(self, error: object, title: str = "") -> None:
-        self.notify(str(error), title=title, severity="error")
-
     def refused(self) -> bool:
         """Whether this view is read-only, which is reported."""
         app: Any = self.app

@@ -680,6 +680,6 @@ class NewRunScreen(WorkbenchScreen):
         except FileExistsError:
             self.warn(f"{path} exists already; choose another name.", "not written")
         except OSError as error:
-            self.report(f"{path} was not written: {error.strerror}")
+            self.warn(f"{path} was not written: {error.strerror}")
         else:
             self.notify(f"Wrote {path}; start it with {command}")
