@@ -11,7 +11,7 @@ from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, column, cut
 from grpo_tui.app.tui.widgets.charts.plot import Cell, Curve, plot
 
-LINE, RAW = "accent", "raw"
+LINE = "accent"
 SIDES = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dots = set[tuple[int, int]]
 VALUES = st.lists(
@@ -34,13 +34,12 @@ def series_of(values: Sequence[float], smoothing: float = 0.9, first: int = 0) -
 
 
 def drawn(
-    curves: Iterable[tuple[Series, str, str]], scale: Axis, end: float, width: int,
+    curves: Iterable[tuple[Series, str]], scale: Axis, end: float, width: int,
     height: int, first: float = 0,
 ) -> list[list[Cell]]:  # fmt: skip
-    """The cells of series, each with its colour and that of its range."""
+    """The cells of series, each with its colour."""
     traced = [
-        Curve(cut(one, one.steps, end - first, 2 * width, first), colour, range_colour=ranged)
-        for one, colour, ranged in curves
+        Curve(cut(one, one.steps, end - first, 2 * width, first), colour) for one, colour in curves
     ]
     return plot(traced, scale, width, height)
 
@@ -48,7 +47,7 @@ def drawn(
 def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:
     def columns_of(steps: Sequence[int], values: Sequence[float]) -> set[int]:
         one = Series.of("eval/accuracy", steps, values)
-        return {x for x, _ in dots(drawn([(one, LINE, "")], Axis(0.0, 1.0), 9, 5, 1), LINE)}
+        return {x for x, _ in dots(drawn([(one, LINE)], Axis(0.0, 1.0), 9, 5, 1), LINE)}
 
     assert columns_of((0, 3, 9), (0.0, 0.0, 0.0)) == set(range(10))
     assert columns_of((0, 3, 5, 7, 9), (0.0, 0.0, math.nan, 0.0, 0.0)) == {0, 1, 2, 3, 7, 8, 9}
@@ -81,7 +80,7 @@ def test_a_line_has_the_dots_of_all_its_values(
     values: list[float], width: int, height: int, span: int, first: int
 ) -> None:
     one, scale, last = series_of(values), Axis(-1.0, 1.0), first + span - 1
-    found = dots(drawn([(one, LINE, "")], scale, last, width, height, first), LINE)
+    found = dots(drawn([(one, LINE)], scale, last, width, height, first), LINE)
     expected = value_by_value(one, scale, first, last, 2 * width, 4 * height)
     inside = values[first : last + 1]
     if all(map(math.isfinite, inside)) or len(inside) <= width:
@@ -93,8 +92,8 @@ def test_a_line_has_the_dots_of_all_its_values(
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
 def test_the_drawn_values_are_those_of_the_line_and_of_the_range(values: list[float]) -> None:
     one = series_of(values)
-    for ranged, expected in ((RAW, one.values), ("", one.line)):
-        curve = Curve(cut(one, one.steps, len(values), 40), LINE, range_colour=ranged)
+    for ranged, expected in ((True, one.values), (False, one.line)):
+        curve = Curve(cut(one, one.steps, len(values), 40), LINE, ranged=ranged)
         known = [value for value in curve.values() if math.isfinite(value)]
         finite = [value for value in expected if math.isfinite(value)]
         assert (min(known), max(known)) == pytest.approx((min(finite), max(finite)))

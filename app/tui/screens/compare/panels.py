@@ -192,10 +192,8 @@ class CurvesPanel(ViewPanel, ChartStack):
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
-            chart, column, width = at[0], at[1] - LABELS, self._data_width - LABELS
-            if column < width:
-                x = cross_position(column, data.span, width) if column >= 0 else None
-                self.call_later(self.run_action, f"screen.pick_chart({chart}, {x})")
+            x = cross_position(at[1] - LABELS, data.span, self._data_width - LABELS)
+            self.call_later(self.run_action, f"screen.pick_chart({at[0]}, {x})")
 
 
 class PagePanel(ViewPanel, PagesPanel):
@@ -224,9 +222,7 @@ class PagePanel(ViewPanel, PagesPanel):
 
     def height_needed(self) -> int | None:
         """The rows of a page that may be low; None if it takes any number."""
-        low = self.view.page == "ranking" or (
-            self.view.page == "answers" and self.view.answers is not None
-        )
+        low = self.view.page in ("ranking", "answers")
         return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if low else None
 
     def topic(self) -> str:

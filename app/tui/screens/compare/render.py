@@ -395,8 +395,8 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
     for runs in sorted(columns, key=lambda runs: runs == view.column):
         marker, trace = view.marker(runs[0]), chart.traces[runs]
         alone = runs == view.column or len(columns) == 1
-        ranged = len(runs) > 1 or (alone and view.smoothing and not trace.sparse)
-        curves.append(Curve(trace, marker.colour, marker.mark, "raw" if ranged else ""))
+        ranged = len(runs) > 1 or (alone and view.smoothing > 0 and not trace.sparse)
+        curves.append(Curve(trace, marker.colour, marker.mark, ranged))
     return curves
 
 

@@ -278,10 +278,9 @@ class CompareScreen(WorkbenchScreen):
             if self.view.charts is None:
                 self.opening = worker
 
-    def action_pick_chart(self, chart: int, x: float | None) -> None:
+    def action_pick_chart(self, chart: int, x: float) -> None:
         """Choose the chart, and put the crosshair there."""
-        view = replace(self.view, chart=chart)
-        self.view = view if x is None else view.with_crosshair(x)
+        self.view = replace(self.view, chart=chart).with_crosshair(x)
         self.read_at_crosshair()
 
     @on(Panel.Moved, "#curves")

@@ -322,7 +322,7 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
     trace = Curve(cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}",
-                  range_colour="" if curve.sparse else "raw")  # fmt: skip
+                  ranged=not curve.sparse)  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     title = [(f"{metric.label} ", "label"), (with_unit(curve.value, metric.unit), "headline"),
              (" smoothed" * (not curve.sparse), "label")]  # fmt: skip

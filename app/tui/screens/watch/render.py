@@ -73,7 +73,7 @@ def chart_lines(
         end = last_step(snapshot)
         traced = [
             Curve(cut(series, series.steps, end, 2 * wide), curve_colour(chart, i),
-                  range_colour="raw" if i == 0 and not series.sparse else "")
+                  ranged=i == 0 and not series.sparse)
             for i, series in reversed(curves.items())
         ]  # fmt: skip
         scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])

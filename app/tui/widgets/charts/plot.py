@@ -37,13 +37,13 @@ class Curve:
     trace: Trace
     colour: str
     mark: str = ""
-    range_colour: str = ""
+    ranged: bool = False
 
     def values(self) -> Iterator[float]:
         """All values that are drawn."""
         for item in self.trace.columns:
             yield from item.line
-            if self.range_colour:
+            if self.ranged:
                 yield from (item.low, item.high)
 
 
@@ -108,9 +108,9 @@ def plot(
     tall = 4 * height
     for curve in curves:
         for item in curve.trace.columns:
-            if curve.range_colour and item.low == item.low:
+            if curve.ranged and item.low == item.low:
                 canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall),
-                           curve.range_colour)  # fmt: skip
+                           "raw")  # fmt: skip
     paths = [_path(curve.trace, scale, tall) for curve in curves]
     for curve, path in zip(curves, paths, strict=True):
         canvas.line(path, curve.colour)
@@ -191,15 +191,14 @@ class Readout:
 
     value: str
     value_style: str
-    mark: tuple[str, str] | None = None
+    mark: Cell = ("", "")
     name: str = ""
     details: tuple[str, ...] = ()
 
     def spans(self, name_cells: int) -> Line:
         """Mark, name and value."""
         name = clip_middle(self.name, name_cells)
-        named = [(f"{name} ", "label")] if name else []
-        return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
+        return [self.mark, (name and f"{name} ", "label"), (self.value, self.value_style)]
 
 
 def title_line(

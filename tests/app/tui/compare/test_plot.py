@@ -106,20 +106,20 @@ def test_the_chosen_run_is_in_front_with_its_range(
     view = view_of(made, "reward", [rising(20), rising(20), rising(20)], smooth=3, run=1)
     found = curves_of(chart_of(view), view)
     assert [one.mark for one in found] == ["●", "✚", "■"]  # from back to front
-    assert [one.range_colour for one in found] == ["", "", "raw"]
+    assert [one.ranged for one in found] == [False, False, True]
     raw = view_of(made, "reward", [rising(20)], smooth=0)
     (one,) = curves_of(chart_of(raw), raw)
-    assert one.range_colour == ""
+    assert not one.ranged
     sparse = view_of(made, "loss", [[(0, 0.0), (9, 1.0)]], smooth=3)
     (one,) = curves_of(chart_of(sparse), sparse)
-    assert one.range_colour == ""
+    assert not one.ranged
 
 
 def test_seeds_are_one_band(made: Made) -> None:
     lines = [[(0, 0.1), (9, 1.0)], [(0, 0.2), (9, 0.9)]]
     view = view_of(made, "eval/accuracy", lines, bands=True)
     (band,) = curves_of(chart_of(view), view)
-    assert (band.range_colour, band.mark) == ("raw", "●")
+    assert (band.ranged, band.mark) == (True, "●")
     assert means(band) == pytest.approx([0.15, 0.95])
     assert max(highs(band)) == 1.0
     # mean .95, std .0707, t(.95, 1) = 12.706: .95 - 12.706 * .0707 / sqrt(2) = .3147

@@ -103,7 +103,7 @@ async def test_a_mute_shows_before_the_store_has_it_and_is_not_taken_back_meanwh
         await on_alerts(walk, "2 open")
         release, write = asyncio.Event(), app.write
 
-        async def later(call: Callable[[], Any]) -> Any:
+        async def later(call: Callable[[ExperimentStore], Any]) -> Any:
             await release.wait()
             return await write(call)
 
