@@ -99,8 +99,8 @@ def spec(name: str) -> MetricSpec:
             return MetricSpec(
                 name,
                 leaf,
-                f"{leaf} of the judge: calls, failures, replies from the cache, or the cost. It is "
-                "the total since the run was started or resumed.",
+                f"{leaf} of the judge: calls, failures, replies that were known, or the cost. It "
+                "is the total since the run was started or resumed.",
             )
         case "rewards":
             return _reward_spec(name, leaf)

@@ -134,6 +134,12 @@ def find_installed(group: EntryGroup, name: str, purpose: Purpose) -> tuple[Any,
     return load(point, purpose), str(getattr(sys.modules.get(point.module), "__file__", "") or "")
 
 
+def resolve(group: EntryGroup, role: str, name: str, purpose: Purpose) -> tuple[Any, str]:
+    """What a package brings by this name, else the object that it refers to; its source file."""
+    refuse_missing(name, role)
+    return find_installed(group, name, purpose) or find(name, purpose)
+
+
 def summaries(group: EntryGroup) -> Iterator[tuple[str, str]]:
     """Name and words of everything that packages bring, for lists; imports nothing."""
     for name, point in installed(group).items():

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.evaluation.target import of_run
-from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import Call, Sandbox
 from grpo_tui.experiments.processes import environment
 
@@ -72,8 +70,10 @@ class Chat:
         self.turns: list[Turn] = []
         self._stopped, self._closed = threading.Event(), threading.Event()
         self._calling = threading.Lock()
-        self._sandbox: Sandbox | None = None
-        self._stack = ExitStack()
+        self._sandbox = Sandbox(
+            SERVICE, None, "chat", setup=[_load(pair.trained), _load(pair.before)],
+            memory=inf, env=environment(), interrupted=self._closed.is_set,
+        )  # fmt: skip
 
     def send(self, text: str) -> Iterator[Turn]:
         """Prompt both models; yield the turn whenever it has grown."""
@@ -107,27 +107,16 @@ class Chat:
         """End the process; another thread may call this."""
         self._closed.set()
         with self._calling:
-            self._stack.close()
+            self._sandbox.close()
 
     def _call(self, method: str, **arguments: Any) -> Any:
         with self._calling:
             if self._closed.is_set():
                 raise ChatError("the chat is closed")
-            if self._sandbox is None:
-                self._sandbox = self._start()
             try:
-                result = self._sandbox.ask(Call(method, arguments, inf))
-            except (OSError, StopNow) as error:
+                return self._sandbox.ask(Call(method, arguments, inf)).value_or(ChatError)
+            except StopNow as error:
                 raise ChatError(str(error)) from None
-            return result.value_or(ChatError)
-
-    def _start(self) -> Sandbox:
-        folder = self._stack.enter_context(scratch("chat"))
-        sandbox = Sandbox(
-            SERVICE, folder, "chat", setup=[_load(self.pair.trained), _load(self.pair.before)],
-            memory=inf, env=environment(), interrupted=self._closed.is_set,
-        )  # fmt: skip
-        return self._stack.enter_context(sandbox)
 
 
 def _load(config: RunConfig) -> Call:

@@ -7,7 +7,6 @@ store says of it is never run.
 import atexit
 import hashlib
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.names import IN_PROCESS
-from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import Call, Sandbox
 
 if TYPE_CHECKING:
@@ -60,10 +58,9 @@ def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":
 
 @cache
 def _sandbox() -> Sandbox:
-    stack = ExitStack()
-    atexit.register(stack.close)
-    folder = stack.enter_context(scratch("functions"))
-    return stack.enter_context(Sandbox(f"{__name__}:Functions", folder, "functions"))
+    sandbox = Sandbox(f"{__name__}:Functions", None, "functions")
+    atexit.register(sandbox.close)
+    return sandbox
 
 
 def _ask(method: str, **arguments: Any) -> Any:

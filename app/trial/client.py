@@ -4,15 +4,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from math import inf
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
-from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import Call, Sandbox
 from grpo_tui.experiments.processes import environment
 
@@ -22,7 +20,6 @@ TIME_LIMIT_S = 120.0
 FETCH_LIMIT_S = 3600.0
 CANCELLED_S = 3.0  # that a call may still take if nobody waits for it any more
 IDLE_S = 300.0
-GRACE_S = 1.0
 
 
 def offline() -> dict[str, str]:
@@ -32,20 +29,12 @@ def offline() -> dict[str, str]:
     return {**environment(), **dict.fromkeys(names, "1"), MAY_FETCH: may_fetch}
 
 
-@contextmanager
 def trial_process(
     *, online: bool = False, interrupted: Callable[[], bool] = lambda: False
-) -> Iterator[Sandbox]:
+) -> Sandbox:
     """A process that tries settings."""
-    with scratch("trial") as folder:
-        sandbox = Sandbox(
-            SERVICE, folder, "trial", memory=inf, env=environment() if online else offline(),
-            interrupted=interrupted,
-        )  # fmt: skip
-        try:
-            yield sandbox
-        finally:
-            sandbox.close(GRACE_S)
+    env = environment() if online else offline()
+    return Sandbox(SERVICE, None, "trial", memory=inf, env=env, interrupted=interrupted)
 
 
 def call(
@@ -62,15 +51,18 @@ def call(
 
 
 class TrialProcess:
-    """At most one process and the thread that calls it; both start with the first request."""
+    """A process, and the thread that calls it; both start with the first request.
+
+    What may use the network is asked of another process.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "trial")
         self._closing, self._cancelled = threading.Event(), threading.Event()
         self._began = 0.0
-        self._sandbox: Sandbox | None = None
-        self._is_online = False
-        self._stack = ExitStack()
+        self._processes = [
+            trial_process(online=online, interrupted=self._interrupted) for online in (False, True)
+        ]
         self._idle: asyncio.TimerHandle | None = None
 
     async def request(
@@ -105,8 +97,8 @@ class TrialProcess:
         self._cancelled, self._began = cancelled, time.monotonic()
         limit = FETCH_LIMIT_S if online else TIME_LIMIT_S
         try:
-            return call(self._started(online), method, config, limit=limit, **arguments)
-        except (OSError, StopNow) as error:
+            return call(self._processes[online], method, config, limit=limit, **arguments)
+        except StopNow as error:
             self._stop()
             return {"problem": str(error)}
 
@@ -114,13 +106,6 @@ class TrialProcess:
         late = time.monotonic() - self._began > CANCELLED_S
         return self._closing.is_set() or (late and self._cancelled.is_set())
 
-    def _started(self, online: bool) -> Sandbox:
-        if self._sandbox is None or self._is_online != online:
-            self._stop()
-            process = trial_process(online=online, interrupted=self._interrupted)
-            self._sandbox, self._is_online = self._stack.enter_context(process), online
-        return self._sandbox
-
     def _stop(self) -> None:
-        self._sandbox = None
-        self._stack.close()
+        for process in self._processes:
+            process.close()

@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Episode, specs_of
-from grpo_engine.errors import ConfigError, DataError
+from grpo_engine.environments.client import EnvironmentClient, Episode, choose, specs_of
+from grpo_engine.errors import ConfigError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
-from grpo_engine.rollouts.prompts import reward_prompt
-from grpo_engine.tasks.base import BUILT_IN, Prompt, Task, draw, load_task
+from grpo_engine.rollouts.prompts import conversation, reward_prompt
+from grpo_engine.tasks.base import (
+    BUILT_IN,
+    Example,
+    Prompt,
+    Task,
+    draw,
+    load_task,
+    user_message,
+)
 
 STEP = 1  # the episode is that of the first answer of a run's first step
 
@@ -25,29 +33,35 @@ def is_environment(name: str) -> bool:
 
 
 def episode(
-    config: RunConfig, folder: Path, answers: Iterator[str], row: Mapping[str, Any] | None = None
+    config: RunConfig, answers: Iterator[str], row: Mapping[str, Any] | None = None
 ) -> Iterator[Line]:
     """Play an episode with these answers; what it tells, an error last.
 
     Without a row, the episode is that of the task's first problem.
     """
-    prompt: Prompt = ""
-    key, name = "episode", config.task.name
+    example, name = Example(key="episode", prompt=""), config.task.name
     if is_environment(name):
         settings = config.task.model_copy(update={"environment": name})
         config, task = config.model_copy(update={"task": settings}), Task(name=name, train=())
     else:
         task = load_task(config.task)
-        example = draw(task, config.seed, 0, 1)[0]
-        prompt, key = example.prompt, example.key
-        row = {"prompt": reward_prompt(prompt), **example.columns} if row is None else row
+        (example,) = draw(task, config.seed, 0, 1)
+        row = row or {"prompt": reward_prompt(example.prompt), **example.columns}
     row = dict(row or {})
-    environment = _environment(config, task, row)
-    seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
-    with EnvironmentClient(config, task, folder) as client:
+    _, names = specs_of(config, task)
+    if not names:
+        raise ConfigError(
+            f"task {config.task.name} has no environment and no tools; set task.environment or "
+            "task.tools",
+            "task.environment",
+            "task.tools",
+        )
+    environment = choose(names, row, "the row")
+    seed = group_seed(seed=config.seed, step=STEP, prompt=example.key, attempt=0)
+    with EnvironmentClient(config, task, None) as client:
         played = Episode(environment=environment, row=row, seed=seed, index=0)
         client.begin([played])
-        yield from _messages(task.system_prompt, played.opening.after(prompt))
+        yield from _messages(conversation(task, example, played.opening))
         yield from _tools(client.described[environment].tools)
         if error := played.last.error:
             yield "error", error
@@ -73,27 +87,9 @@ def episode(
             yield "reply", f"attributes: {state}"
 
 
-def _environment(config: RunConfig, task: Task, row: Mapping[str, Any]) -> str:
-    """The name of the row's environment; empty where there is only one."""
-    _, names = specs_of(config, task)
-    if not names:
-        raise ConfigError(
-            f"task {config.task.name} has no environment and no tools; set task.environment or "
-            "task.tools",
-            "task.environment",
-            "task.tools",
-        )
-    name = str(row.get("environment", "")) if "" not in names else ""
-    if name not in names:
-        raise DataError(f"the row's `environment` is {name!r}, not one of {', '.join(names)}")
-    return name
-
-
-def _messages(system: str, prompt: Prompt) -> Iterator[Line]:
+def _messages(prompt: Prompt) -> Iterator[Line]:
     """The messages that the model would read."""
-    first = [{"role": "system", "content": system}] if system else []
-    user = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    for message in (*first, *user):
+    for message in user_message(prompt) if isinstance(prompt, str) else prompt:
         yield "prompt", f"{message.get('role')}: {message.get('content')}"
 
 

@@ -40,10 +40,7 @@ class Loaded:
 
     def task_key(self, config: RunConfig) -> str:
         """A key of the task's settings and the time of its file."""
-        file, _, _ = config.task.name.rpartition(":")
-        path = Path(file if file.endswith(".py") else config.task.name).expanduser()
-        changed = path.stat().st_mtime_ns if path.exists() else 0
-        return f"{changed} {config.task.model_dump_json()}"
+        return f"{changed(config.task.name)} {config.task.model_dump_json()}"
 
     def policy(self, config: RunConfig) -> "Policy":
         """The policy as its model's files describe it, with its tokenizer."""
@@ -80,6 +77,13 @@ class Loaded:
         except EngineError:  # told by whoever asks whether the run can start
             task = self.task(config)
         return draw(task, config.seed, 0, COUNT)
+
+
+def changed(name: str) -> int:
+    """When the file was changed that a name refers to; 0 if it refers to none."""
+    file, _, _ = name.rpartition(":")
+    path = Path(file if file.endswith(".py") else name).expanduser()
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def shapes(config: ModelConfig, seed: int) -> "Policy":

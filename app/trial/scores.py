@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of as environments_of
 from grpo_engine.errors import EngineError
-from grpo_engine.events import total_reward
-from grpo_engine.platform.scratch import scratch
 from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import RenderedPrompt, conversation, for_rewards
 from grpo_engine.rollouts.types import Rollout
-from grpo_tui.app.trial.loaded import Loaded
+from grpo_tui.app.trial.loaded import Loaded, changed
 
 MOST = 2_000
 MADE_UP = "I do not know."
@@ -25,33 +23,24 @@ class Rewards:
     """Keeps the reward process while the functions and their files are unchanged."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
-        self._stack, self._process = ExitStack(), ExitStack()
-        self._folder = self._stack.enter_context(scratch("trial"))
-        self._stack.callback(self._process.close)
+        self._loaded, self._process = loaded, ExitStack()
 
     def close(self) -> None:
         """Stop the reward process."""
-        self._stack.close()
+        self._process.close()
 
     def score(self, config: RunConfig, index: int, completion: str) -> dict[str, Any]:
         """Each function's score and reason, and the weighted sum."""
         scores = self._scores(config, index, [completion], step=2)  # in which errors are reported
-        rewards = scores.rewards[0]
         return {
-            "rows": [
-                {"name": reward.name, "weight": reward.weight, "value": reward.value,
-                 "reason": reward.reason[:MOST]}
-                for reward in rewards
-            ],
-            "total": total_reward([r.value for r in rewards], [r.weight for r in rewards]),
+            "rows": [{**asdict(r), "reason": r.reason[:MOST]} for r in scores.rewards[0]],
+            "total": scores.totals()[0],
             "problems": [alert.explanation[:MOST] for alert in scores.alerts],
         }  # fmt: skip
 
     def rehearse(self, config: RunConfig) -> None:
         """Score two made-up answers as a run does at its start, unless that was done already."""
-        key = self._key(config), config.algorithm, config.task.others
-        self._loaded.latest("rehearsed", key, lambda: self._rehearse(config))
+        self._loaded.latest("rehearsed", self._key(config), lambda: self._rehearse(config))
 
     def _rehearse(self, config: RunConfig) -> None:
         """The task's own functions fit its data, so they need no process, which takes a while."""
@@ -99,18 +88,12 @@ class Rewards:
             self._process.close()
             task = self._loaded.task(config)
             names = () if environments_of(config, task)[1] else None
-            scorer = Scorer(config, task, self._folder, Control(), environments=names)
+            scorer = Scorer(config, task, None, Control(), environments=names)
             return self._process.enter_context(scorer)
 
-        return self._loaded.latest("scorer", (self._key(config), config.algorithm), start)
+        return self._loaded.latest("scorer", self._key(config), start)
 
     def _key(self, config: RunConfig) -> object:
         """What the functions and their data depend on: settings, and the times of files."""
-        stamps = [_stamp(name) for name in config.rewards.functions]
-        return self._loaded.task_key(config), config.rewards, stamps
-
-
-def _stamp(name: str) -> int:
-    """The modification time of a function's file; 0 for a function of a module."""
-    file = Path(name.rpartition(":")[0]).expanduser()
-    return file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else 0
+        times = [changed(name) for name in config.rewards.functions]
+        return self._loaded.task_key(config), config.rewards, config.algorithm, times

@@ -3,6 +3,7 @@
 Everything that happens before the first step is tried, except that no weights are read.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -17,12 +18,15 @@ from grpo_engine.errors import (
     NotFetchedError,
 )
 from grpo_engine.platform.priority import lower_priority
+from grpo_engine.rewards.form import received
+from grpo_engine.rollouts.prompts import RenderedPrompt
+from grpo_engine.sandbox.report import describe
+from grpo_engine.tasks.base import Example
 from grpo_tui.app.trial.client import MAY_FETCH
-from grpo_tui.app.trial.examples import describe
 from grpo_tui.app.trial.loaded import Loaded
-from grpo_tui.app.trial.memory import estimate
 from grpo_tui.app.trial.scores import Rewards
 
+MOST = 20_000  # characters of a text on the screen
 Settings = Mapping[str, Any]
 
 
@@ -39,10 +43,40 @@ class Trials:
         self._rewards.close()
 
     def examples(self, config: Settings) -> dict[str, Any]:
-        return describe(self._loaded, _config(config))
+        """The task in numbers, and its first problems, exactly as the model would read them."""
+        run = _config(config)
+        render, skipped = self._loaded.renderer(run)
+        task = render.task
+        pairs = [(example, render.usable_prompt(example)) for example in self._loaded.first(run)]
+        return {
+            "about": task.description, "notes": [*task.notes, *skipped],
+            "train": len(task.train), "held_out": len(task.held_out), "skipped": task.skipped,
+            "gets": received(task, run.rewards.completions),
+            "examples": [_page(example, prompt) for example, prompt in pairs if prompt],
+        }  # fmt: skip
 
     def memory(self, config: Settings) -> dict[str, Any]:
-        return estimate(self._loaded, _config(config))
+        """Bytes by purpose, the limit, and how a step is split to fit in it; reads no weights."""
+        from grpo_engine.setup import preflight
+
+        run = _config(config)
+        policy = self._loaded.policy(run)
+        policy.teacher = self._loaded.teacher(run)
+        render, _ = self._loaded.renderer(run)
+        longest = preflight.longest(run, render.task, policy.context_length, render)
+        limit = preflight.memory_limit()
+        plan = preflight.plan_memory(run, policy, longest, limit)
+        try:
+            parts = preflight.check_memory(run, policy, longest, plan)
+        except MemoryLimitError as error:
+            return {"refused": str(error)}
+        names = ("peak", "weights", "teacher", "optimizer", "sampling", "update")
+        teacher = 0 if policy.teacher is None else policy.teacher.parameters
+        return {
+            "teacher_share": teacher / policy.parameters,
+            "limit": limit, "dtype": policy.dtype, **plan._asdict(),
+            **{name: getattr(parts, name) for name in names}, "refused": "",
+        }  # fmt: skip
 
     def score(self, config: Settings, example: int, completion: str) -> dict[str, Any]:
         return self._rewards.score(_config(config), example, completion)
@@ -57,13 +91,16 @@ class Trials:
         fetches: list[str] = []
 
         def passes(setting: str, call: Callable[[RunConfig], Any]) -> bool:
-            error = outcome(call, run)
-            if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
-                value = flatten(run)[setting]
-                fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
-            elif error is not None:
-                problems.append(explain(error, setting))
-            return error is None
+            try:
+                call(run)
+            except (Exception, SystemExit) as error:  # of data sets, templates and users' files
+                if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
+                    value = flatten(run)[setting]
+                    fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
+                else:
+                    problems.append(explain(error, setting))
+                return False
+            return True
 
         has_task, now = passes("task.name", loaded.task), _without_mlx()
         passes("record.trackers", _trackers)
@@ -79,31 +116,28 @@ class Trials:
             if has_model and not problems:
                 has_model = passes("teacher.path", loaded.teacher)
             if has_task and has_model and passes("task.name", loaded.renderer):
-                now = str(estimate(loaded, run)["refused"])
+                now = str(self.memory(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
+
+
+def _page(example: Example, prompt: RenderedPrompt) -> dict[str, Any]:
+    """One problem for the screen."""
+    columns = {name: value for name, value in example.columns.items() if name != "answer"}
+    return {
+        "key": example.key, "text": prompt.text[:MOST], "tokens": len(prompt.ids),
+        "folded": prompt.folded_system, "target": example.target[:MOST],
+        "columns": json.dumps(columns, ensure_ascii=False, default=str)[:MOST] if columns else "",
+    }  # fmt: skip
 
 
 def _config(settings: Settings) -> RunConfig:
     return build(settings, "these settings")
 
 
-def outcome(call: Callable[[RunConfig], Any], config: RunConfig) -> Exception | None:
-    """The error of a call."""
-    try:
-        call(config)
-    except SystemExit as left:
-        return RuntimeError(f"it called sys.exit({left.code!r})")
-    except Exception as error:  # errors of data sets, templates and users' files
-        return error
-    return None
-
-
-def explain(error: Exception, part: str) -> tuple[str, str]:
+def explain(error: BaseException, part: str) -> tuple[str, str]:
     """The setting to change, and a text that names it."""
-    text, setting = f"{type(error).__name__}: {error}", part
-    if isinstance(error, EngineError):
-        text, setting = str(error), next(iter(error.settings), part)
-    text = " ".join(text.split("\n", 1)[0].split())
+    setting = next(iter(error.settings), part) if isinstance(error, EngineError) else part
+    text = " ".join(describe(error).message.partition("\n")[0].split())
     return setting, text if setting in text else f"{setting}: {text}"
 
 

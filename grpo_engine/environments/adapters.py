@@ -15,7 +15,7 @@ from grpo_engine.sandbox.report import TooLateError, plain
 
 MAX_LENGTH = 1 << 20  # characters of a reply
 LARGEST = 1e30  # reward
-MAX_STATE = 100_000  # characters of an environment's attributes as JSON
+MAX_STATE = 100_000  # characters of an environment's attribute as JSON
 
 Run = Callable[..., Any]  # calls users' code, and waits for its value if that is awaitable
 
@@ -38,7 +38,7 @@ class ToolEpisodes:
         text = "" if reset is None else self.run(reset, **row) or ""
         if not isinstance(text, str):
             raise UnusableError(f"it returned {preview(text)}, not a text or None")
-        return {"text": text, "messages": []}
+        return {"text": text}
 
     def step(self, answer: str) -> dict[str, Any]:
         """Make the calls of an answer; one without calls is the last."""
@@ -82,7 +82,7 @@ class ProtocolEpisodes:
         """Begin an episode with further messages of the prompt."""
         keywords = {"index": index} if "index" in parameters(self.instance.reset) else {}
         messages = self.run(self.instance.reset, row, seed, **keywords)
-        return {"text": "", "messages": checked_messages(messages)}
+        return {"messages": checked_messages(messages)}
 
     def step(self, answer: str) -> dict[str, Any]:
         """Reply to an answer."""
@@ -125,16 +125,13 @@ def parameters(function: Any) -> Sequence[str]:
 
 
 def attributes(instance: Any) -> dict[str, Any]:
-    """The public attributes as JSON values, as far as they are small."""
-    result: dict[str, Any] = {}
-    left = MAX_STATE
-    for name, value in getattr(instance, "__dict__", {}).copy().items():
-        if not name.startswith("_"):
-            result[name] = plain(value)
-            left -= len(json.dumps(result[name]))
-            if left < 0:
-                result[name] = str(value)[:1000]
-    return result
+    """The public attributes as JSON values; of a large one the beginning of its text."""
+    values = getattr(instance, "__dict__", {}).copy().items()
+    public = {name: plain(value) for name, value in values if not name.startswith("_")}
+    return {
+        name: value if len(json.dumps(value)) <= MAX_STATE else str(value)[:1000]
+        for name, value in public.items()
+    }
 
 
 def checked_messages(messages: Any) -> list[dict[str, Any]]:

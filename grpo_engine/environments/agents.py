@@ -64,7 +64,7 @@ class Player(Endpoint):
 
     def __init__(self, name: str, sampling: Mapping[str, float]) -> None:
         super().__init__(sampling)
-        self.name, self._id = name, secrets.token_hex(8)
+        self.name = name
         self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
         self._current: _Waiting | None = None
         self._messages: list[dict[str, Any]] = []  # with the last answer
@@ -102,20 +102,19 @@ class Player(Endpoint):
         waiting.response.set_result(response)
         return await self._reply()
 
-    async def finish(self) -> dict[str, Any]:
+    async def finish(self) -> dict[str, Any] | None:
         """Refuse what it asks until it ends, if it has not; return its reward."""
         self._is_over, reply = True, None
         while self._current is not None:
             self._current.response.set_exception(RefusedError(OVER))
             reply = await self._reply()
-        return {"reward": reply["reward"], "state": reply["info"]} if reply else {}
+        return reply and {"reward": reply["reward"], "state": reply["info"]}
 
-    async def drop(self) -> dict[str, Any]:
+    async def drop(self) -> None:
         """End it, and serve it no more."""
         self.close()
         if self._playing is not None:
             self._playing.cancel()
-        return {}
 
     async def _reply(self) -> dict[str, Any]:
         """Its next request as a reply, or its end; without either in time it is ended."""
@@ -134,7 +133,7 @@ class Player(Endpoint):
         follows = (
             known and added and request.tools == self._tools
             and all(message["role"] in ("user", "tool") for message in added)
-            and [*map(_as_seen, request.messages[:known])] == [*map(_as_seen, self._messages)]
+            and _as_seen(request.messages[:known]) == _as_seen(self._messages)
         )  # fmt: skip
         self._messages, self._tools = list(request.messages), request.tools
         return {
@@ -162,7 +161,8 @@ class Program(Player):
     ) -> None:  # fmt: skip
         """With `by_status`, exit status 0 and 1 are rewards where the program writes none."""
         super().__init__("agent", sampling)
-        self._command, self._score, self._tail = command, folder / self._id, b""
+        self._command, self._tail = command, b""
+        self._score = folder / secrets.token_hex(8)
         self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
 
@@ -175,25 +175,25 @@ class Program(Player):
             "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": MODEL,
             "GRPO_TUI_SEED": seed, "GRPO_TUI_INDEX": index, "GRPO_TUI_REWARD": str(self._score),
         }  # fmt: skip
-        self._score.write_text(json.dumps(row))
         output, written = os.pipe()
-        with self._score.open("rb") as stdin:
-            self._score.unlink()
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=stdin, stderr=written, env=environment,
-                    start_new_session=True,
-                )  # fmt: skip
-            finally:
-                os.close(written)
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, stderr=written, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(written)
         asyncio.get_running_loop().add_reader(output, self._drain, output)
-        return self._process.wait()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(row).encode())
+        process.stdin.close()
+        return process.wait()
 
-    async def drop(self) -> dict[str, Any]:
+    async def drop(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             if self._process is not None:
                 os.killpg(self._process.pid, signal.SIGKILL)
-        return await super().drop()
+        await super().drop()
 
     def _drain(self, output: int) -> None:
         """Keep the end of what it writes about errors."""
@@ -214,14 +214,12 @@ class Program(Player):
         info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None))
         if reward is None and (end not in (0, 1) or not self._answers):
-            *_, last = [b"", *filter(None, map(bytes.strip, self._tail.splitlines()))]
-            text = f"the program {ending(end)}: {last.decode(errors='replace')}"
-            raise UnusableError(text.removesuffix(": "))
+            raise UnusableError(f"the program {ending(end, self._tail)}")
         if reward is None and self._by_status:
             reward = float(end == 0)
         return reward, info
 
 
-def _as_seen(message: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a model sees of a message; programs may strip an answer."""
-    return message["role"], message["content"].strip(), message.get("tool_calls")
+def _as_seen(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """What a model sees of messages; programs may strip an answer."""
+    return [(m["role"], m["content"].strip(), m.get("tool_calls")) for m in messages]

@@ -5,7 +5,8 @@ episodes of that process are repeated in a new one from the answers so far, each
 call. A rollout whose environment fails has an error, and the run continues.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.errors import BrokenEnvironmentError, DataError
 from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
@@ -23,6 +24,7 @@ from grpo_engine.tasks.base import Task
 REPLY = TypeAdapter(EnvironmentReply)
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
+CHOOSES = "environment"  # the column that names a row's environment, where there are several
 SAMPLING = ("temperature", "top_p")  # what programs may ask for
 MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
 LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
@@ -100,6 +102,18 @@ def specs_of(config: RunConfig, task: Task) -> tuple[Sequence[str], Mapping[str,
     return settings.tools, settings.environments
 
 
+def choose(names: Collection[str], row: Mapping[str, Any], place: str) -> str:
+    """The name of the environment that a row chooses; empty if there is only one."""
+    if "" in names:
+        return ""
+    name = str(row.get(CHOOSES, ""))
+    if name not in names:
+        raise DataError(
+            f"{place}: its `environment` is {name!r}; task.environment has {', '.join(names)}"
+        )
+    return name
+
+
 class EnvironmentClient:
     """The processes of a run's environments; a context manager.
 
@@ -112,7 +126,7 @@ class EnvironmentClient:
         self,
         config: RunConfig,
         task: Task,
-        folder: Path,
+        folder: Path | None,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
@@ -129,13 +143,14 @@ class EnvironmentClient:
             "tools": list(tools), "environments": dict(names), "options": dict(settings.options),
             "agents": agents,
         }  # fmt: skip
-        self._loads = ", ".join(filter(None, (*tools, *names.values())))
-        setup = [Call("load", arguments, self._load_limit, loads=self._loads)]
+        loads = ", ".join(filter(None, (*tools, *names.values())))
+        setup = [Call("load", arguments, self._load_limit, loads=loads)]
+        self._open = ExitStack()
         self._sandboxes = [
-            Sandbox(
+            self._open.enter_context(Sandbox(
                 SERVICE, folder, f"environments-{number + 1}", setup=setup, objects=objects,
                 interpreter=settings.interpreter, interrupted=interrupted,
-            )
+            ))
             for number in range(1 if objects else PROCESSES)
         ]  # fmt: skip
         self.episodes: Sequence[Episode] = ()
@@ -143,32 +158,26 @@ class EnvironmentClient:
         self.described: dict[str, Described] = {}
 
     def __enter__(self) -> Self:
-        try:
-            call = Call("describe", {}, self._load_limit, loads=self._loads)
-            described = self._sandboxes[0].ask(call).value_or(BrokenEnvironmentError)
+        with self._open:
+            (call,) = self._sandboxes[0].start()
+            described = call.value_or(BrokenEnvironmentError)
             self.described = {key: Described(**values) for key, values in described.items()}
-        except BaseException:
-            self.close()
-            raise
+            self._open = self._open.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     @property
     def rewards(self) -> tuple[str, ...]:
         environments = self.described.values()
         return tuple(dict.fromkeys(e.name for e in environments if e.has_reward))
 
-    def close(self) -> None:
-        """End the processes and all that they started."""
-        for sandbox in self._sandboxes:
-            sandbox.close()
-
     def begin(self, episodes: Sequence[Episode]) -> None:
         """Begin episodes, whose openings are empty if they could not begin."""
         for sandbox in self._sandboxes:
-            sandbox.close(idle=False)  # what is left of a step that was dropped
+            if sandbox.is_busy:  # with what is left of a step that was dropped
+                sandbox.close(0.0)
         self._replies.clear()
         self.episodes = episodes
         for slot, episode in enumerate(episodes):
@@ -224,7 +233,7 @@ class EnvironmentClient:
                 error = f"{method}: {call.failure}{call.failure.remedy}"
                 episode.fail(error, 1000 * call.seconds)
             elif method in ("finish", "drop"):
-                episode.end = call.value
+                episode.end = call.value or {}
             else:
                 self._replied(episode, call)
             if method == "step":

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient, Episode, specs_of
+from grpo_engine.environments.client import (
+    CHOOSES,
+    EnvironmentClient,
+    Episode,
+    choose,
+    specs_of,
+)
 from grpo_engine.errors import DataError
 from grpo_engine.events import Span
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
@@ -25,8 +31,6 @@ from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Example, Message, Task
 
-CHOOSES = "environment"  # the column that names a row's environment, where there are several
-
 
 @dataclass(slots=True, kw_only=True)
 class Environments:
@@ -40,7 +44,7 @@ class Environments:
     def render(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
         if opening.replaces:
             return self.rendered(example, opening.messages, opening.tools)
-        return self.renderers[self.environment_of(example)](example, opening)
+        return self.renderers[self._environment_of(example)](example, opening)
 
     def rendered(
         self, example: Example, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -51,17 +55,8 @@ class Environments:
             messages = without_tools(messages)
         return render(replace(example, prompt=tuple(messages)))
 
-    def environment_of(self, example: Example) -> str:
-        """The name of the environment that a row chooses; empty if there is only one."""
-        if "" in self.renderers:
-            return ""
-        name = str(example.columns.get(CHOOSES, ""))
-        if name not in self.renderers:
-            raise DataError(
-                f"{location(example)}: its `environment` is {name!r}; task.environment has "
-                f"{', '.join(self.renderers)}"
-            )
-        return name
+    def _environment_of(self, example: Example) -> str:
+        return choose(self.renderers, example.columns, location(example))
 
     def begin(
         self, examples: Sequence[Example], indices: Sequence[int], *, rows: int, step: int,
@@ -73,26 +68,26 @@ class Environments:
         of the group's first answer fails.
         """
         occurrence = occurrences([example.key for example in examples])
-        episodes = []
+        groups = []
         for index in indices:
             example = examples[index]
             seed = group_seed(
                 seed=self.config.seed, step=step, prompt=example.key, attempt=attempt,
                 occurrence=occurrence[index],
             )  # fmt: skip
-            name = self.environment_of(example)
-            columns = {key: v for key, v in example.columns.items() if not name or key != CHOOSES}
-            prompt = example.prompt
+            name, prompt = self._environment_of(example), example.prompt
             if self.client.described[name].is_agent:
                 prompt = conversation(self.renderers[name].task, example)
-            row = {"prompt": reward_prompt(prompt), **columns}
-            episodes += [
+            row = {"prompt": reward_prompt(prompt), **example.columns}
+            if name:
+                del row[CHOOSES]
+            groups.append([
                 Episode(environment=name, row=row, seed=seed, index=i) for i in range(rows)
-            ]
-        self.client.begin(episodes)
+            ])  # fmt: skip
+        self.client.begin([episode for group in groups for episode in group])
         return [
-            self._opening(examples[index], episodes[start : start + rows])
-            for start, index in zip(range(0, len(episodes), rows), indices, strict=True)
+            self._opening(examples[index], group)
+            for index, group in zip(indices, groups, strict=True)
         ]
 
     def _opening(self, example: Example, episodes: Sequence[Episode]) -> Opening:

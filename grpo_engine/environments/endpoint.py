@@ -53,20 +53,20 @@ def response_of(
     request: Request, text: str, number: int, *, context: int, tokens: int, is_cut: bool
 ) -> dict[str, Any]:
     """What the model wrote as the rollout's response of this number, without what stopped it."""
-    ends = [at for stop in request.stop if (at := text.find(stop)) >= 0]
-    text = text[: min(ends, default=len(text))]
+    text = min((text.partition(stop)[0] for stop in request.stop), key=len, default=text)
     calls = find_calls(text) if request.tools else []
     message: dict[str, Any] = {"role": "assistant", "content": text}
+    finish = "length" if is_cut else "stop"
     if calls and not any(call.error for call in calls):
+        finish = "length" if is_cut else "tool_calls"
         message["content"] = CALL.sub("", text).strip() or None
         message["tool_calls"] = [
             {
                 "id": f"call_{number}_{n}", "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
             }
             for n, call in enumerate(calls)
         ]  # fmt: skip
-    finish = "length" if is_cut else "tool_calls" if "tool_calls" in message else "stop"
     return {
         "id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0,
         "model": request.model,
@@ -131,13 +131,12 @@ def plain_message(message: Any) -> dict[str, Any]:
     if role not in ROLES:
         raise RefusedError(f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
     parts = _listed(message.get("content"))
-    texts = [part["text"] if isinstance(part, dict) and "text" in part else part for part in parts]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise RefusedError(f"a message of the role {role} has a content that is not text")
     result = {"role": role, "content": "".join(texts)}
-    for name in ("name", "tool_call_id"):
-        if isinstance(message.get(name), str):
-            result[name] = message[name]
+    names = ("name", "tool_call_id")
+    result |= {name: message[name] for name in names if isinstance(message.get(name), str)}
     if calls := message.get("tool_calls"):
         try:
             result["tool_calls"] = [_plain_call(call["function"]) for call in calls]
@@ -195,9 +194,10 @@ class Endpoint(ABC):
                 error = {"message": str(refusal), "type": "invalid_request_error"}
                 status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
             if isinstance(response, str):
-                kind, body = "text/event-stream", response.encode()
+                kind = "text/event-stream"
             else:
-                body = json.dumps(response).encode()
+                response = json.dumps(response)
+            body = response.encode()
             writer.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()

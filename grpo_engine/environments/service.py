@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine import names
@@ -40,23 +39,21 @@ class EnvironmentService:
     def load(
         self, tools: Sequence[str], environments: Mapping[str, str], options: Mapping[str, Any],
         agents: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Load tools and environments; an environment without a name has the tools alone."""
+    ) -> dict[str, dict[str, Any]]:  # fmt: skip
+        """Load tools and environments; an environment without a name has the tools alone.
+
+        Returns title and tools of each environment, and which rewards it gives.
+        """
         for name in tools:
             tool = self._find(name, "tool")
             self._tools[getattr(tool, "__name__", name)] = tool
         for key, name in environments.items():
             if name.startswith((PREFIX, verifiers.PREFIX)):
                 self._make[key] = self._agents(name, options, **agents)
-            elif name:
-                self._make[key] = partial(self._new, self._find(name, "environment"))
             else:
-                self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
-        self._names = environments
-
-    def describe(self) -> dict[str, dict[str, Any]]:
-        """Title and tools of each environment, and which rewards it gives."""
-        return {key: self._described(key, name) for key, name in self._names.items()}
+                factory = self._find(name, "environment") if name else None
+                self._make[key] = partial(self._new, factory)
+        return {key: self._described(key, name) for key, name in environments.items()}
 
     def _described(self, key: str, name: str) -> dict[str, Any]:
         episodes = self._make[key]()
@@ -93,9 +90,10 @@ class EnvironmentService:
                         "replies: the row and the seed must decide them"
                     )
         episode = self._episodes.get((name, slot))
-        if episode is None or (isinstance(episode, Player) and method == "reset"):
-            if episode is not None:
-                self._server.run(episode.drop)
+        if isinstance(episode, Player) and method == "reset":
+            self._server.run(episode.drop)
+            episode = None
+        if episode is None:
             episode = self._episodes[name, slot] = self._make[name]()
         result = self._server.run(getattr(episode, method), **arguments)
         check_length(len(json.dumps(result)))
@@ -113,7 +111,7 @@ class EnvironmentService:
                 f"{name} cannot run beside tools or environments of this process; give those as "
                 "files"
             )
-        self._server.allow_memory(SimpleNamespace(memory_gb=LOADING / 2**30))
+        self._server.declared = LOADING
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options))
             return partial(verifiers.Rollout, sampling, taskset)
@@ -124,14 +122,13 @@ class EnvironmentService:
         """The object that a setting names."""
         if name in self._server.objects:
             return self._server.objects[name]
-        names.refuse_missing(name, role)
         purpose = names.Purpose(f"{role} {name}", BrokenEnvironmentError, FORMS)
-        item, _ = names.find_installed("environments", name, purpose) or names.find(name, purpose)
+        item, _ = names.resolve("environments", role, name, purpose)
         self._server.allow_memory(item)
         return item
 
     def _new(self, factory: Any) -> ProtocolEpisodes | ToolEpisodes:
-        """A new instance; of role is one already, each rollout gets a copy."""
+        """A new instance; of what is one already, each rollout gets a copy."""
         instance, run = factory() if callable(factory) else copy.deepcopy(factory), self._server.run
         if follows_protocol(instance):
             return ProtocolEpisodes(run, instance)

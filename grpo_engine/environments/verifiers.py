@@ -97,7 +97,7 @@ class Rollout(Player):
         from verifiers.v1 import EvalClientConfig, ModelContext
 
         await self._taskset.start()
-        variable = f"GRPO_TUI_API_KEY_{self._id}"  # programs do not inherit it
+        variable = f"GRPO_TUI_API_KEY_{id(self)}"  # programs do not inherit it
         os.environ[variable] = key
         client = EvalClientConfig(base_url=url, api_key_var=variable)
         context = ModelContext(model=MODEL, client=client)

@@ -8,7 +8,8 @@ function's whole call at any step, and a new process is started. A function that
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
 from grpo_engine.sandbox.client import Call, Sandbox, finish
-from grpo_engine.tasks.base import Prompt
+from grpo_engine.tasks.base import Prompt, RewardSpec
 
 SERVICE = "grpo_engine.rewards.service:Rewards"
 OUTCOME = TypeAdapter(Outcome)
@@ -33,12 +34,9 @@ MIN_LOAD_S = 10.0  # for a new interpreter, on a busy machine
 class Function:
     """A function as its process described it, and how often in a row it failed completely."""
 
-    written: str
-    weight: float
-    options: Mapping[str, Any]
+    spec: RewardSpec
     load: Call
-    sandbox: Sandbox = field(init=False)
-    index: int = 0  # in its sandbox
+    sandbox: Sandbox
     name: str = ""
     is_async: bool = False
     requires: Sequence[str] = ()
@@ -49,86 +47,77 @@ class Function:
 class RewardClient:
     """Reward functions in a process of their own; a context manager.
 
-    `specs` are `RewardSpec`s. `interrupted` is polled while waiting; if it returns true, the
-    process is killed and `StopNow` is raised. `local` functions, by name, are called in this
-    process.
+    `interrupted` is polled while waiting; if it returns true, the process is killed and `StopNow`
+    is raised. `local` functions, by name, are called in this process.
     """
 
     def __init__(
         self,
-        specs: Sequence[Any],
-        folder: Path,
+        specs: Sequence[RewardSpec],
+        folder: Path | None,
         time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
         *,
         local: Functions | None = None,
         may_be_empty: bool = False,
     ) -> None:
-        limit = max(MIN_LOAD_S, time_limit)
-        self.functions = [
-            Function(s.name, s.weight, s.options, Call(
-                "load", {"name": s.name, "options": dict(s.options)}, limit,
-                loads=f"reward {s.name}",
-            ))
-            for s in specs
-        ]  # fmt: skip
         if not specs and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
             )
-        self.time_limit = time_limit
-        self._sandboxes: list[Sandbox] = []
-        local = local or {}
-        for is_local in (False, True):
-            functions = [f for f in self.functions if (f.written in local) == is_local]
-            if functions:
-                sandbox = Sandbox(
-                    SERVICE, folder, "rewards", setup=[f.load for f in functions],
-                    interrupted=interrupted, objects=local if is_local else None,
-                )  # fmt: skip
-                self._sandboxes.append(sandbox)
-                for index, function in enumerate(functions):
-                    function.sandbox, function.index = sandbox, index
+        self.time_limit, self._open = time_limit, ExitStack()
+        self.functions: list[Function] = []
+        setups: tuple[list[Call], ...] = ([], [])
+        sandboxes = [
+            Sandbox(
+                SERVICE, folder, "rewards", setup=setup, interrupted=interrupted, objects=objects
+            )
+            for setup, objects in zip(setups, (None, local), strict=True)
+        ]
+        for index, spec in enumerate(specs):
+            arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
+            limit, is_local = max(MIN_LOAD_S, time_limit), spec.name in (local or ())
+            load = Call("load", arguments, limit, loads=f"reward {spec.name}")
+            setups[is_local].append(load)
+            self.functions.append(Function(spec, load, sandboxes[is_local]))
+        self._sandboxes = [
+            self._open.enter_context(sandbox)
+            for sandbox, setup in zip(sandboxes, setups, strict=True)
+            if setup
+        ]
 
     def __enter__(self) -> Self:
-        try:
+        names: list[str] = []
+        with self._open:
             for sandbox in self._sandboxes:
                 sandbox.start()
             for function in self.functions:
                 for name, value in function.load.value_or(RewardError).items():
                     setattr(function, name, value)
-        except BaseException:
-            self.close(grace=0)
-            raise
-        names: list[str] = []
-        for function in self.functions:
-            number, name = 1, function.name
-            while function.name in names:
-                number += 1
-                function.name = f"{name}_{number}"
-            names.append(function.name)
+                number, name = 1, function.name
+                while function.name in names:
+                    number += 1
+                    function.name = f"{name}_{number}"
+                names.append(function.name)
+            self._open = self._open.pop_all()
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close(grace=0 if kind else 1)
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(function.name for function in self.functions)
 
-    def close(self, grace: float = 1.0) -> None:
-        for sandbox in self._sandboxes:
-            sandbox.close(grace)
-
     def check(self, columns: Sequence[str], task: str) -> None:
         """Raise RewardError if a function needs a column that the data lacks."""
         for function in self.functions:
-            available = {*GIVEN, *columns, *function.options}
+            available = {*GIVEN, *columns, *function.spec.options}
             if missing := [name for name in function.requires if name not in available]:
                 have = ", ".join(columns) or "none"
                 raise RewardError(
-                    f"reward {function.name} ({function.file or function.written}) needs the "
+                    f"reward {function.name} ({function.file or function.spec.name}) needs the "
                     f"column {missing[0]!r}, which {task} does not have; it has: {have}. Rename "
                     "the parameter or the column, or give it a default or rewards.options"
                 )
@@ -152,8 +141,8 @@ class RewardClient:
         called, calls = self.functions[:count], dict[Function, Call]()
         for function in sorted(called, key=lambda function: not function.is_async):
             arguments = {
-                "index": function.index, "name": function.name, "weight": function.weight,
-                "columns": columns, "state": state,
+                "index": self.functions.index(function), "name": function.name,
+                "weight": function.spec.weight, "columns": columns, "state": state,
             }  # fmt: skip
             call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
@@ -167,17 +156,17 @@ class RewardClient:
         return outcomes
 
     def try_on(
-        self, prompt: Prompt, answers: Sequence[str], ids: Sequence[Sequence[int]],
-        columns: Mapping[str, Any], form: str = "auto",
-    ) -> list[Outcome]:  # fmt: skip
+        self, prompt: Prompt, answers: Sequence[str], columns: Mapping[str, Any]
+    ) -> list[Outcome]:
         """Score answers to one prompt; errors are only reported, as after the first step."""
         count = len(answers)
         return self.score(
             [reward_prompt(prompt)] * count,
-            [reward_completion(prompt, answer, form=form) for answer in answers], ids,
+            [reward_completion(prompt, answer) for answer in answers],
+            [list(answer.encode("utf-8", "surrogatepass")) for answer in answers],
             {name: [value] * count for name, value in columns.items()},
             {"global_step": 1, "max_steps": 1},
-        )  # fmt: skip
+        )
 
 
 def _outcome(function: Function, call: Call, count: int) -> Outcome:
@@ -190,7 +179,9 @@ def _outcome(function: Function, call: Call, count: int) -> Outcome:
             cause="timeout" if failure.cause == "timeout" else "crash", function=function.name,
             message=failure.message + failure.remedy, line=failure.line or function.file,
         )  # fmt: skip
-        outcome = Outcome.failed(count, function.weight, problem)
+        outcome = Outcome()
+        for _ in range(count):
+            outcome.add(problem, function.name, function.spec.weight)
     else:
         outcome = OUTCOME.validate_python(call.value)
     outcome.seconds = call.seconds

@@ -6,12 +6,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.cache import Cache
 from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
@@ -26,14 +24,14 @@ NO_RESULT: Result = (None, "")
 class Judge:
     """Scores answers from 0 to 1; identical ones are judged once.
 
-    Totals since the process began are logged as metrics: calls, failures, replies from the cache,
+    Totals since the process began are logged as metrics: calls, failures, replies that were known,
     and the cost.
     """
 
     def __init__(self, path: str) -> None:
         self._rubric = rubric = read_rubric(Path(path).expanduser())
         self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
-        self._cache = Cache("judge", rubric.cache)
+        self._known: dict[str, Sequence[Result]] = {}  # by question
         self._totals = dict.fromkeys(("calls", "failures", "cached", "cost"), 0.0)
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
@@ -51,15 +49,12 @@ class Judge:
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         free = asyncio.Semaphore(self._rubric.concurrency)
         asked = self._asked(prompts, completions, columns)
-        answers: dict[str, int] = {}  # of each question
-        for question, index in filter(None, asked):
-            answers[question] = max(answers.get(question, 0), index + 1)
+        counts = {question: count for question, _, count in filter(None, asked)}
         replies = await asyncio.gather(
-            *(self._reply(question, count, deadline, free) for question, count in answers.items())
+            *(self._reply(question, count, deadline, free) for question, count in counts.items())
         )
-        by_question = dict(zip(answers, replies, strict=True))
+        by_question = dict(zip(counts, replies, strict=True))
         results = [by_question[item[0]][item[1]] if item else NO_RESULT for item in asked]
-        self._cache.prune()
         log_extra("reason", [reason for _, reason in results])
         for name, total in {**self._totals, "calls": self._client.calls}.items():
             log_metric(f"judge/{self.__name__}/{name}", total)
@@ -67,8 +62,8 @@ class Judge:
 
     def _asked(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> list[tuple[str, int] | None]:
-        """For each answer the message to the judge, and which answer it is there.
+    ) -> list[tuple[str, int, int] | None]:
+        """For each answer the message to the judge, and which answer it is there of how many.
 
         Answers to the same prompt with the same columns are ranked together; None where all of
         them are equal.
@@ -83,40 +78,39 @@ class Judge:
                 group.append(answer)
             rows.append((data, answer, group))
         if not self._rubric.ranking:
-            return [(message(self._rubric, {**data, "answer": a}), 0) for data, a, _ in rows]
+            return [(message(self._rubric, {**data, "answer": a}), 0, 1) for data, a, _ in rows]
         return [
             (message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
-             group.index(answer)) if len(group) > 1 else None
+             group.index(answer), len(group)) if len(group) > 1 else None
             for data, answer, group in rows
         ]  # fmt: skip
 
     async def _reply(
         self, question: str, answers: int, deadline: float, free: asyncio.Semaphore
     ) -> Sequence[Result]:
-        """What the judge says to a question, from the cache or from its server."""
-        rubric = self._rubric
+        """What the judge says to a question, or has said before."""
+        rubric, known = self._rubric, self._known
+        if question in known:
+            self._totals["cached"] += 1
+            return known[question]
         messages = [{"role": "user", "content": question}]
         body = {**rubric.options, "model": rubric.model, "messages": messages}
-        data = json.dumps(body).encode()
-        key = sha256(rubric.url.encode() + data).hexdigest()
         try:
-            if (text := self._cache.read(key)) is not None:
-                self._totals["cached"] += 1
-                return read_reply(rubric, text, answers)
             async with free:
                 reply = await self._client.post_with_retries(
-                    data, rubric.time_limit, deadline, rubric.retries
+                    json.dumps(body).encode(), rubric.time_limit, deadline, rubric.retries
                 )
-            text = self._text(reply)
-            scores = read_reply(rubric, text, answers)
+            scores = read_reply(rubric, self._text(reply), answers)
         except RewardError as error:
             self._totals["failures"] += 1
             return [(error, "")] * answers
-        self._cache.write(key, text)
+        known[question] = scores
+        if len(known) > rubric.cache:
+            del known[next(iter(known))]
         return scores
 
     def _text(self, data: str) -> str:
-        """The text of the reply, without what must not be stored; its cost is counted."""
+        """The text of the reply without the key; its cost is counted."""
         reply: Any = None
         with suppress(ValueError, RecursionError):
             reply = json.loads(data)
@@ -130,7 +124,7 @@ class Judge:
             tokens = usage.get(name) if isinstance(usage, dict) else 0
             if isinstance(tokens, int) and tokens > 0:
                 self._totals["cost"] += tokens * price / 1e6
-        return self._client.without_key(text).encode("utf-8", "replace").decode()
+        return self._client.without_key(text)
 
 
 def _content(value: Any) -> Any:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from grpo_engine import names
@@ -59,13 +60,11 @@ class LoadedReward:
         return {k: v for k, v in merged.items() if self.has_kwargs or k in self.parameters}
 
 
-def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
-    """Find the function and check that it accepts keyword arguments."""
-    return as_reward(name, *find(name), options)
-
-
-def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -> LoadedReward:
-    """Describe a function, and check that it accepts keyword arguments."""
+def load_reward(
+    name: str, options: Mapping[str, Any], objects: Mapping[str, Any] = MappingProxyType({})
+) -> LoadedReward:
+    """Find the function, first in `objects`, and check that it accepts keyword arguments."""
+    function, file = (objects[name], "") if name in objects else find(name)
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
     parameters: Mapping[str, inspect.Parameter] = {}
@@ -81,19 +80,14 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
-    reference = names.Purpose(f"reward {name}", RewardError, FORMS)
     if name.startswith(JUDGE):
         from grpo_engine.rewards.judge import Judge
 
         return Judge(name.removeprefix(JUDGE)), ""
-    names.refuse_missing(name, "reward")
+    purpose = names.Purpose(f"reward {name}", RewardError, FORMS + nearest(name, BUILT_IN, 1))
     if name in BUILT_IN:
-        return names.find(BUILT_IN[name].target, reference)
-    if ":" not in name and not name.endswith(".py"):
-        if reward := names.find_installed("rewards", name, reference):
-            return reward
-        raise RewardError(f"unknown reward {name!r}{nearest(name, BUILT_IN, 1)}; give {FORMS}")
-    return names.find(name, reference)
+        return names.find(BUILT_IN[name].target, purpose)
+    return names.resolve("rewards", "reward", name, purpose)
 
 
 def _name_of(function: Any, written: str) -> str:

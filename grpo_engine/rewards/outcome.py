@@ -1,8 +1,9 @@
 """Results of scoring a batch: what functions return is checked, and becomes scores or problems."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
+from statistics import fmean
 from typing import Any, Literal
 
 from grpo_engine.errors import RewardError
@@ -46,55 +47,57 @@ class Outcome:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
 
-    @classmethod
-    def failed(cls, count: int, weight: float, problem: RewardProblem) -> "Outcome":
-        """No score for any of the completions."""
-        reward = RewardValue(
-            name=problem.function, value=None, weight=weight, reason=problem.message
-        )
-        return cls([reward] * count, [None] * count, [problem])
+    def add(self, score: "Score", name: str, weight: float, reason: str = "") -> None:
+        """Add the score of the next completion."""
+        value = steps = None
+        match score:
+            case RewardProblem():
+                reason = score.message
+                if score not in self.problems:  # one may be of all completions
+                    self.problems.append(score)
+            case tuple():
+                steps, value = score, fmean(part for _, part in score) if score else None
+            case _:
+                value = score
+        self.steps.append(steps)
+        self.rewards.append(RewardValue(name=name, value=value, weight=weight, reason=reason))
 
 
 def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """The means of what functions logged by `log_metric`."""
-    logged: dict[str, list[float]] = {}
-    for outcome in outcomes:
-        for name, values in outcome.metrics.items():
-            logged.setdefault(name, []).extend(values)
-    return {name: sum(values) / len(values) for name, values in logged.items()}
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
+    return {
+        name: fmean(v for outcome in outcomes for v in outcome.metrics.get(name, ()))
+        for name in names
+    }
 
 
 Score = float | Steps | RewardProblem | None
 
 
 class InvalidError(Exception):
-    """A function's return value, or an item of it, is no score."""
-
-    def __init__(self, cause: Cause, message: str) -> None:
-        super().__init__(message)
-        self.problem = RewardProblem(cause=cause, message=message)
+    """An item of what a function returned is no score; its arguments are cause and message."""
 
 
 def read_scores(output: Any, count: int, weight: float = 1.0) -> list[Score]:
     """For each completion a score, those of its steps, None, or why there is none.
 
-    A score that float32 cannot hold or add up is none. Raises InvalidError if the output does not
-    have an item for each completion.
+    A score that float32 cannot hold or add up is none.
     """
     if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
-        raise InvalidError(
-            "type",
+        message = (
             f"returned {type(output).__name__}, not one score per completion; return a list of "
-            f"{count} numbers",
+            f"{count} numbers"
         )
+        return [RewardProblem(cause="type", message=message)] * count
     items = output.tolist() if hasattr(output, "tolist") else list(output)
     items = items if isinstance(items, list) else [items]
     if len(items) != count:
-        raise InvalidError(
-            "count",
+        message = (
             f"returned {len(items)} scores for {count} completions; return exactly one each, "
-            "None where it does not apply",
+            "None where it does not apply"
         )
+        return [RewardProblem(cause="count", message=message)] * count
     return [_score(row, item, weight) for row, item in enumerate(items)]
 
 
@@ -106,19 +109,18 @@ def _score(row: int, item: Any, weight: float) -> Score:
             return tuple(sorted(_step(pair, weight) for pair in item))
         return None if item is None else _number(item, weight)
     except InvalidError as error:
-        return replace(error.problem, completion=row)
+        cause, message = error.args
+        return RewardProblem(cause=cause, message=message, completion=row)
 
 
 def _step(pair: Any, weight: float) -> tuple[int, float]:
     try:
         end, score = pair
-        is_step = int(end) == end >= 0
+        if int(end) == end >= 0:
+            return int(end), _number(score, weight)
     except (TypeError, ValueError, OverflowError):
-        is_step = False
-    if not is_step:
-        message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
-        raise InvalidError("type", message)
-    return int(end), _number(score, weight)
+        pass
+    raise InvalidError("type", f"gave the step {str(pair)[:80]}; a step is (end character, score)")
 
 
 def _number(item: Any, weight: float) -> float:

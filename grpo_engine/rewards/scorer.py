@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.control import Control
-from grpo_engine.errors import ConfigError, EngineError
+from grpo_engine.errors import ConfigError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.names import IN_PROCESS
@@ -85,7 +86,7 @@ class Scorer:
         self,
         config: RunConfig,
         task: Task,
-        folder: Path,
+        folder: Path | None,
         control: Control,
         *,
         environments: Sequence[str] | None = None,
@@ -110,16 +111,14 @@ class Scorer:
         self._measured = ""  # the function that only held-out answers are judged by
 
     def __enter__(self) -> "Scorer":
-        self._client.__enter__()
-        columns = list(self._task.train[0].columns) if len(self._task.train) else []
-        if self._has_environments and ENVIRONMENTS not in columns:
+        columns = [*self._task.train[0].columns] if len(self._task.train) else []
+        if self._has_environments:
             columns.append(ENVIRONMENTS)
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(self._client)
             self._client.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
-        except EngineError:
-            self._client.close()
-            raise
+            self._open = stack.pop_all()
         self.held_out_right = self.right
         # a reward function that is named as an accuracy takes precedence over the task's
         if self.right.function in ("", *RIGHT_OR_WRONG):
@@ -127,14 +126,14 @@ class Scorer:
             self.held_out_right = Right(self._measured) if self._measured else self.right
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._client.__exit__(*error)
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     @property
     def weights(self) -> dict[str, float]:
         """Of the sources of rewards: functions, then environments."""
         functions = self._client.functions[: self._count]
-        return {f.name: f.weight for f in functions} | dict.fromkeys(self._environments, 1.0)
+        return {f.name: f.spec.weight for f in functions} | dict.fromkeys(self._environments, 1.0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,8 +163,8 @@ class Scorer:
         """The functions that the user wrote: their names, and as the settings have them."""
         functions = self._client.functions
         return {
-            f.name: f.written for f in functions
-            if f.written not in BUILT_IN and not f.written.startswith(JUDGE)
+            f.name: f.spec.name for f in functions
+            if f.spec.name not in BUILT_IN and not f.spec.name.startswith(JUDGE)
         }  # fmt: skip
 
     @property
@@ -190,28 +189,30 @@ class Scorer:
         measured = self._measured if held_out else ""
         is_process = self._config.algorithm.resolved().signal == "process"
         weights = self.weights | ({measured: 0.0} if measured else {})
-        blank = [RewardValue(name=name, value=None, weight=weights[name]) for name in weights]
         rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
         problems = [problem for outcome in outcomes for problem in outcome.problems]
         unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
-        rewards, steps, indices = [], list[Any](), itertools.count()
+        rewards, steps, indices = list[Any](), list[Any](), itertools.count()
         for rollout in rollouts:
+            values, row_steps = [], ()
             if rollout.failed:
                 error = next((span.error for span in rollout.spans if span.error), "")
-                rewards.append(_without_values(blank, error))
-                steps.append(())
-                continue
-            row = next(indices)
-            scores = [outcome.rewards[row] for outcome in outcomes]
-            functions, unweighted = scores[: self._count], scores[self._count :]
-            values = (*functions, *self._of_environment(rollout), *unweighted)
-            if row in unjudged:  # a partial reward would push it down
-                rewards.append(_without_values(values, UNJUDGED))
-                steps.append(())
+                values = [
+                    RewardValue(name=name, value=None, weight=weight, reason=error)
+                    for name, weight in weights.items()
+                ]
             else:
-                rewards.append(values)
-                steps.append(steps_of(rollout, functions, [o.steps[row] for o in outcomes]))
+                row = next(indices)
+                scores = [outcome.rewards[row] for outcome in outcomes]
+                functions, unweighted = scores[: self._count], scores[self._count :]
+                values = [*functions, *self._of_environment(rollout), *unweighted]
+                if row in unjudged:  # a partial reward would push it down
+                    values = [replace(v, value=None, reason=v.reason or UNJUDGED) for v in values]
+                else:
+                    row_steps = steps_of(rollout, functions, [o.steps[row] for o in outcomes])
+            rewards.append(tuple(values))
+            steps.append(row_steps)
         return Scores(
             rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
             steps=tuple(steps) if is_process else None,
@@ -256,10 +257,6 @@ class Scorer:
             RewardValue(name=name, weight=1.0, value=sum(scores) if name == active else None)
             for name in self._environments
         )
-
-
-def _without_values(rewards: Sequence[RewardValue], reason: str) -> tuple[RewardValue, ...]:
-    return tuple(replace(reward, value=None, reason=reward.reason or reason) for reward in rewards)
 
 
 def steps_of(

@@ -4,14 +4,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from grpo_engine.events import RewardValue
 from grpo_engine.rewards.form import hint
-from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
-from grpo_engine.rewards.outcome import InvalidError, Outcome, RewardProblem, Score, read_scores
+from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, load_reward
+from grpo_engine.rewards.outcome import Outcome, RewardProblem, Score, read_scores
 from grpo_engine.sandbox.program import Server
 from grpo_engine.sandbox.report import TooLateError, describe, plain
 
@@ -34,20 +32,17 @@ class EndedEnvironment(SimpleNamespace):
 
 
 class Rewards:
-    """The functions, in the order in which they were loaded."""
+    """The functions by their numbers."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._functions: list[LoadedReward] = []
+        self._functions: dict[int, LoadedReward] = {}
 
-    def load(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def load(self, index: int, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Load one more function."""
-        if name in self._server.objects:
-            reward = as_reward(name, self._server.objects[name], "", options)
-        else:
-            reward = load_reward(name, options)
+        reward = load_reward(name, options, self._server.objects)
         self._server.allow_memory(reward.function)
-        self._functions.append(reward)
+        self._functions[index] = reward
         return {
             "name": reward.name, "file": reward.file, "is_async": reward.is_async,
             "requires": reward.required,
@@ -65,23 +60,10 @@ class Rewards:
         outcome.extras = {k: v for k, v in outcome.extras.items() if len(v) == len(completions)}
         reasons = outcome.extras.pop("reason", [""] * len(completions))
         for completion, item, reason in zip(completions, scores, reasons, strict=True):
-            value = steps = None
-            match item:
-                case RewardProblem():
-                    reason = item.message + hint(item, completion)
-                    problem = replace(
-                        item, function=name, message=reason, line=item.line or reward.file
-                    )
-                    if problem not in outcome.problems:  # one may be of all completions
-                        outcome.problems.append(problem)
-                case tuple():
-                    steps, value = item, fmean(score for _, score in item) if item else None
-                case _:
-                    value = item
-            outcome.steps.append(steps)
-            outcome.rewards.append(
-                RewardValue(name=name, value=value, weight=weight, reason=str(reason))
-            )
+            if isinstance(item, RewardProblem):
+                message, line = item.message + hint(item, completion), item.line or reward.file
+                item = replace(item, function=name, message=message, line=line)
+            outcome.add(item, name, weight, str(reason))
         return asdict(outcome)
 
     def _scores(
@@ -110,8 +92,6 @@ class Rewards:
         try:
             output = self._server.run(reward.function, **reward.keywords(keywords))
             return read_scores(output, count, weight)
-        except InvalidError as error:
-            return [error.problem] * count
         except (MemoryError, TooLateError):
             raise
         except (Exception, SystemExit) as error:

@@ -8,7 +8,7 @@ the form is accepted that was asked for.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from math import fsum
+from statistics import fmean
 from typing import Any
 
 from grpo_engine.config.safe_yaml import parse_json
@@ -88,10 +88,10 @@ def _weighted(scores: Any, rubric: Rubric) -> Score:
     for name, score in scores.items():
         if type(score) not in (int, float) or not low <= score <= high:
             raise ValueError(f"its score of {name} is no number from {low:g} to {high:g}")
-    weights = {name: rubric.weights.get(name, 1.0) for name in scores}
-    total = fsum(weights[name] * (score - low) / (high - low) for name, score in scores.items())
+    weights = [rubric.weights.get(name, 1.0) for name in scores]
     values = ", ".join(f"{name} {score:g}" for name, score in scores.items())
-    return total / fsum(weights.values()), f"{values} of {high:g}"
+    mean = fmean([(score - low) / (high - low) for score in scores.values()], weights)
+    return mean, f"{values} of {high:g}"
 
 
 def _ranked(order: Any, answers: int) -> Sequence[Score]:

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any, Final, Self
 from grpo_engine.control import StopNow
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.local import Local
-from grpo_engine.sandbox.process import DiedError, Process
+from grpo_engine.sandbox.process import LostError, Process
 from grpo_engine.sandbox.report import Failure, timeout
 
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
+GRACE = 1.0  # seconds in which a process may exit by itself
 AT_A_TIME = 64  # calls in threads that a process makes side by side
 MEMORY_TICK = 0.1  # seconds between measurements of memory
 MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
@@ -59,16 +61,17 @@ class Call:
 class Sandbox:
     """A process of one service, which starts with the first call; a context manager.
 
-    `service` is `module:class`. A new process makes the calls of `setup` first. With `objects`,
-    which only this process has, calls are made in this process without limits. `memory` bounds the
-    bytes of a process with all that it started, unless what it loads declares more. `interrupted`
-    is polled while results are awaited; if it returns true, `StopNow` is raised.
+    `service` is `module:class`. A new process makes the calls of `setup` first. Without a folder
+    it has a temporary one. With `objects`, which only this process has, calls are made in this
+    process without limits. `memory` bounds the bytes of a process with all that it started, unless
+    what it loads declares more. `interrupted` is polled while results are awaited; if it returns
+    true, `StopNow` is raised.
     """
 
     def __init__(
         self,
         service: str,
-        folder: Path,
+        folder: Path | None,
         name: str,
         *,
         setup: Sequence[Call] = (),
@@ -83,6 +86,7 @@ class Sandbox:
         self._memory = inf if objects else memory
         self._interrupted, self._objects = interrupted, objects
         self._process: Process | Local | None = None
+        self._scratch = ExitStack()
         self._processes = self._calls = 0  # that were begun
         self._limit = inf  # of memory, of the calls that were sent last
         self._declared = 0.0  # the memory that what it has loaded may need
@@ -95,17 +99,17 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(0.0 if kind else GRACE)
 
-    def close(self, grace: float = 0.0, *, idle: bool = True) -> None:
+    def close(self, grace: float = GRACE) -> None:
         """Let the process exit within so many seconds, then end all that it started.
 
-        Calls without a result are forgotten. Without `idle`, a process that does nothing stays.
+        Calls without a result are forgotten.
         """
-        if idle or self._is_busy:
-            self._clear(grace)
-        self._done.clear()
+        self._end(grace)
+        for calls in (self._queue, self._sent, self._suspects):
+            calls.clear()
 
     def start(self) -> list[Call]:
         """Start the process; return the calls of its setup."""
@@ -122,7 +126,7 @@ class Sandbox:
         return call
 
     @property
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self._queue or self._sent)
 
     def _may_send(self, call: Call) -> bool:
@@ -131,16 +135,11 @@ class Sandbox:
         are_threads = not self._suspects and all(other.in_thread for other in calls)
         return len(calls) <= (AT_A_TIME if are_threads else 1)
 
-    def _clear(self, grace: float = 0.0) -> None:
-        """End the process and forget the calls."""
-        self._end(grace)
-        for calls in (self._queue, self._sent, self._suspects):
-            calls.clear()
-
     def _end(self, grace: float = 0.0) -> None:
         if self._process is not None:
             process, self._process = self._process, None
             process.stop(grace)
+        self._scratch.close()
 
     def _restart(self) -> None:
         """End the process; its calls are made again in a new one, before those that wait."""
@@ -156,9 +155,10 @@ class Sandbox:
             if self._objects:
                 self._process = Local(self._service, self._objects)
             else:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                folder = self._folder or self._scratch.enter_context(scratch(self._name))
+                folder.mkdir(parents=True, exist_ok=True)
                 self._process = Process(
-                    self._service, self._folder, self._name, self._interpreter, self._env
+                    self._service, folder, self._name, self._interpreter, self._env
                 )
         except OSError as error:
             message = f"the process of {self._name} could not be started: {error}"
@@ -183,21 +183,11 @@ class Sandbox:
                 "id": self._calls, "method": call.method, "arguments": call.arguments,
                 "limit": call.limit, "in_thread": call.in_thread, "memory": self._limit,
             }  # fmt: skip
-            try:
-                self._process.post(frame)
-            except DiedError as error:
-                self._died(error)
+            self._process.post(frame)
 
     def _receive(self) -> None:
-        if self._process is None:
-            return
-        try:
-            frames = self._process.collect()
-        except DiedError as error:
-            self._died(error)
-            return
         too_large, hangs = None, False
-        for frame in frames:
+        for frame in self._process.collect() if self._process else ():
             if (call := self._sent.get(frame["id"])) is None:
                 continue
             failure = Failure(**frame["failure"]) if "failure" in frame else None
@@ -212,7 +202,7 @@ class Sandbox:
         if hangs:
             self._restart()
         elif too_large:
-            self._lost(self._needs_more(too_large.location))
+            raise LostError(self._needs_more(too_large.location))
 
     def _settle(self, call: Call, failure: Failure | None) -> None:
         self._suspects.discard(call)
@@ -232,14 +222,13 @@ class Sandbox:
         for call in calls:
             call.failure = failure
         self._done += calls
-        self._clear()
+        self.close(0.0)
 
     def _check_limits(self) -> None:
         """End a process that needs too much memory, or that does not report a late call itself."""
-        process, now = self._process, time.monotonic()
-        if process is None or isinstance(process, Local) or not self._sent:
+        process, now, failure = self._process, time.monotonic(), None
+        if not isinstance(process, Process) or not self._sent:
             return
-        failure = None
         if self._limit < inf and now - self._measured > MEMORY_TICK:
             self._measured = now
             if process.has_more(self._limit):
@@ -249,11 +238,7 @@ class Sandbox:
                 failure = timeout(call.limit)
         if failure:
             location = process.hung_at() if len(self._sent) == 1 else ""
-            self._lost(replace(failure, location=location))
-
-    def _died(self, error: DiedError) -> None:
-        message, location = f"its process {error}", error.location
-        self._lost(Failure(cause="crash", message=message, location=location))
+            raise LostError(replace(failure, location=location))
 
     def _lost(self, failure: Failure) -> None:
         """The process is lost: the only call did it; of several, each is tried alone."""
@@ -273,7 +258,7 @@ class Sandbox:
 def finish(sandboxes: Sequence[Sandbox]) -> list[Call]:
     """Wait for all calls, and return them."""
     done = poll(sandboxes, 0)
-    while any(sandbox._is_busy for sandbox in sandboxes):
+    while any(sandbox.is_busy for sandbox in sandboxes):
         if any(sandbox._interrupted() for sandbox in sandboxes):
             raise StopNow(f"stopped while {sandboxes[0]._name} were called")
         done += poll(sandboxes, TICK)
@@ -291,8 +276,11 @@ def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[Call]:
         time.sleep(seconds)
     done = []
     for sandbox in sandboxes:
-        sandbox._receive()
-        sandbox._check_limits()
+        try:
+            sandbox._receive()
+            sandbox._check_limits()
+        except LostError as error:
+            sandbox._lost(error.failure)
         sandbox._send()
         done += sandbox._done
         sandbox._done = []
@@ -301,5 +289,5 @@ def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[Call]:
 
 def ask_once(service: str, name: str, call: Call, **options: Any) -> Call:
     """Make one call in a process of its own."""
-    with scratch(name) as folder, Sandbox(service, folder, name, **options) as sandbox:
+    with Sandbox(service, None, name, **options) as sandbox:
         return sandbox.ask(call)

@@ -33,7 +33,7 @@ def end_all(mark: str, root: int) -> None:
         if not pids:
             return
         for pid in pids:
-            with suppress(ProcessLookupError, PermissionError):
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -53,9 +53,7 @@ def _processes(variable: str) -> Iterator[tuple[int, int, bool]]:
     if sys.platform != "linux":
         yield from _listed(variable)
         return
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             if state not in "ZX":
@@ -64,7 +62,7 @@ def _processes(variable: str) -> Iterator[tuple[int, int, bool]]:
 
 def _has_mark(entry: Path, variable: str) -> bool:
     try:
-        return variable.encode() in (entry / "environ").read_bytes().split(b"\0")
+        return variable.encode() in (entry / "environ").read_bytes()
     except OSError:
         return False  # another user's
 
@@ -77,4 +75,4 @@ def _listed(variable: str) -> Iterator[tuple[int, int, bool]]:
     for line in listed.splitlines():
         with suppress(ValueError):
             pid, parent, command = line.split(None, 2)
-            yield int(pid), int(parent), variable in command.split()
+            yield int(pid), int(parent), variable in command

@@ -21,32 +21,23 @@ async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
 
 
 class EventLoop:
-    """Runs awaitables for other threads; starts with the first one."""
+    """Runs awaitables for other threads."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._runner:  # cancels what is awaited at the end
+            self._loop.run_forever()
 
     def wait(self, awaitable: Awaitable[Any], limit: float) -> Any:
         """Wait for an awaitable's value, or raise TooLateError after `limit` seconds."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-                self._thread.start()
         return asyncio.run_coroutine_threadsafe(_limited(awaitable, limit), self._loop).result()
 
     def close(self) -> None:
-        """Cancel what is awaited, and end the thread unless it hangs."""
-        if (loop := self._loop) is None:
-            return
-
-        async def cancel() -> None:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-            loop.call_soon(loop.stop)
-
-        asyncio.run_coroutine_threadsafe(cancel(), loop)
+        """End the thread, unless it hangs."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1.0)
-        if not self._thread.is_alive():
-            loop.close()

@@ -16,17 +16,14 @@ def pack(frame: Any) -> bytes:
     return MARK + json.dumps(frame).encode("ascii") + b"\n"
 
 
-def unpack(buffer: bytearray) -> list[Any]:
-    """Remove the complete frames from the buffer and return them."""
-    end = buffer.rfind(b"\n") + 1
-    lines = bytes(buffer[:end]).splitlines()
-    del buffer[:end]
-    if not all(line.startswith(MARK) for line in lines):
-        raise GarbledError
+def unpack(line: bytes | bytearray) -> Any:
+    """The frame of a line."""
     try:
-        return [json.loads(line.removeprefix(MARK)) for line in lines]
+        if line.startswith(MARK):
+            return json.loads(line.removeprefix(MARK))
     except (ValueError, RecursionError):
-        raise GarbledError from None
+        pass
+    raise GarbledError
 
 
 def write_frame(fd: int, frame: Any) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from grpo_engine.platform.interpreter import command
 from grpo_engine.sandbox.descendants import MARK, end_all
 from grpo_engine.sandbox.frames import GarbledError, pack, unpack
-from grpo_engine.sandbox.report import is_users
+from grpo_engine.sandbox.report import Failure, is_users
 
 PROGRAM = "from grpo_engine.sandbox.program import main; main()"
 # Libraries in the process get one thread each, to leave the cores to the engine.
@@ -28,22 +28,22 @@ LOG_LIMIT = 1 << 20
 TAIL = 200  # bytes of its last output, to say how it ended
 
 
-class DiedError(Exception):
-    """The process ended before it replied; `location` is the line at which it did, if known."""
+class LostError(Exception):
+    """The process has ended or has to be ended before it replied."""
 
-    def __init__(self, ending: str, location: str) -> None:
-        super().__init__(ending)
-        self.location = location
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
-def ending(status: int) -> str:
-    """How a process ended, in words."""
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+def ending(status: int, output: bytes) -> str:
+    """How a process ended, in words, with the last line of its output."""
+    how = f"exited with status {status}"
+    if status < 0:
+        names = {item.value: item.name for item in signal.Signals}
+        how = f"was killed by {names.get(-status, f'signal {-status}')}"
+    last = output.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"{how}: {last}".removesuffix(": ")
 
 
 def append(log: Path, data: bytes) -> None:
@@ -79,10 +79,11 @@ class Process:
         lifeline, self._lifeline = os.pipe()
         trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
         fds = (request, reply, lifeline, trace)
-        environment = dict(env or {**os.environ, **dict.fromkeys(ONE_THREAD, "1")})
         self._mark = uuid4().hex
-        environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
-        environment[MARK] = self._mark
+        environment = {
+            **(env or {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}),
+            "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0", MARK: self._mark,
+        }  # fmt: skip
         self._process = subprocess.Popen(
             command(PROGRAM, *map(str, fds), service, interpreter=interpreter),
             stdin=subprocess.DEVNULL,
@@ -96,35 +97,41 @@ class Process:
             os.close(fd)
         for fd in (self._request, self._reply, self._output):
             os.set_blocking(fd, False)
-        # what to do when there is something to read, until the pipe is closed
-        self._open = {self._reply: self._receive, self._output: self._drain}
+        self._open = {self._reply, self._output}  # pipes that may have something to read
 
     def post(self, frame: Any) -> None:
         """Send a frame without waiting."""
         self._waiting += pack(frame)
         self._send()
 
-    def wait(self, processes: Sequence["Process"], seconds: float) -> bool:
-        """Wait at most this long until one of these replies or writes; receive it."""
+    def wait(self, processes: Sequence["Process"], seconds: float) -> None:
+        """Wait at most this long until one of these writes, or takes more of a request."""
         with selectors.DefaultSelector() as selector:
             for process in processes:
-                process.register(selector)
-            ready = selector.select(seconds)
-            for key, _ in ready:
-                key.data()
-            return bool(ready)
+                for fd in process._open:
+                    selector.register(fd, selectors.EVENT_READ)
+                if process._waiting:
+                    selector.register(process._request, selectors.EVENT_WRITE)
+            selector.select(seconds)
 
     def collect(self) -> list[Any]:
         """The replies that have come."""
-        received = self.wait([self], 0)
+        self._send()
+        self._drain()
+        received = self._read(self._reply)
         try:
-            replies = unpack(self._buffer)
+            *lines, self._buffer = (self._buffer + received).split(b"\n")
+            replies = [*map(unpack, lines)]
         except GarbledError:
-            raise DiedError("wrote into the pipe of its replies", self._traced()) from None
+            raise self._lost("wrote into the pipe of its replies") from None
         # A forked child can keep the pipes open after the process has exited.
         ended = not received and self._process.poll() is not None
         if not replies and (ended or self._reply not in self._open):
-            raise self._died()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            self._drain_all()
+            status = self._process.returncode
+            raise self._lost("closed its pipe" if status is None else ending(status, self._tail))
         return replies
 
     def has_ended(self) -> bool:
@@ -134,6 +141,15 @@ class Process:
         """Whether the process and its descendants hold more than so many bytes."""
         import psutil
 
+        measures: list[Callable[[psutil.Process], float]] = [lambda p: p.memory_info().rss]
+        if sys.platform == "linux":
+            # What they share counts once; it takes longer to measure, elsewhere needs privileges.
+            measures.append(lambda p: p.memory_full_info().pss)
+        processes: list[psutil.Process] = []
+        with suppress(psutil.Error):
+            root = psutil.Process(self._process.pid)
+            processes = [root, *root.children(recursive=True)]
+
         def total(measure: Callable[[psutil.Process], float]) -> float:
             result = 0.0
             for process in processes:
@@ -141,31 +157,15 @@ class Process:
                     result += measure(process)
             return result
 
-        try:
-            root = psutil.Process(self._process.pid)
-            processes = [root, *root.children(recursive=True)]
-        except psutil.Error:
-            return False
-        is_more = total(lambda process: process.memory_info().rss) > memory
-        # What they share counts once; it takes longer to measure, and elsewhere needs privileges.
-        if is_more and sys.platform == "linux":
-            is_more = total(lambda process: process.memory_full_info().pss) > memory
-        return is_more
-
-    def register(self, selector: selectors.BaseSelector) -> None:
-        """Have the selector wait for what the process writes, and send what waits."""
-        for fd, act in self._open.items():
-            selector.register(fd, selectors.EVENT_READ, act)
-        if self._waiting:
-            selector.register(self._request, selectors.EVENT_WRITE, self._send)
+        return all(total(measure) > memory for measure in measures)
 
     def _send(self) -> None:
         try:
             del self._waiting[: os.write(self._request, self._waiting[: 1 << 20])]
         except BlockingIOError:
             return
-        except BrokenPipeError:
-            raise self._died() from None
+        except BrokenPipeError:  # `collect` tells how it ended
+            self._waiting.clear()
 
     def _read(self, fd: int) -> bytes:
         """What is in a pipe; nothing more is expected from one that is closed."""
@@ -174,11 +174,8 @@ class Process:
         except BlockingIOError:
             return b""
         if not data:
-            self._open.pop(fd, None)
+            self._open.discard(fd)
         return data
-
-    def _receive(self) -> None:
-        self._buffer += self._read(self._reply)
 
     def _drain(self) -> bool:
         """Move output into the log; return whether there was any."""
@@ -192,14 +189,9 @@ class Process:
         while time.monotonic() < deadline and self._drain():
             pass
 
-    def _died(self) -> DiedError:
-        try:
-            how = ending(self._process.wait(1))
-        except subprocess.TimeoutExpired:
-            how = "closed its pipe"
-        self._drain_all()
-        last = self._tail.decode(errors="replace").strip().rpartition("\n")[2]
-        return DiedError(f"{how}: {last}".removesuffix(": "), self._traced())
+    def _lost(self, how: str) -> LostError:
+        message, location = f"its process {how}", self._traced()
+        return LostError(Failure(cause="crash", message=message, location=location))
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""

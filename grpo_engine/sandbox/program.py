@@ -11,19 +11,19 @@ import faulthandler
 import inspect
 import os
 import resource
-import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
 from math import inf
 from pathlib import Path
-from queue import SimpleQueue
+from pkgutil import resolve_name
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from grpo_engine.errors import EngineError
@@ -36,30 +36,21 @@ TICK = 0.1  # seconds between checks of time limits
 NEEDS_MAIN = "signal only works in main thread"  # Python's words
 
 
-class MainThread:
-    """Makes the calls that only the main thread can make, such as those that handle signals."""
+Waiting = SimpleQueue[Callable[[], Any] | None]  # calls that wait for a thread; None ends it
 
-    def __init__(self) -> None:
-        self.woken, self._wake = os.pipe()
-        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
 
-    def make(self, call: Callable[[], Any]) -> Any:
-        """Have a call of another thread made, and wait for its value."""
-        result: Future[Any] = Future()
-        self._calls.put((call, result))
-        os.write(self._wake, b".")
-        return result.result()
+def call_in(waiting: Waiting, call: Callable[[], Any]) -> Any:
+    """Have a call made in the thread that makes those that wait; return its value."""
+    result: Future[Any] = Future()
 
-    def make_next(self) -> None:
-        """Make the call that has waited longest."""
-        os.read(self.woken, 1)
-        if self._calls.empty():  # users' code wrote into the pipe
-            return
-        call, result = self._calls.get()
+    def make() -> None:
         try:
             result.set_result(call())
         except BaseException as error:
             result.set_exception(error)
+
+    waiting.put(make)
+    return result.result()
 
 
 @dataclass(slots=True)
@@ -85,17 +76,15 @@ class Server:
         service: str,
         send: Callable[[Any], None],
         objects: Mapping[str, Any] | None = None,
-        main: MainThread | None = None,
+        main: Waiting | None = None,
     ) -> None:
-        module, _, name = service.partition(":")
         self.objects = objects or {}
-        self._declared = 0.0
+        self.declared = 0.0
         self._main, self._loop = main, EventLoop()
-        self._send = send
-        self._sending = threading.Lock()
+        self._send, self._sending = send, threading.Lock()
         self._calls: dict[int, _Call] = {}
         self._current = threading.local()
-        self._service = getattr(import_module(module), name)(self)
+        self._service = resolve_name(service)(self)
 
     def allow_memory(self, user_object: Any) -> None:
         """Let the process hold what a function or a class declares that it may need."""
@@ -104,7 +93,7 @@ class Server:
             raise EngineError(
                 f"{MEMORY_GB} of {user_object!r} must be a number of gigabytes, got {gigabytes!r}"
             )
-        self._declared = max(self._declared, gigabytes * 2.0**30)
+        self.declared = max(self.declared, gigabytes * 2.0**30)
 
     def run(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
         """Call users' code, and wait for the value if that is awaitable."""
@@ -113,7 +102,7 @@ class Server:
         except ValueError as error:
             if self._main is None or not str(error).startswith(NEEDS_MAIN):
                 raise
-            value = self._main.make(partial(function, *args, **keywords))
+            value = call_in(self._main, partial(function, *args, **keywords))
         if not inspect.isawaitable(value):
             return value
         call: _Call = self._current.call
@@ -125,9 +114,9 @@ class Server:
 
     def accept(self, frame: Mapping[str, Any]) -> None:
         """Make a call, or begin it in a thread."""
+        limit_memory(frame["memory"])
         if frame["in_thread"]:
-            name = type(self._service).__name__
-            threading.Thread(target=self._make, args=(frame,), name=name, daemon=True).start()
+            threading.Thread(target=self._make, args=(frame,), daemon=True).start()
         else:
             self._make(frame)
 
@@ -148,7 +137,7 @@ class Server:
         number, seconds = call.frame["id"], time.monotonic() - call.begun
         if self._calls.pop(number, None) is not None:
             with self._sending:
-                frame = {"id": number, "seconds": seconds, "declared": self._declared}
+                frame = {"id": number, "seconds": seconds, "declared": self.declared}
                 self._send({**frame, **reply})
 
     def report_late(self) -> None:
@@ -210,18 +199,21 @@ def main() -> None:
 
 
 def _serve(request: int, reply: int, service: str) -> None:
-    thread, buffer = MainThread(), bytearray()
-    server = Server(service, partial(write_frame, reply), main=thread)
+    """Make the calls that wait for the main thread: requests, and what handles signals."""
+    waiting: Waiting = SimpleQueue()
+    server = Server(service, partial(write_frame, reply), main=waiting)
+
+    def read() -> None:
+        with os.fdopen(request, "rb") as lines:
+            for line in lines:
+                waiting.put(partial(server.accept, unpack(line)))
+        waiting.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
     while True:
-        ready = select.select([request, thread.woken], [], [], TICK)[0]
+        with suppress(Empty):
+            if (call := waiting.get(timeout=TICK)) is None:
+                break
+            call()
         server.report_late()
-        if thread.woken in ready:
-            thread.make_next()
-        if request in ready:
-            if not (data := os.read(request, 1 << 20)):
-                server.close()
-                return
-            buffer += data
-            for frame in unpack(buffer):
-                limit_memory(frame["memory"])
-                server.accept(frame)
+    server.close()

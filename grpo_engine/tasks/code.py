@@ -20,12 +20,8 @@ from grpo_engine.tasks.rows import BadRows, Row
 
 def build(config: TaskConfig) -> Task:
     """Build the task of the function that `task.name` refers to."""
-    names.refuse_missing(config.name, "task")
-    reference = names.Purpose(f"task.name {config.name}", DataError)
-    if ":" in config.name or config.name.endswith(".py"):
-        source, _ = names.find(config.name, reference)
-    else:
-        source = names.load(names.installed("tasks")[config.name], reference)
+    purpose = names.Purpose(f"task.name {config.name}", DataError)
+    source, _ = names.resolve("tasks", "task", config.name, purpose)
     return task_of(config, source)
 
 

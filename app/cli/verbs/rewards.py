@@ -133,8 +133,7 @@ def _score(
             with RewardClient([spec], folder, TIME_LIMIT) as client:
                 client.check(list(columns), "the data given")
                 title = client.names[0]
-                ids = [list(text.encode("utf-8", "surrogatepass")) for text in completions]
-                (outcome,) = client.try_on(prompts, completions, ids, columns)
+                (outcome,) = client.try_on(prompts, completions, columns)
         except RewardError as error:
             # the log goes with the folder, so that what it says is said here
             text = _text_of(log).strip()[-2000:]

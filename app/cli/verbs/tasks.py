@@ -91,15 +91,13 @@ def play(
 
     Example: grpo-tui tasks test guess
     """
-    from grpo_engine.platform.scratch import scratch
     from grpo_tui.app.trial.episode import episode
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
     answers = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
     kind = ""
-    with scratch("episode") as folder:
-        for kind, text in episode(config, folder, answers, _row(row)):
-            typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
+    for kind, text in episode(config, answers, _row(row)):
+        typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
     if kind == "error":
         raise typer.Exit(1)
 

@@ -55,7 +55,7 @@ def test_sweep_tries_every_point_and_queues_nothing_if_one_would_fail(
 def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> None:
     wrong = {"rewards": {"functions": ["abc"]}}
     config = build(merge(preset("starter").tree, wrong))
-    with pytest.raises(LaunchError, match=r"rewards\.functions: unknown reward 'abc'"):
+    with pytest.raises(LaunchError, match=r"rewards\.functions: reward abc: 'abc' is no name"):
         detached(config, store)
     assert recorded(store) == (0, 0)
 

@@ -97,7 +97,7 @@ def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     [
         (
             {"rewards": {"functions": ["abc", "format_all"]}},
-            "rewards.functions: unknown reward 'abc'; give a built-in name",
+            "rewards.functions: reward abc: 'abc' is no name; give a built-in name",
         ),
         ({"algorithm": {"recipe": "grpoo"}}, "did you mean grpo"),
     ],

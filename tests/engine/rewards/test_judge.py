@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import socket
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import RewardError
 from grpo_engine.metrics import spec
 from grpo_engine.rewards import http_client
-from grpo_engine.rewards.cache import Cache
 from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.rubric import Rubric
@@ -39,9 +37,8 @@ from tests.engine.rewards.scored import problems_of, values_of
 
 
 @pytest.fixture(autouse=True)
-def _private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the test, a key, and short pauses."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key, and short pauses."""
     monkeypatch.setenv("JUDGE_KEY", KEY)
     monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
 
@@ -55,10 +52,11 @@ class Judged:
     metrics: dict[str, float]
 
 
-def judged(name: str, *answers: Any, time_limit: float = 30.0, **columns: Any) -> Judged:
-    """Load a judge and have it judge answers to one prompt."""
+def judged(name: Any, *answers: Any, time_limit: float = 30.0, **columns: Any) -> Judged:
+    """Have a judge, or the one of this name, judge answers to one prompt."""
     result = Judged([], [], {})
-    given_scores = load_reward(name, {}).function(
+    judge = load_reward(name, {}).function if isinstance(name, str) else name
+    given_scores = judge(
         prompts=columns.pop("prompts", ["What is 2 + 2?"] * len(answers)),
         completions=list(answers),
         trainer_state=SimpleNamespace(time_limit=time_limit),
@@ -131,48 +129,17 @@ def test_each_group_is_ranked_alone_and_equal_answers_need_no_judge(tmp_path: Pa
     assert len(script.requests) == 2
 
 
-def test_equal_answers_are_judged_once_and_again_from_the_cache(tmp_path: Path) -> None:
+def test_equal_answers_are_judged_once_while_they_are_remembered(tmp_path: Path) -> None:
     with serving(lambda _: scores(good=10)) as script:
-        name = write_rubric(tmp_path / "r.yaml", script.url)
-        assert judged(name, "a", "a", "b").metrics["judge/r/calls"] == 2
-        again = judged(name, "b", "a", "c")
-    assert again.scores == [1, 1, 1]
-    assert again.metrics == {
-        "judge/r/calls": 1, "judge/r/cached": 2, "judge/r/failures": 0, "judge/r/cost": 0,
-    }  # fmt: skip
-    assert len(script.requests) == 3
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"model": "other"}, {"scale": [0, 20]}, {"criteria": {"good": "It is kind."}},
-     {"options": {"temperature": 1}}],
-)  # fmt: skip
-def test_another_rubric_is_another_question_to_the_cache(tmp_path: Path, change: Any) -> None:
-    with serving(lambda _: scores(good=10)) as script:
-        judged(write_rubric(tmp_path / "r.yaml", script.url), "a")
-        judged(write_rubric(tmp_path / "r.yaml", script.url, **change), "a")
-    assert len(script.requests) == 2
-
-
-def test_the_cache_is_private_and_bounded_and_does_without_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Cache("judge", 2)
-    for number in range(4):
-        cache.write(f"k{number}", f"text {number}")
-    cache.prune()
-    assert [cache.read(f"k{number}") for number in range(4)] == [None, None, "text 2", "text 3"]
-    folder = tmp_path / "cache" / "grpo-tui" / "judge"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (folder / "k3").write_bytes(b"cut")
-    assert cache.read("k3") is None
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    without = Cache("judge", 2)
-    without.write("k", "text")
-    without.prune()
-    assert without.read("k") is None
+        judge = load_reward(write_rubric(tmp_path / "r.yaml", script.url, cache=2), {}).function
+        assert judged(judge, "a", "a", "b").metrics["judge/r/calls"] == 2
+        again = judged(judge, "b", "a", "c")
+        assert again.scores == [1, 1, 1]
+        assert again.metrics == {
+            "judge/r/calls": 3, "judge/r/cached": 2, "judge/r/failures": 0, "judge/r/cost": 0,
+        }  # fmt: skip
+        assert judged(judge, "c", "a").metrics["judge/r/cached"] == 3
+    assert len(script.requests) == 4
 
 
 def test_the_cost_is_that_of_the_tokens_which_the_server_counts(tmp_path: Path) -> None:
@@ -180,8 +147,9 @@ def test_the_cost_is_that_of_the_tokens_which_the_server_counts(tmp_path: Path) 
     usage = {"prompt_tokens": 1000, "completion_tokens": 10}
     with serving(lambda _: reply({"scores": {"good": 1}}, **usage)) as script:
         name = write_rubric(tmp_path / "r.yaml", script.url, price=[2, 50])
-        assert judged(name, "a").metrics["judge/r/cost"] == pytest.approx(0.0025, rel=1e-12)
-        assert judged(name, "a").metrics["judge/r/cost"] == 0
+        judge = load_reward(name, {}).function
+        for _ in range(2):
+            assert judged(judge, "a").metrics["judge/r/cost"] == pytest.approx(0.0025, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +168,9 @@ def test_a_failure_is_no_score_and_says_what_happened(tmp_path: Path, failure: A
             tmp_path / "r.yaml", script.url, time_limit=0.3 if failure.is_slow else 20,
             retries=1, key_variable="JUDGE_KEY",
         )  # fmt: skip
-        result = judged(name, "an answer")
-        again = judged(name, "an answer")
+        judge = load_reward(name, {}).function
+        result = judged(judge, "an answer")
+        again = judged(judge, "an answer")
     (score,) = result.scores
     assert isinstance(score, RewardError)
     assert failure.reason in str(score)
@@ -428,9 +397,6 @@ def test_the_key_goes_with_the_request_and_is_cut_out_of_what_comes_back(tmp_pat
         result = judged(name, "a")
     assert script.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert result.reasons == ["good 1 of 10. your key is [key]"]
-    stored = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert len(stored) == 1
-    assert not any(KEY.encode() in data for data in stored)
 
 
 def test_the_cost_can_be_a_budget() -> None:

@@ -202,7 +202,7 @@ async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path
             app.said.clear()
             app.post_message(LaunchRequested(build(tree), place))
             await until(app, lambda: bool(refusals()) and not app.bridge.running)
-            assert "rewards.functions: unknown reward 'abc'" in refusals()[0]
+            assert "rewards.functions: reward abc: 'abc' is no name" in refusals()[0]
         assert not app.store.exists()
 
 
