@@ -62,16 +62,20 @@ class ChatError(RuntimeError):
     """The models did not answer; the message says why."""
 
 
+@dataclass(eq=False)
 class Chat:
     """A dialogue; its process starts with the first question. One thread may use it."""
 
-    def __init__(self, pair: Pair, *, temperature: float = 0.0, tokens: int = 200) -> None:
-        self.pair, self.temperature, self.tokens = pair, temperature, tokens
+    pair: Pair
+    temperature: float = 0.0
+    tokens: int = 200
+
+    def __post_init__(self) -> None:
         self.turns: list[Turn] = []
         self._stopped, self._closed = threading.Event(), threading.Event()
         self._calling = threading.Lock()
         self._sandbox = Sandbox(
-            SERVICE, None, "chat", setup=[_load(pair.trained), _load(pair.before)],
+            SERVICE, None, "chat", setup=[_load(self.pair.trained), _load(self.pair.before)],
             memory=inf, env=environment(), interrupted=self._closed.is_set,
         )  # fmt: skip
 

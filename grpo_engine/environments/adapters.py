@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from grpo_engine.environments.calls import Call, find_calls
+from grpo_engine.environments.calls import find_calls
 from grpo_engine.environments.protocol import Reply
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.report import TooLateError, plain
@@ -44,26 +44,23 @@ class ToolEpisodes:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
-            failed = False
+            error = call.error
+            if not error and call.name not in self.tools:
+                error = f"there is no tool {call.name!r}; there is {', '.join(self.tools)}"
             try:
-                result = self._result(call)
+                result = "" if error else str(self.run(self.tools[call.name], **call.arguments))
             except (MemoryError, TooLateError):
                 raise
-            except Exception as error:
-                failed, result = True, str({"error": str(error)})  # as TRL writes it
+            except Exception as raised:
+                error = str(raised) or type(raised).__name__
+            if error:
+                result = str({"error": error})  # as TRL writes it
             calls.append({
                 "name": call.name, "arguments": call.arguments, "result": result,
-                "failed": failed,
+                "failed": bool(error),
             })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
-
-    def _result(self, call: Call) -> str:
-        if call.error:
-            raise UnusableError(call.error)
-        if call.name not in self.tools:
-            raise UnusableError(f"there is no tool {call.name!r}; there is {', '.join(self.tools)}")
-        return str(self.run(self.tools[call.name], **call.arguments))
 
     def finish(self) -> dict[str, Any]:
         get_reward = getattr(self.instance, "get_reward", None)

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ TAIL = 4096  # bytes of what a program writes as its last
 MAX_SCORE = 100_000  # bytes of the file with its reward
 LOOPBACK = "127.0.0.1,localhost"
 OVER = "the rollout has ended: it has had all its turns or tokens"
+
+Ended = tuple[float | None, dict[str, Any]]  # the reward, and what else is told
 
 
 def search_path() -> str:
@@ -70,22 +72,17 @@ class Player(Endpoint):
         self._messages: list[dict[str, Any]] = []  # with the last answer
         self._tools: list[Any] = []
         self._answers, self._is_over = 0, False
-        self._playing: asyncio.Task[Any] | None = None
+        self._playing: asyncio.Task[Ended] | None = None
 
     @abstractmethod
-    async def _start(
+    async def play(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
-    ) -> Coroutine[Any, Any, Any]:
-        """Start it with the group's seed and its number; return what lasts until its end."""
-
-    @abstractmethod
-    def _outcome(self, end: Any) -> tuple[float | None, dict[str, Any]]:
-        """Its reward at the end, which is what it lasted until, and what else it says."""
+    ) -> Ended:
+        """Run it, with the group's seed and its number, until it ends."""
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
         """Start it; its first request is the prompt."""
-        url, key = await self.open()
-        self._playing = asyncio.create_task(await self._start(row, (seed, index), url, key))
+        self._playing = asyncio.create_task(self.play(row, (seed, index), *await self.open()))
         self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
         if reply["done"]:
@@ -126,7 +123,7 @@ class Player(Endpoint):
                 await self.drop()
         if self._current is None:
             assert self._playing is not None
-            reward, info = self._outcome(self._playing.result())
+            reward, info = self._playing.result()
             return {"messages": [], "done": True, "reward": reward, "info": info}
         request, known = self._current.request, len(self._messages)
         added = request.messages[known:]
@@ -166,9 +163,10 @@ class Program(Player):
         self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
 
-    async def _start(
+    async def play(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Ended:
+        """Run the command; its file and how it exited say what it was worth."""
         seed, index = map(str, seeds)
         environment = {
             **os.environ, "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
@@ -187,10 +185,22 @@ class Program(Player):
         assert process.stdin is not None
         process.stdin.write(json.dumps(row).encode())
         process.stdin.close()
-        return process.wait()
+        status = await process.wait()
+        score: Any = {}
+        if self._score.exists():
+            score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
+            with suppress(ValueError, RecursionError):
+                score = json.loads(score)
+        info = score if isinstance(score, dict) else {"reward": score}
+        reward = number(info.pop("reward", None))
+        if reward is None and (status not in (0, 1) or not self._answers):
+            raise UnusableError(f"the program {ending(status, self._tail)}")
+        if reward is None and self._by_status:
+            reward = float(status == 0)
+        return reward, info
 
     async def drop(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(OSError):
             if self._process is not None:
                 os.killpg(self._process.pid, signal.SIGKILL)
         await super().drop()
@@ -203,21 +213,6 @@ class Program(Player):
             asyncio.get_running_loop().remove_reader(output)
             os.close(output)
             os.write(2, self._tail)  # to the log
-
-    def _outcome(self, end: int) -> tuple[float | None, dict[str, Any]]:
-        """By the file that it wrote, and how it exited."""
-        score: Any = {}
-        if self._score.exists():
-            score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
-            with suppress(ValueError, RecursionError):
-                score = json.loads(score)
-        info = score if isinstance(score, dict) else {"reward": score}
-        reward = number(info.pop("reward", None))
-        if reward is None and (end not in (0, 1) or not self._answers):
-            raise UnusableError(f"the program {ending(end, self._tail)}")
-        if reward is None and self._by_status:
-            reward = float(end == 0)
-        return reward, info
 
 
 def _as_seen(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

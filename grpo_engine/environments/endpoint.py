@@ -131,7 +131,7 @@ def plain_message(message: Any) -> dict[str, Any]:
     if role not in ROLES:
         raise RefusedError(f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
     parts = _listed(message.get("content"))
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise RefusedError(f"a message of the role {role} has a content that is not text")
     result = {"role": role, "content": "".join(texts)}

@@ -5,13 +5,13 @@ They run in an interpreter that has the package, each task in verifiers' own sub
 
 import os
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.environments.adapters import UnusableError, number
-from grpo_engine.environments.agents import Player, search_path
+from grpo_engine.environments.agents import Ended, Player, search_path
 from grpo_engine.environments.endpoint import MODEL
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.report import plain
@@ -91,25 +91,19 @@ class Rollout(Player):
         super().__init__(taskset.name, sampling)
         self._taskset = taskset
 
-    async def _start(
-        self, row: Mapping[str, Any], _: tuple[int, int], url: str, key: str
-    ) -> Coroutine[Any, Any, Any]:
+    async def play(self, row: Mapping[str, Any], _: tuple[int, int], url: str, key: str) -> Ended:
+        """Run the episode of a row."""
         from verifiers.v1 import EvalClientConfig, ModelContext
 
         await self._taskset.start()
         variable = f"GRPO_TUI_API_KEY_{id(self)}"  # programs do not inherit it
         os.environ[variable] = key
         client = EvalClientConfig(base_url=url, api_key_var=variable)
-        context = ModelContext(model=MODEL, client=client)
-        return self._play(self._taskset.tasks[row[INDEX]], context, variable)
-
-    async def _play(self, task: Any, context: Any, variable: str) -> Any:
+        context, task = ModelContext(model=MODEL, client=client), self._taskset.tasks[row[INDEX]]
         try:
-            return await self._taskset.environment.run_episode(task, context)
+            end = await self._taskset.environment.run_episode(task, context)
         finally:
             del os.environ[variable]
-
-    def _outcome(self, end: Any) -> tuple[float | None, dict[str, Any]]:
         (trace,) = end.traces or [None]
         errors = [*end.errors, *(trace.errors if trace is not None else ())]
         if trace is None or (errors and not self._is_over):

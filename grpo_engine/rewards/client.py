@@ -68,24 +68,18 @@ class RewardClient:
             )
         self.time_limit, self._open = time_limit, ExitStack()
         self.functions: list[Function] = []
-        setups: tuple[list[Call], ...] = ([], [])
-        sandboxes = [
-            Sandbox(
-                SERVICE, folder, "rewards", setup=setup, interrupted=interrupted, objects=objects
-            )
-            for setup, objects in zip(setups, (None, local), strict=True)
-        ]
+        sandboxes = dict[bool, Sandbox]()
         for index, spec in enumerate(specs):
+            objects = local if local and spec.name in local else None
+            sandbox = sandboxes.setdefault(bool(objects), Sandbox(
+                SERVICE, folder, "rewards", interrupted=interrupted, objects=objects
+            ))  # fmt: skip
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
-            limit, is_local = max(MIN_LOAD_S, time_limit), spec.name in (local or ())
+            limit = max(MIN_LOAD_S, time_limit)
             load = Call("load", arguments, limit, loads=f"reward {spec.name}")
-            setups[is_local].append(load)
-            self.functions.append(Function(spec, load, sandboxes[is_local]))
-        self._sandboxes = [
-            self._open.enter_context(sandbox)
-            for sandbox, setup in zip(sandboxes, setups, strict=True)
-            if setup
-        ]
+            sandbox.setup.append(load)
+            self.functions.append(Function(spec, load, sandbox))
+        self._sandboxes = [*map(self._open.enter_context, sandboxes.values())]
 
     def __enter__(self) -> Self:
         names: list[str] = []
@@ -195,8 +189,8 @@ def _check(function: Function, outcome: Outcome, *, is_first: bool) -> None:
     if is_first and fatal:
         more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
         raise RewardError(f"{fatal[0]}{more}\n{fatal[0].traceback}".strip())
-    may_pass = all(problem.cause == "no_score" for problem in problems)
-    has_failed = not may_pass and all(reward.value is None for reward in outcome.rewards)
+    is_faulty = any(problem.cause != "no_score" for problem in problems)
+    has_failed = is_faulty and all(reward.value is None for reward in outcome.rewards)
     function.failures = function.failures + 1 if has_failed else 0
     if function.failures >= PATIENCE:
         raise RewardError(

@@ -93,16 +93,9 @@ class HttpClient:
         if response.is_redirect:
             text = "redirects are not followed; give the final address"
         may_pass = status in MAY_PASS or status >= 500
-        pause = _pause(response.headers.get("Retry-After")) if may_pass else None
+        seconds = response.headers.get("Retry-After", "")
+        pause = (float(seconds) if seconds.isdecimal() else 0.0) if may_pass else None
         raise self._error(f"answered {status} {response.reason_phrase}: {text.strip()}", pause)
 
     def _error(self, problem: str, pause: float | None) -> HttpError:
         return HttpError(self.without_key(f"{self.name} {problem}")[:LONGEST_QUOTE], pause)
-
-
-def _pause(retry_after: str | None) -> float:
-    """Seconds that a server asks to wait; 0 without, or if it gives a date."""
-    try:
-        return max(0.0, float(retry_after or 0))
-    except ValueError:
-        return 0.0

@@ -14,7 +14,6 @@ from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
-TOKENS = ("prompt_tokens", "completion_tokens")
 SHARE = 0.9  # of a call's time limit; the rest is for the way back
 
 Result = tuple[float | RewardError | None, str]
@@ -116,14 +115,15 @@ class Judge:
             reply = json.loads(data)
         match reply:
             case {"choices": [{"message": {"content": str(text)}}, *_]}:
-                usage = reply.get("usage")
+                pass
             case _:
                 quote = self._client.without_key(data)[:LONGEST_QUOTE]
                 raise RewardError(f"{self._client.name} answered without a message: {quote}")
-        for name, price in zip(TOKENS, self._rubric.price, strict=True):
-            tokens = usage.get(name) if isinstance(usage, dict) else 0
-            if isinstance(tokens, int) and tokens > 0:
-                self._totals["cost"] += tokens * price / 1e6
+        match reply:
+            case {"usage": {"prompt_tokens": int(read), "completion_tokens": int(written)}}:
+                price, price_written = self._rubric.price
+                cost = max(0, read) * price + max(0, written) * price_written
+                self._totals["cost"] += cost / 1e6
         return self._client.without_key(text)
 
 

@@ -1,6 +1,7 @@
 """Which answers count as right, by the score of one reward function."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,15 +32,18 @@ class Right:
             named = (name for name in names if "accuracy" in name)
             candidates = (accuracy, *named, *RIGHT_OR_WRONG)
             return cls(next((name for name in candidates if name in names), ""))
-        rule = _rule(text)
-        if rule is None or rule.function not in names:
-            raise ConfigError(
-                f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "
-                f"got {text!r}; its functions are {', '.join(names)}",
-                "evaluation.accuracy",
-                "rewards.functions",
-            )
-        return rule
+        with suppress(ValueError):
+            match parse(text, "evaluation.accuracy"):
+                case Text(name) if name in names:
+                    return cls(name)
+                case Term(name, op, value) if name in names and op in OPERATORS:
+                    return cls(name, op, float(value))
+        raise ConfigError(
+            f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "
+            f"got {text!r}; its functions are {', '.join(names)}",
+            "evaluation.accuracy",
+            "rewards.functions",
+        )
 
     def holds(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)
@@ -50,16 +54,3 @@ class Right:
         if all(score is None for score in judged):
             return None
         return sum(map(self.holds, judged))
-
-
-def _rule(text: str) -> Right | None:
-    """The rule that a text describes; None if it is no comparison of a name with a number."""
-    try:
-        match parse(text, "evaluation.accuracy"):
-            case Text(name):
-                return Right(name)
-            case Term(name, op, value) if op in OPERATORS:
-                return Right(name, op, float(value))
-    except ValueError:
-        pass
-    return None

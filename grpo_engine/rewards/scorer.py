@@ -104,26 +104,24 @@ class Scorer:
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )
         self._count = len(specs)  # of the client's functions; another one is no reward
-        self._has_environments = environments is not None
-        self._environments = tuple(environments or ())
+        self._environments = environments
         self._config, self._task = config, task
         self.right = self.held_out_right = Right("")
         self._measured = ""  # the function that only held-out answers are judged by
 
     def __enter__(self) -> "Scorer":
         columns = [*self._task.train[0].columns] if len(self._task.train) else []
-        if self._has_environments:
+        if self._environments is not None:
             columns.append(ENVIRONMENTS)
         with ExitStack() as stack:
             stack.enter_context(self._client)
             self._client.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
             self._open = stack.pop_all()
-        self.held_out_right = self.right
         # a reward function that is named as an accuracy takes precedence over the task's
         if self.right.function in ("", *RIGHT_OR_WRONG):
             self._measured = "".join(self._client.names[self._count :])
-            self.held_out_right = Right(self._measured) if self._measured else self.right
+        self.held_out_right = Right(self._measured) if self._measured else self.right
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -132,8 +130,8 @@ class Scorer:
     @property
     def weights(self) -> dict[str, float]:
         """Of the sources of rewards: functions, then environments."""
-        functions = self._client.functions[: self._count]
-        return {f.name: f.spec.weight for f in functions} | dict.fromkeys(self._environments, 1.0)
+        weights = {f.name: f.spec.weight for f in self._client.functions[: self._count]}
+        return weights | dict.fromkeys(self._environments or (), 1.0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,7 +193,7 @@ class Scorer:
         unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
         rewards, steps, indices = list[Any](), list[Any](), itertools.count()
         for rollout in rollouts:
-            values, row_steps = [], ()
+            row_steps: Any = ()
             if rollout.failed:
                 error = next((span.error for span in rollout.spans if span.error), "")
                 values = [
@@ -228,7 +226,7 @@ class Scorer:
         """What the functions gave, all or the first `count`."""
         examples, prompts, rollouts = zip(*rows, strict=True)
         columns = columns_of(examples)
-        if self._has_environments:
+        if self._environments is not None:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
             columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
         finished = max(0, step - 1)
@@ -255,7 +253,7 @@ class Scorer:
         active = outcome.name if outcome and (scores or outcome.by_turn) else None
         return tuple(
             RewardValue(name=name, weight=1.0, value=sum(scores) if name == active else None)
-            for name in self._environments
+            for name in self._environments or ()
         )
 
 

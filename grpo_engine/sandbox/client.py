@@ -58,6 +58,7 @@ class Call:
         return self.value
 
 
+@dataclass(eq=False)
 class Sandbox:
     """A process of one service, which starts with the first call; a context manager.
 
@@ -68,23 +69,17 @@ class Sandbox:
     true, `StopNow` is raised.
     """
 
-    def __init__(
-        self,
-        service: str,
-        folder: Path | None,
-        name: str,
-        *,
-        setup: Sequence[Call] = (),
-        interpreter: str = "",
-        memory: float = MEMORY,
-        env: Mapping[str, str] | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
-        objects: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._service, self._name, self._setup = service, name, setup
-        self._folder, self._interpreter, self._env = folder, interpreter, env
-        self._memory = inf if objects else memory
-        self._interrupted, self._objects = interrupted, objects
+    service: str
+    folder: Path | None
+    name: str
+    setup: list[Call] = field(default_factory=list)
+    interpreter: str = ""
+    memory: float = MEMORY
+    env: Mapping[str, str] | None = None
+    interrupted: Callable[[], bool] = lambda: False
+    objects: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
         self._process: Process | Local | None = None
         self._scratch = ExitStack()
         self._processes = self._calls = 0  # that were begun
@@ -150,23 +145,21 @@ class Sandbox:
     def _begin(self) -> None:
         """Start a process, whose setup comes before all other calls."""
         self._processes += 1
-        self._queue.extendleft(reversed(self._setup))
+        self._queue.extendleft(reversed(self.setup))
         try:
-            if self._objects:
-                self._process = Local(self._service, self._objects)
+            if self.objects:
+                self._process = Local(self.service, self.objects)
             else:
-                folder = self._folder or self._scratch.enter_context(scratch(self._name))
+                folder = self.folder or self._scratch.enter_context(scratch(self.name))
                 folder.mkdir(parents=True, exist_ok=True)
-                self._process = Process(
-                    self._service, folder, self._name, self._interpreter, self._env
-                )
+                self._process = Process(self.service, folder, self.name, self.interpreter, self.env)
         except OSError as error:
-            message = f"the process of {self._name} could not be started: {error}"
+            message = f"the process of {self.name} could not be started: {error}"
             self._fail(Failure(cause="crash", message=message))
 
     def _send(self) -> None:
         """Send the calls that can be made now."""
-        is_idle = self._queue and not self._sent and self._queue[0] not in self._setup
+        is_idle = self._queue and not self._sent and self._queue[0] not in self.setup
         if self._process and is_idle and self._process.has_ended():
             self._end()
         if self._process is None and self._queue:
@@ -176,8 +169,9 @@ class Sandbox:
             call.prepare(self._processes)
             call.begun = time.monotonic()
             self._calls += 1
-            is_setup = call in self._setup
-            self._limit = max(self._memory, self._declared, LOADING if is_setup else 0)
+            is_setup = call in self.setup
+            memory = max(self.memory, self._declared, LOADING if is_setup else 0)
+            self._limit = inf if self.objects else memory
             self._sent[self._calls] = call
             frame = {
                 "id": self._calls, "method": call.method, "arguments": call.arguments,
@@ -213,7 +207,7 @@ class Sandbox:
             failure = Failure(cause="loading", message=message)
         call.failure = failure
         self._done.append(call)
-        if failure and call in self._setup:
+        if failure and call in self.setup:
             self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
@@ -259,8 +253,8 @@ def finish(sandboxes: Sequence[Sandbox]) -> list[Call]:
     """Wait for all calls, and return them."""
     done = poll(sandboxes, 0)
     while any(sandbox.is_busy for sandbox in sandboxes):
-        if any(sandbox._interrupted() for sandbox in sandboxes):
-            raise StopNow(f"stopped while {sandboxes[0]._name} were called")
+        if any(sandbox.interrupted() for sandbox in sandboxes):
+            raise StopNow(f"stopped while {sandboxes[0].name} were called")
         done += poll(sandboxes, TICK)
     return done
 
@@ -272,7 +266,7 @@ def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[Call]:
     running: list[Any] = [sandbox._process for sandbox in sandboxes if sandbox._sent]
     if running:
         running[0].wait(running, seconds)
-    elif not any(sandbox._done for sandbox in sandboxes):
+    else:
         time.sleep(seconds)
     done = []
     for sandbox in sandboxes:

@@ -48,10 +48,9 @@ def ending(status: int, output: bytes) -> str:
 
 def append(log: Path, data: bytes) -> None:
     """Append what still fits to a log of `LOG_LIMIT` bytes, and note that the rest is dropped."""
-    left = LOG_LIMIT - (log.stat().st_size if log.exists() else 0)
-    if left > 0:
-        note = b"\n[the log is full; further output is dropped]\n" if len(data) > left else b""
-        with log.open("ab") as file:
+    with log.open("ab") as file:
+        if (left := LOG_LIMIT - file.tell()) > 0:
+            note = b"\n[the log is full; further output is dropped]\n" if len(data) > left else b""
             file.write(data[:left] + note)
 
 
@@ -141,15 +140,6 @@ class Process:
         """Whether the process and its descendants hold more than so many bytes."""
         import psutil
 
-        measures: list[Callable[[psutil.Process], float]] = [lambda p: p.memory_info().rss]
-        if sys.platform == "linux":
-            # What they share counts once; it takes longer to measure, elsewhere needs privileges.
-            measures.append(lambda p: p.memory_full_info().pss)
-        processes: list[psutil.Process] = []
-        with suppress(psutil.Error):
-            root = psutil.Process(self._process.pid)
-            processes = [root, *root.children(recursive=True)]
-
         def total(measure: Callable[[psutil.Process], float]) -> float:
             result = 0.0
             for process in processes:
@@ -157,7 +147,16 @@ class Process:
                     result += measure(process)
             return result
 
-        return all(total(measure) > memory for measure in measures)
+        try:
+            root = psutil.Process(self._process.pid)
+            processes = [root, *root.children(recursive=True)]
+        except psutil.Error:
+            return False
+        is_more = total(lambda process: process.memory_info().rss) > memory
+        # What they share counts once; it takes longer to measure, and elsewhere needs privileges.
+        if is_more and sys.platform == "linux":
+            is_more = total(lambda process: process.memory_full_info().pss) > memory
+        return is_more
 
     def _send(self) -> None:
         try:
@@ -179,9 +178,9 @@ class Process:
 
     def _drain(self) -> bool:
         """Move output into the log; return whether there was any."""
-        data = self._read(self._output)
-        append(self._log, data)
-        self._tail = (self._tail + data)[-TAIL:]
+        if data := self._read(self._output):
+            append(self._log, data)
+            self._tail = (self._tail + data)[-TAIL:]
         return bool(data)
 
     def _drain_all(self) -> None:
@@ -195,10 +194,7 @@ class Process:
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""
-        try:
-            self._process.send_signal(signal.SIGUSR1)
-        except ProcessLookupError:
-            return ""
+        self._process.send_signal(signal.SIGUSR1)
         size = 0
         for _ in range(100):  # on a busy machine the reply may take a while
             time.sleep(0.02)
@@ -210,10 +206,8 @@ class Process:
     def _traced(self) -> str:
         """The innermost line in a user's file in the last native traceback, as `file:line`."""
         text = self._trace.read_text(encoding="utf-8", errors="replace")
-        for file, line in re.findall(r'^ *File "(.*)", line (\d+) in .*\n', text, re.MULTILINE):
-            if is_users(file):
-                return f"{file}:{line}"
-        return ""
+        lines = re.findall(r'^ *File "(.*)", line (\d+) in .*\n', text, re.MULTILINE)
+        return next((f"{file}:{line}" for file, line in lines if is_users(file)), "")
 
     def stop(self, grace: float) -> None:
         """Let it exit, then kill its whole group and close all pipes."""

@@ -6,6 +6,7 @@ stopped: a call that takes too long there is reported with its line, and the cli
 process. Standard output belongs to users' code; frames use separate pipes.
 """
 
+import asyncio
 import atexit
 import faulthandler
 import inspect
@@ -15,10 +16,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -28,7 +29,6 @@ from typing import Any
 
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
-from grpo_engine.sandbox.event_loop import EventLoop
 from grpo_engine.sandbox.frames import unpack, write_frame
 from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of, timeout
 
@@ -53,19 +53,49 @@ def call_in(waiting: Waiting, call: Callable[[], Any]) -> Any:
     return result.result()
 
 
+async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
+    try:
+        async with asyncio.timeout(limit) as timeout:
+            return await awaitable
+    except TimeoutError:
+        if timeout.expired():
+            raise TooLateError from None
+        raise
+    except SystemExit as error:  # it would end the loop
+        raise RuntimeError(f"called sys.exit({error.code!r})") from None
+
+
+class EventLoop:
+    """Runs awaitables in a thread of its own, so that connections outlive a call."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._runner:  # cancels what is awaited at the end
+            self._loop.run_forever()
+
+    def wait(self, awaitable: Awaitable[Any], limit: float) -> Any:
+        """Wait for an awaitable's value, or raise TooLateError after `limit` seconds."""
+        return asyncio.run_coroutine_threadsafe(_limited(awaitable, limit), self._loop).result()
+
+    def close(self) -> None:
+        """End the thread, unless it hangs."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1.0)
+
+
 @dataclass(slots=True)
 class _Call:
-    """A call that is being made; if it is awaited, the event loop sees to its limit."""
+    """A call that is being made, in which thread, and until when it has to report."""
 
     frame: Mapping[str, Any]
-    begun: float = field(default_factory=time.monotonic)
-    thread: int = field(default_factory=threading.get_ident)
-    is_awaited: bool = False
-
-    @property
-    def left(self) -> float:
-        """Seconds until its limit."""
-        return self.begun + float(self.frame["limit"]) - time.monotonic()
+    thread: int
+    begun: float
+    deadline: float
 
 
 class Server:
@@ -106,11 +136,11 @@ class Server:
         if not inspect.isawaitable(value):
             return value
         call: _Call = self._current.call
-        call.is_awaited = True
+        deadline, call.deadline = call.deadline, inf  # the event loop sees to it
         try:
-            return self._loop.wait(value, call.left)
+            return self._loop.wait(value, deadline - time.monotonic())
         finally:
-            call.is_awaited = False
+            call.deadline = deadline
 
     def accept(self, frame: Mapping[str, Any]) -> None:
         """Make a call, or begin it in a thread."""
@@ -121,7 +151,9 @@ class Server:
             self._make(frame)
 
     def _make(self, frame: Mapping[str, Any]) -> None:
-        call = self._calls[frame["id"]] = self._current.call = _Call(frame)
+        now = time.monotonic()
+        call = _Call(frame, threading.get_ident(), now, now + frame["limit"])
+        self._calls[frame["id"]] = self._current.call = call
         try:
             reply = {"value": getattr(self._service, frame["method"])(**frame["arguments"])}
         except KeyboardInterrupt:
@@ -143,7 +175,7 @@ class Server:
     def report_late(self) -> None:
         """Report the calls that hang, each with its line."""
         for call in list(self._calls.values()):
-            if call.left < 0 and not call.is_awaited:
+            if call.deadline < time.monotonic():
                 failure = timeout(call.frame["limit"], line_of(call.thread))
                 self._reply(call, {"failure": asdict(failure), "hangs": True})
 
@@ -157,7 +189,7 @@ def limit_memory(limit: float) -> None:
     """Make allocations beyond a limit raise MemoryError, where the system can."""
     if sys.platform == "linux" and limit < inf:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        soft = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
+        soft = hard if 0 <= hard < limit else int(limit)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 

@@ -64,8 +64,9 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, EngineError):
         return Failure(cause="exception", message=str(error))
     trace = _below(error.__traceback__)
-    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename]
-    last = next(iter([f for f in reversed(frames) if is_users(f.filename)] or frames[-1:]), None)
+    frames = traceback.extract_tb(trace)
+    users = [frame for frame in frames if is_users(frame.filename)] or frames
+    last = users[-1] if users else None
     location = f"{last.filename}:{last.lineno}" if last else ""
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
