@@ -3,7 +3,3 @@
 Tokenizers, data sets, MLX and users' reward files are loaded there, so that the workbench neither
 waits for them nor crashes with them.
 """
-
-from grpo_tui.app.trial.client import TrialProcess
-
-__all__ = ["TrialProcess"]

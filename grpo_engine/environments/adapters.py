@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import nan
 from typing import Any
 
 from grpo_engine.environments.calls import find_calls
@@ -44,7 +43,7 @@ class ToolEpisodes:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
-            error = call.error
+            error = call.error or None
             if not error and call.name not in self.tools:
                 error = f"there is no tool {call.name!r}; there is {', '.join(self.tools)}"
             try:
@@ -52,12 +51,12 @@ class ToolEpisodes:
             except (MemoryError, TooLateError):
                 raise
             except Exception as raised:
-                error = str(raised) or type(raised).__name__
-            if error:
+                error = str(raised)
+            if error is not None:
                 result = str({"error": error})  # as TRL writes it
             calls.append({
                 "name": call.name, "arguments": call.arguments, "result": result,
-                "failed": bool(error),
+                "failed": error is not None,
             })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
@@ -153,13 +152,12 @@ def check_length(length: int) -> None:
 
 def number(value: Any) -> float | None:
     """A finite reward, or None."""
-    try:
-        result = None if value is None else float(value)
-    except (TypeError, ValueError, OverflowError):
-        result = nan
-    if result is not None and not abs(result) < LARGEST:
-        raise UnusableError(f"the reward is {preview(value)}, not a number that can be added up")
-    return result
+    if value is None:
+        return None
+    with suppress(TypeError, ValueError, OverflowError):
+        if abs(result := float(value)) < LARGEST:
+            return result
+    raise UnusableError(f"the reward is {preview(value)}, not a number that can be added up")
 
 
 def preview(value: Any) -> str:

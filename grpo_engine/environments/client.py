@@ -96,10 +96,9 @@ class _EpisodeCall(Call):
 def specs_of(config: RunConfig, task: Task) -> tuple[Sequence[str], Mapping[str, str]]:
     """Tools and environments by the name that a row chooses; from the settings, else the task's."""
     settings = config.task
-    if not settings.tools and not settings.environment:
-        tools, environment = task.tools, task.environment
-        return tools, {"": environment} if tools or environment else {}
-    return settings.tools, settings.environments
+    if settings.tools or settings.environment:
+        return settings.tools, settings.environments
+    return task.tools, {"": task.environment} if task.tools or task.environment else {}
 
 
 def choose(names: Collection[str], row: Mapping[str, Any], place: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
-from grpo_tui.app.trial import TrialProcess
+from grpo_tui.app.trial.client import TrialProcess
 from tests.engine.runs import settings
 from tests.engine.sandbox.processes import kill
 from tests.patience import until

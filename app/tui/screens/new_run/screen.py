@@ -22,7 +22,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.words import count_of
-from grpo_tui.app.trial import TrialProcess
+from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound

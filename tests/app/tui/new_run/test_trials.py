@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.parse import build
-from grpo_tui.app.trial import TrialProcess
+from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.tui.messages import LaunchRequested
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from tests.app import frames
