@@ -131,7 +131,8 @@ def test_each_group_is_ranked_alone_and_equal_answers_need_no_judge(tmp_path: Pa
 
 def test_equal_answers_are_judged_once_while_they_are_remembered(tmp_path: Path) -> None:
     with serving(lambda _: scores(good=10)) as script:
-        judge = load_reward(write_rubric(tmp_path / "r.yaml", script.url, cache=2), {}).function
+        name = write_rubric(tmp_path / "r.yaml", script.url, cache=2, concurrency=1)
+        judge = load_reward(name, {}).function
         assert judged(judge, "a", "a", "b").metrics["judge/r/calls"] == 2
         again = judged(judge, "b", "a", "c")
         assert again.scores == [1, 1, 1]
