@@ -72,8 +72,9 @@ def metric_chart(
         text = f" {safe(name)}  {short(series.value, 3)}"
         mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
         lines.append(mark + clip(text, canvas.width - 1))
-    first = min(series.steps[0] for _, series in runs)
-    ticks = step_ticks(first, max(series.last_step for _, series in runs), canvas.width)
+    points = (zip(series.steps, series.line, strict=True) for _, series in runs)
+    steps = [step for step, value in chain.from_iterable(points) if isfinite(value)]
+    ticks = step_ticks(min(steps), max(steps), canvas.width)
     figure.ruler("x").ticks(ticks, list(map(str, ticks)))
     drawn = chain.from_iterable(series.line for _, series in runs)
     scale = axis(drawn, unit=spec(key).unit, natural=natural_range(key), labels=5)
