@@ -277,10 +277,12 @@ def cost_lines(view: View, width: int) -> list[Line]:
 
 def sweep_cost(view: View) -> str:
     """The time and disk space of all runs together."""
-    time, gigabytes = view.total_cost
-    disk = f"{with_unit(gigabytes, 'GB')} of disk"
-    unknown = "unknown time, no run of this model on this machine yet"
-    return f"{f'about {seconds(time)}' if time is not None else unknown}, {disk}"
+    costs = [cost(config, view.runs) for _, config in view.form.points] * view.form.seeds
+    time = "unknown time, no run of this model on this machine yet"
+    if costs[0].seconds is not None:  # all are of one model
+        time = f"about {seconds(sum(price.seconds or 0 for price in costs))}"
+    disk = with_unit(sum(price.gigabytes for price in costs), "GB")
+    return f"{time}, {disk} of disk"
 
 
 def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, str]]:
@@ -587,11 +589,10 @@ def launch_text(view: View, training: str) -> str:
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
         lines.append(f"Differs from {form.origin.name}: {first_of(changed, 4)}.")
-    ready = view.ready
-    if not ready:
+    if not view.ready:
         lines.append("It is still being checked; a run that would fail is refused.")
-    elif text := ready.get("problem") or ready["now"] or " ".join(ready["fetches"]):
-        lines.append(f"▲ {text[:300]}")
+    elif text := _status(view)[1]:
+        lines.append(text[:300])
     if training and form.count == 1:
         lines.append(f"{training} trains in this process, and one process runs one at a time.")
     return "\n".join(lines)

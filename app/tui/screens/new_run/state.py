@@ -341,14 +341,6 @@ class View:
         """By setting, what has to be changed, and why a run would fail at its first step."""
         return {**dict(self.ready.get("problems", ())), **self.form.errors}
 
-    @property
-    def total_cost(self) -> tuple[float | None, float]:
-        """Seconds and gigabytes of all runs together."""
-        costs = [cost(config, self.runs) for _, config in self.form.points] * self.form.seeds
-        is_known = costs[0].seconds is not None  # all are of one model
-        time = sum(price.seconds or 0 for price in costs) if is_known else None
-        return time, sum(price.gigabytes for price in costs)
-
     # -- moves ------------------------------------------------------------------------------
 
     def with_form(self, form: RunForm) -> "View":

@@ -66,7 +66,7 @@ def test_lists_and_texts_with_commas_are_no_sweeps() -> None:
     [
         ({"algorithm__beta": "0.04,x"}, "algorithm.beta", "x: must be a number"),
         ({"algorithm__beta": "0.04,-1"}, "algorithm.beta", "-1: must be a number ≥ 0"),
-        ({"algorithm__beta": "0.04,"}, "algorithm.beta", "empty value"),
+        ({"algorithm__beta": ",0.04"}, "algorithm.beta", "empty value"),
         ({"algorithm__trust": "clip,nothing"}, "algorithm.trust", "nothing: must be one of"),
         # each value of a sweep that makes another setting wrong
         ({"algorithm__minibatches": "16", "rollout__prompts": "16,1"}, "rollout.prompts", "1: "),
@@ -88,13 +88,9 @@ def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyP
         steps = config.steps  # type: ignore[attr-defined]
         return state.Cost(tokens=1, seconds=float(steps), gigabytes=steps / 1000, run="")
 
-    monkeypatch.setattr(state, "cost", price)
     monkeypatch.setattr(render, "cost", price)
     view = preset_view("starter").with_form(form(steps="10,50", seeds="3"))
     # 3 seeds x (10 + 50) steps of one second and one megabyte
-    time, gigabytes = view.total_cost
-    assert time == 180.0
-    assert gigabytes == pytest.approx(0.18)
     text = render.launch_text(view, "")
     assert "steps 10, 50 × 3 seeds: 6 runs, about 3 min, .18 GB of disk in all." in text
     header = "".join(part for part, _ in render.header_line(view, 120))
