@@ -43,16 +43,11 @@ def _way(gradient: float) -> str:
 
 def gradient_sum(token: TokenLoss) -> str:
     """The gradient as `+.0076 by the advantage − .0091 by KL = −.0015`; empty without KL."""
-    if not _is_pulled(token):
+    if abs(token.pull) <= ROUNDING * abs(token.push):
         return ""
     sign = "+" if token.pull > 0 else MINUS
     return (f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
             f" = {_fixed(token.gradient)}")  # fmt: skip
-
-
-def _is_pulled(token: TokenLoss) -> bool:
-    """Whether the KL penalty pulls, beyond float32's rounding."""
-    return abs(token.pull) > ROUNDING * abs(token.push)
 
 
 def blocked_by(token: TokenLoss, recipe: Recipe) -> str:

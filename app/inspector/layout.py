@@ -48,16 +48,11 @@ def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ..
 @lru_cache(maxsize=8192)
 def _parts(text: str, width: int) -> tuple[tuple[str, int, bool], ...]:
     """The parts of a token that fit into a line, their cells, and whether the line ends."""
-    rows = text.replace("\r\n", "\n").split("\n") if text else [EMPTY_SIGN]
-    parts: list[tuple[str, int, bool]] = []
-    for row in rows[:-1]:
-        *before, (part, cells) = _pieces(safe(row) + NEWLINE_SIGN, width)
-        parts += [(*piece, False) for piece in before] + [(part, cells, True)]
-    if rows[-1]:
-        parts += [(*piece, False) for piece in _pieces(safe(rows[-1]), width)]
-    return tuple(parts)
-
-
-def _pieces(text: str, width: int) -> list[tuple[str, int]]:
-    parts = [text] if cell_len(text) <= width else chop_cells(text, width)
-    return [(part, cell_len(part)) for part in parts if part]
+    rows = (text or EMPTY_SIGN).replace("\r\n", "\n").split("\n")
+    rows = [safe(row) + NEWLINE_SIGN for row in rows[:-1]] + [safe(rows[-1])]
+    return tuple(
+        (part, cell_len(part), part.endswith(NEWLINE_SIGN))
+        for row in rows
+        for part in chop_cells(row, width)
+        if part
+    )
