@@ -62,14 +62,12 @@ def step_numbers(
     step: int, groups: Sequence[GroupView], rows: Mapping[tuple[int, int], TokenRow],
     max_length: int,
 ) -> StepNumbers:  # fmt: skip
-    """Pack the last pass of a step; `rows` by index of group and answer."""
+    """Pack the last pass of a step; `rows`, by index of group and answer, have tokens."""
     answers = [(group.index, rollout) for group in groups for rollout in group.rollouts]
     weights = {reward.name: reward.weight for _, answer in answers for reward in answer.rewards}
     scores = [{reward.name: reward.value for reward in answer.rewards} for _, answer in answers]
-    with_tokens = {
-        position: row for position, (group, answer) in enumerate(answers)
-        if (row := rows.get((group, answer.index))) is not None and row.ids
-    }  # fmt: skip
+    keys = [(group, answer.index) for group, answer in answers]
+    with_tokens = {position: rows[key] for position, key in enumerate(keys) if key in rows}
     group_of = [group for group, _ in answers]
     return StepNumbers(
         step=step,

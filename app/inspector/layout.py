@@ -24,7 +24,7 @@ Line = tuple[Piece, ...]
 
 
 def lay_out(tokens: Sequence[str], width: int, first: int = 0) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line.
+    """Fill lines of `width` cells; a newline in a token shows as a sign, which ends the line.
 
     `first` is the index of the first token.
     """

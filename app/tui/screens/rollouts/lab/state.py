@@ -50,7 +50,7 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     for group in groups:
         tokens, missing = load_tokens(reader, run, group)
         if not missing:
-            rows |= {(group.index, row.index): row for row in tokens}
+            rows |= {(group.index, row.index): row for row in tokens if row.ids}
     return step_numbers(step, groups, rows, run.max_length), rows
 
 
@@ -139,7 +139,7 @@ class LabView:
     @property
     def answers(self) -> list[Index]:
         """The answers of the step that have token numbers."""
-        return [index for index, row in self.rows.items() if row.ids]
+        return list(self.rows)
 
     @property
     def answer_at(self) -> int:
