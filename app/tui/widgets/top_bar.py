@@ -40,12 +40,12 @@ class TopBar(Bar):
         tabs = strip_of_titles(TABS, self.active)
         if snapshot.status == "empty":
             return [tabs]
-        name, step = head.name or head.id, f"step {snapshot.current_step}/{head.total_steps} "
+        count = f"{snapshot.current_step}/{head.total_steps} "
+        name, step = head.name or head.id, f"{self.mark}  {count}" if self.mark else f"step {count}"
         if snapshot.reading:
             name, step = head.name, "reading "
         alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
-        right = [(f"▲{alerts}  " * bool(alerts), "bold warn"),
-                 (f"{self.mark}  " * bool(self.mark) + step, "text")]  # fmt: skip
+        right = [(f"▲{alerts}  " * bool(alerts), "bold warn"), (step, "text")]
         space = width - cells([*tabs, *right]) - 4
         glyph, colour = status_mark("" if snapshot.reading else snapshot.status)
         name = clip(name, space)

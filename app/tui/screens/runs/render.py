@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
@@ -189,12 +190,9 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
 
 def column_at(columns: Sequence[Column], x: int) -> Column | None:
     """The column whose title is at a position of the first line."""
-    end = 2
-    for column in columns:
-        end += column.width + 1
-        if 2 <= x < end:
-            return column
-    return None
+    ends = accumulate(column.width + 1 for column in columns)
+    at = (column for column, end in zip(columns, ends, strict=True) if 0 <= x - 2 < end)
+    return next(at, None)
 
 
 # -- the table ----------------------------------------------------------------------------------
