@@ -259,8 +259,11 @@ class Workbench(RunApp):
             return
         if before.mode == mode and leads:
             return
+        request = before.shown_rollout() if mode == "rollouts" and not leads else None
         if before.mode == mode:
             before.again()
+        elif request is not None:
+            await self.forward(request)
         else:
             if not leads and mode in ("watch", "rollouts") and not self.session and self.selected:
                 self._open(self.selected)  # as if opened before, also after a restart

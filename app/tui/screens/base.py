@@ -27,6 +27,7 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.messages import ScreenRequest
 from grpo_tui.app.tui.tour import TourLine
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.find_bar import FindBar
@@ -93,6 +94,10 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     def receive(self, message: Message) -> None:
         """Handle a request from another screen, delivered by the app."""
+
+    def shown_rollout(self) -> ScreenRequest | None:
+        """The request for the recorded answer on this screen, which the key of Rollouts opens."""
+        return None
 
     def run_opened(self, run: str) -> None:
         """Follow another run that is on Watch; called once, when its id is known."""

@@ -397,7 +397,7 @@ class RolloutsScreen(WorkbenchScreen):
     def action_heat(self) -> None:
         """Shade by the next measure."""
         index = HEAT_MODES.index(self.view.mode) + 1
-        self.update(mode=HEAT_MODES[index % len(HEAT_MODES)])
+        self.update(mode=HEAT_MODES[index % len(HEAT_MODES)], highlights=())  # the title names it
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -408,6 +408,8 @@ class RolloutsScreen(WorkbenchScreen):
     def action_step_at(self) -> None:
         """Ask for a step to go to."""
         at, hint = self.view.cursor[0], "A step, or -50 for 50 steps earlier."
+        if self.view.step and self.view.step.origin == "train":
+            hint += " Each has other prompts; t changes to prompts that are asked at many steps."
         self.ask_number(
             "step", hint, lambda text: int(text) + at * (text[0] in "+-"), self._go_to_step
         )
@@ -425,8 +427,8 @@ class RolloutsScreen(WorkbenchScreen):
             return
         origins = [o for o in ORIGINS if o in ("train", step.origin) or step.steps_of[o]]
         origin = origins[(origins.index(step.origin) + 1) % len(origins)]
-        self._following = origin == "train"
-        self._load(None, None, origin)
+        self._following = False
+        self._load(None, beside(step.steps_of[origin], step.step), origin)
 
     # -- the same prompt at another step ----------------------------------------------------
 
@@ -464,7 +466,10 @@ class RolloutsScreen(WorkbenchScreen):
                     when, detail = "later" if by > 0 else "earlier", self.view.loaded
                     missing = detail.missing if detail else ""
                     name = MEASURES[measure]
-                    text = f"No {name}: {missing}." if missing else f"No {when} {name} in this run."
+                    back = "F goes to earlier ones" if by > 0 else "f goes to later ones"
+                    text = f"No {when} {name} in this run; {back}."
+                    if missing:
+                        text = f"No {name}: {missing}."
                     self.notify(text)
                     return
                 highlight, distance = next_highlight(highlights, cursor, by), by

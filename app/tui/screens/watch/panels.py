@@ -148,13 +148,18 @@ class GroupPanel(WatchPanel, ListPanel):
     def count(self) -> int:
         return len(self.group.rollouts) if self.group else 0
 
+    def selected_rollout(self) -> RolloutOpened | None:
+        """The request that opens the selected answer; None without one."""
+        group = self.group
+        if group is None or not group.rollouts:
+            return None
+        answer = group.rollouts[self.selected].index
+        return RolloutOpened(0, self.snapshot.groups_step, group.origin, group.index, answer)
+
     def action_open(self) -> None:
         """Open the selected answer."""
-        group = self.group
-        if group is not None and group.rollouts:
-            answer = group.rollouts[self.selected].index
-            step = self.snapshot.groups_step
-            self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
+        if request := self.selected_rollout():
+            self.post_message(request)
 
     def copy_text(self) -> str:
         """Return the text of the selected answer."""

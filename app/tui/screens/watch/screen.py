@@ -16,7 +16,7 @@ from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
 from grpo_tui.app.tui.keys import bind, hidden, step_keys
-from grpo_tui.app.tui.messages import MetricRequested
+from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -134,6 +134,9 @@ class WatchScreen(ControlScreen):
     def tick(self, now: float) -> None:
         """Update the elapsed time of the phase."""
         self.query_one(PhaseBar).now = now
+
+    def shown_rollout(self) -> RolloutOpened | None:
+        return self.query_one(Groups).selected_rollout()
 
     def places(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well."""
