@@ -28,7 +28,7 @@ async def test_rollouts_opens_at_the_step_and_the_prompt_of_watch(tmp_path: Path
         await pilot.press("3", "less_than_sign", "less_than_sign")
         await until(app, lambda: "Step 6." in frames.text(app), app.frame_now)
         await at((6, 1), "4")
-        await at((6, 0), "t")  # a pinned prompt at the step before, not at the newest
+        await at((6, 1), "t")  # pinned prompts of that step, not of the newest
         view = app.screen.view  # type: ignore[attr-defined]
         assert view.step.origin == "pinned"
         await at((8, 0), "3", "escape", "p", "4")
