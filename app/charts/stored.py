@@ -53,7 +53,7 @@ class CurveLoader:
     """Reads curves of runs; those of a run that has ended once."""
 
     def __init__(self) -> None:
-        # by run, attempt and metric, each as it was read after a step
+        # by run, attempt and what it is, each as it was read after a step
         self._cache: dict[tuple[int, int, str], tuple[int, Any]] = {}
 
     def charts(self, reader: "StoreReader", request: CurveRequest) -> Charts:
@@ -78,16 +78,20 @@ class CurveLoader:
         return Charts(request=request, span=span, charts=charts)
 
     def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
-        stored = self._read(run, key, lambda: reader.metric_series(run.key, key))
-        return Series.of(key, stored.steps, stored.values, smoothing)
+        def read() -> Series:
+            stored = reader.metric_series(run.key, key)
+            return Series.of(key, stored.steps, stored.values, smoothing)
+
+        series: Series = self._read(run, f"{key} {smoothing}", read)
+        return series
 
     def _work(self, reader: "StoreReader", run: RunSummary, axis: str) -> Work:
         ends = self._read(run, "", lambda: reader.steps(run.key))
         amounts = (getattr(end, AMOUNTS[axis]) for end in ends)
         return array("q", (end.step for end in ends)), array("d", amounts)
 
-    def _read(self, run: RunSummary, key: str, read: Callable[[], Any]) -> Any:
-        index = run.key, run.attempts, key
+    def _read(self, run: RunSummary, name: str, read: Callable[[], Any]) -> Any:
+        index = run.key, run.attempts, name
         if run.active or self._cache.get(index, (-1,))[0] != run.step:
             self._cache[index] = run.step, read()
         return self._cache[index][1]
