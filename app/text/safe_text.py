@@ -15,6 +15,7 @@ ELLIPSIS = "…"
 JOINER_SIGN = "⁀"
 NEWLINE_SIGN = "⏎"
 MOST_MARKS = 2
+SPACE = re.compile("(?<![=<]) (?![=<])")  # where a line may break, so that `p = .010` stays whole
 
 _TAB = "    "
 _SUSPECT = re.compile(
@@ -145,7 +146,7 @@ def pad(text: str, width: int, align: str = "<") -> str:
 def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> list[str]:
     """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
 
-    Overflow is cut with `…`: at the end, or at the start if `keep_end`.
+    Overflow is cut with `…`, at the end, or at the start if `keep_end`.
     """
     if width <= 0 or max_lines <= 0:
         return []
@@ -175,8 +176,8 @@ def _break(text: str, width: int) -> list[str]:
     lines = []
     while cell_len(text) > width:
         end = max(1, _fitting(text, width))
-        space = text.rfind(" ", 1, end + 1)
-        end = space if space > width // 2 else end
+        spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 2))
+        end = max((space for space in spaces if space <= end), default=end)
         lines.append(text[:end])
         text = text[end:].removeprefix(" ")
     lines.append(text)
