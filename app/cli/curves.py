@@ -73,8 +73,8 @@ def metric_chart(
         mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
         lines.append(mark + clip(text, canvas.width - 1))
     points = (zip(series.steps, series.line, strict=True) for _, series in runs)
-    steps = [step for step, value in chain.from_iterable(points) if isfinite(value)]
-    ticks = step_ticks(min(steps), max(steps), canvas.width)
+    known = [step for step, value in chain.from_iterable(points) if isfinite(value)]
+    ticks = step_ticks(min(known), max(known), canvas.width)
     figure.ruler("x").ticks(ticks, list(map(str, ticks)))
     drawn = chain.from_iterable(series.line for _, series in runs)
     scale = axis(drawn, unit=spec(key).unit, natural=natural_range(key), labels=5)
