@@ -47,8 +47,7 @@ class Unreadable:
     def __str__(self) -> str:
         return self.text
 
-    def __repr__(self) -> str:
-        return self.text
+    __repr__ = __str__
 
     def __format__(self, spec: str) -> str:
         return self.text

@@ -157,9 +157,8 @@ def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
 
 
 def _all_keys(reader: "StoreReader", runs: Runs) -> list[str]:
-    keys = dict.fromkeys(key for run in runs for key in reader.metric_keys(run.key))
-    order = {name: index for index, name in enumerate(METRICS)}
-    return sorted(keys, key=lambda key: (order.get(key, len(order)), key))
+    keys = {key for run in runs for key in reader.metric_keys(run.key)}
+    return [*filter(keys.__contains__, METRICS), *sorted(keys.difference(METRICS))]
 
 
 # -- metrics ------------------------------------------------------------------------------------
@@ -363,14 +362,16 @@ def _judged(reader: "StoreReader", run: RunSummary, evaluation: EvaluationView) 
 
 def threshold(reach: str) -> tuple[str, float] | None:
     """Read `0.8`, a held-out accuracy, or `METRIC=VALUE`."""
+    if not reach:
+        return None
     key, _, value = reach.rpartition("=")
     try:
-        number = float(value) if reach else inf
+        number = float(value)
     except ValueError:
         number = inf
-    if reach and not isfinite(number):
+    if not isfinite(number):
         raise CompareError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
-    return (key, number) if reach else None
+    return key, number
 
 
 def _ranking(

@@ -55,10 +55,8 @@ def cell(value: Any, *, raw: bool = False) -> str:
     """Format a value as a cell; None becomes empty."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return escape(value) if raw else guard(CONTROLS.escape(value))
-    if isinstance(value, Unreadable):
-        return cell(str(value), raw=raw)
+    if isinstance(value, str | Unreadable):
+        return escape(str(value)) if raw else guard(CONTROLS.escape(str(value)))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

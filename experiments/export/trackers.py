@@ -97,19 +97,10 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
     out.mkdir(parents=True, exist_ok=True)
     # a live run is online unless the user's WANDB_MODE says otherwise
     mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
-    log = package.init(
-        project="grpo-tui",
-        name=run.name,
-        id=run.id,
-        dir=str(out),
-        resume="allow",
-        settings=package.Settings(silent=True, console="off", **mode),
-        config=dict(reader.settings(run.key)),
-        tags=list(run.tags),
-        notes=run.note,
-    )
-    yield lambda step, _, values: log.log(dict(values), step=step)  # W&B has its own clock
-    log.finish()
+    yield from _logged(
+        package, reader, run, name=run.name, id=run.id, dir=str(out), tags=list(run.tags),
+        notes=run.note, settings=package.Settings(silent=True, console="off", **mode),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -118,17 +109,16 @@ def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iter
     if not live:
         out.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(out)
-    package = installed("trackio")
-    package.init(
-        project="grpo-tui",
-        name=f"{run.name}-{run.id}",
-        resume="allow",
-        embed=False,
-        config=dict(reader.settings(run.key)),
-        auto_log_gpu=False,
-        auto_log_cpu=False,
-    )
-    yield lambda step, _, values: package.log(dict(values), step=step)  # trackio has its own clock
+    yield from _logged(
+        installed("trackio"), reader, run, name=f"{run.name}-{run.id}", embed=False,
+        auto_log_gpu=False, auto_log_cpu=False,
+    )  # fmt: skip
+
+
+def _logged(package: Any, reader: StoreReader, run: RunSummary, **options: Any) -> Iterator[Add]:
+    settings = dict(reader.settings(run.key))
+    package.init(project="grpo-tui", resume="allow", config=settings, **options)
+    yield lambda step, _, values: package.log(dict(values), step=step)  # it has its own clock
     package.finish()
 
 

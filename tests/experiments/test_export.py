@@ -256,7 +256,7 @@ def test_a_tracker_that_is_not_installed_is_named(
 
 
 class OfflineRun:
-    """The methods of wandb's run that an offline export calls, with the package's signatures."""
+    """What wandb's functions do for the run that an export began, with the package's signatures."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[int, dict[str, float]]] = []
@@ -283,7 +283,10 @@ def test_wandb_gets_each_step_once_and_its_chatter_stays_off_stdout(
         runs.append(OfflineRun())
         return runs[-1]
 
-    fake = SimpleNamespace(Settings=dict, init=init)
+    fake = SimpleNamespace(
+        Settings=dict, init=init, log=lambda data, step: runs[-1].log(data, step),
+        finish=lambda: runs[-1].finish(),
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "wandb", fake)
     count = export_to("wandb", reader, reader.runs(sort="created"), tmp_path)
     assert [one["name"] for one in asked] == ["=one", "two"]
