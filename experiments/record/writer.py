@@ -68,7 +68,12 @@ class RunWriter(StoreFile):
                         self.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
                 if rows[METRIC]:
                     summaries.add(self.sql, rows[METRIC])
-                self._numbers([item for item in items if isinstance(item.event, ev.TokensScored)])
+                scored = [
+                    (item.seq, item.event) for item in items
+                    if isinstance(item.event, ev.TokensScored)
+                ]  # fmt: skip
+                if scored:
+                    self._numbers(scored)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._ids.clear()
@@ -138,34 +143,32 @@ class RunWriter(StoreFile):
             "hidden": False,
         }  # fmt: skip
 
-    def _numbers(self, items: Items) -> None:
-        """Add token numbers to the groups that have none yet."""
+    def _numbers(self, scored: Sequence[tuple[int, Any]]) -> None:
+        """Add token numbers to the groups that have none yet, by the numbers of their events."""
         columns = ROLLOUT_GROUP.c
         group = select(func.max(columns.id)).filter_by(
             run_id=self.run, attempt=self.attempt, tokens_seq=None, step=bindparam("at"),
             origin=bindparam("of"), idx=bindparam("group"),
         )  # fmt: skip
-        groups: list[Row] = []
+        groups = [
+            {"at": event.step, "of": event.origin, "group": event.group, "tokens_seq": seq}
+            for seq, event in scored
+        ]
+        self.sql.execute(
+            ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery()), groups
+        )
         rollouts: list[Row] = []
-        for item in items:
-            event: Any = item.event
-            groups.append({
-                "at": event.step, "of": event.origin, "group": event.group, "tokens_seq": item.seq
-            })  # fmt: skip
+        for seq, event in scored:
             for row in event.numbers:
                 numbers = {"clip_fraction": row.clip_fraction, "kl": row.kl}
-                nan = nan_names(numbers)
-                rollouts.append({"seq": item.seq, "index": row.index, "nan": nan} | numbers)
-        if groups:
-            update = ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery())
-            self.sql.execute(update.values(tokens_seq=bindparam("tokens_seq")), groups)
+                rollouts.append(
+                    numbers | {"seq": seq, "index": row.index, "nan": nan_names(numbers)}
+                )
+        of_event = select(columns.id).filter_by(run_id=self.run, tokens_seq=bindparam("seq"))
+        key = {"group_id": of_event.scalar_subquery(), "idx": bindparam("index")}
+        nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
         if rollouts:
-            found = select(columns.id).filter_by(run_id=self.run, tokens_seq=bindparam("seq"))
-            key = {"group_id": found.scalar_subquery(), "idx": bindparam("index")}
-            nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
-            changed = ROLLOUT.update().filter_by(**key).values(
-                clip_fraction=bindparam("clip_fraction"), kl=bindparam("kl"), nonfinite=nonfinite
-            )  # fmt: skip
+            changed = ROLLOUT.update().filter_by(**key).values(nonfinite=nonfinite)
             self.sql.execute(changed, rollouts)
 
     def _group(self, rows: Rows, row: Row, group: ev.Group, ids: Iterator[int]) -> None:
