@@ -26,15 +26,16 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     return paths
 
 
-def in_force(config: str | None, path: str) -> Any:
-    """Return what the recipe of a stored configuration sets; None for what it does not set."""
+def in_force(config: str | None, path: str) -> str | None:
+    """Return what the recipe of a stored configuration sets, as JSON; None for what it does not."""
     section, _, name = path.partition(".")
     if section != "algorithm" or not config:
         return None
     try:
-        return _resolved(json_text(json.loads(config).get(section) or {})).get(name)
+        value = _resolved(json_text(json.loads(config).get(section) or {})).get(name)
     except (ValueError, TypeError, AttributeError, RecursionError):  # not what was recorded
         return None
+    return None if value is None else json_text(value)
 
 
 @lru_cache(maxsize=1024)

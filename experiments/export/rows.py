@@ -66,20 +66,15 @@ def metric_rows(reader: "StoreReader", runs: Runs, *, after: int = -1) -> Iterat
 def step_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
     for run in runs:
-        settings = _numbers_of(reader, run)
+        settings = {  # numbers, and switches as 0 and 1
+            f"cfg.{path}": int(value) if isinstance(value, bool) else value
+            for path, value in reader.run(run.key).settings.items()
+            if isinstance(value, int | float) and path != "seed"
+        }
         for row in metric_rows(reader, [run]):
             del row["at"]
             run_columns = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
             yield {**run_columns, **row, **settings}
-
-
-def _numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
-    """The settings of a run that are numbers, or switches as 0 and 1."""
-    return {
-        f"cfg.{path}": int(value) if isinstance(value, bool) else value
-        for path, value in reader.run(run.key).settings.items()
-        if isinstance(value, int | float) and path != "seed"
-    }
 
 
 def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, GroupView]]:

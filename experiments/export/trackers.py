@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_tui.experiments.db.paths import inside_store
 from grpo_tui.experiments.db.texts import seconds
-from grpo_tui.experiments.errors import ExportError, check_choice
+from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.files import require_folder, writing
 from grpo_tui.experiments.export.rows import metric_rows
 from grpo_tui.experiments.export.tensorboard import record, scalar, version
@@ -28,7 +28,6 @@ Tracker = Callable[[StoreReader, RunSummary, Path, bool], AbstractContextManager
 
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
-    check_choice("tracker", format, TRACKERS, ExportError)
     require_folder(out)
     # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr), writing(out):

@@ -66,11 +66,6 @@ TOWARDS_RUN = {
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
-def _json_in_force(config: str | None, path: str) -> str | None:
-    value = in_force(config, path)
-    return None if value is None else json_text(value)
-
-
 class Connection:
     """One long-lived connection; no cursor outlives a call, so that the log can be checkpointed."""
 
@@ -84,7 +79,7 @@ class Connection:
             self.file.close()
             raise
         self.file.text_factory = any_text
-        self.file.create_function("in_force", 2, _json_in_force, deterministic=True)
+        self.file.create_function("in_force", 2, in_force, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self.interrupts = 0
         self._connection = sql_connection(self.file)
