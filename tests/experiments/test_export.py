@@ -134,7 +134,7 @@ def test_every_table_is_written_in_every_format(
     reader: StoreReader, tmp_path: Path, what: str, format: str
 ) -> None:
     runs = reader.runs()
-    header = None if format == "jsonl" else header_for(what, reader, runs)
+    header = [] if format == "jsonl" else header_for(what, reader, runs)
     out = tmp_path / f"deep/{what}.{format}"
     out.parent.mkdir()
     wanted = list(rows_of(what, reader, runs))
