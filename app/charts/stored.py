@@ -5,7 +5,7 @@ Everything runs on the reader thread.
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import natural_range
@@ -42,11 +42,11 @@ class ChartData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charts:
-    """The charts by metric, with the request they answer."""
+    """The charts by metric, of so many pixel columns; none until they have been read."""
 
-    request: CurveRequest
-    span: float  # of the axis, from 0
-    charts: Mapping[str, ChartData]
+    wide: int = 0
+    span: float = 0.0  # of the axis, from 0
+    charts: Mapping[str, ChartData] = field(default_factory=dict)
 
 
 class CurveLoader:
@@ -75,7 +75,7 @@ class CurveLoader:
         ends |= {run: amounts[-1] if amounts else 0.0 for run, (_, amounts) in work.items()}
         span = axis_of_runs(ends, runs, axis)
         charts = {key: _chart(key, lines, request, work, span) for key, lines in metrics.items()}
-        return Charts(request=request, span=span, charts=charts)
+        return Charts(wide=request.wide, span=span, charts=charts)
 
     def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
         def read() -> Series:

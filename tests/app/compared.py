@@ -143,7 +143,7 @@ def choose(screen: CompareScreen, metric: str) -> None:
 async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
     """Wait until everything the screen requested from the store is loaded and drawn."""
     await pilot.pause()
-    assert not screen.view.refs or screen.view.charts is not None
+    assert not screen.view.refs or screen.view.charts.charts
 
 
 def cli(capsys: pytest.CaptureFixture[str], *args: str) -> str:

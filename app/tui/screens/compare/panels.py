@@ -123,8 +123,7 @@ class CurvesPanel(ViewPanel, ChartStack):
     @property
     def _data_width(self) -> int:
         """The cells of each chart: those for which the curves were read."""
-        data = self.view.charts
-        return (data.request.wide if data else self.pixels) // 2 + LABELS
+        return (self.view.charts.wide or self.pixels) // 2 + LABELS
 
     async def on_resize(self) -> None:
         """Request curves for the new width."""
@@ -166,11 +165,9 @@ class CurvesPanel(ViewPanel, ChartStack):
         """The charts that fit, then the axis."""
         view = self.view
         self.note = self._description()
-        if view.charts is None:
-            return [[("reading", "label")]]
         count = len(view.metrics)
         if not count:
-            return [[("No metrics are recorded yet.", "label")]]
+            return [[("No metrics are recorded yet." if view.runs else "reading", "label")]]
         rows, width = self._rows(), self._data_width
         lines = self.stacked(rows, width, self._chart)
         more = count - sum(len(charts) for charts, _ in rows)
@@ -181,7 +178,7 @@ class CurvesPanel(ViewPanel, ChartStack):
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         view = self.view
         key = view.metrics[index]
-        chart = view.charts.charts.get(key) if view.charts else None
+        chart = view.charts.charts.get(key)
         if chart is None:
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
@@ -191,8 +188,9 @@ class CurvesPanel(ViewPanel, ChartStack):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
-        if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
-            x = cross_position(at[1] - LABELS, data.span, self._data_width - LABELS)
+        if at := self.chart_at(event.offset):
+            width = self._data_width - LABELS
+            x = cross_position(at[1] - LABELS, self.view.charts.span, width)
             self.call_later(self.run_action, f"screen.pick_chart({at[0]}, {x})")
 
 

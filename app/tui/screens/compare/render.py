@@ -414,10 +414,9 @@ def chart_lines(key: str, view: View, plotted: Plotted, width: int) -> list[Line
     name = f"{spec(key).label} {ARROWS[spec(key).direction]}".rstrip()
     values = [readout(key, view, runs) for runs in view.columns]
     title = title_line(name, values, width, chosen=key == view.metric)
-    data = view.charts
-    cross = -1
-    if data is not None and 0 <= view.x <= data.span:
-        cross = cross_column(view.x, data.span, width - LABELS)
+    span, cross = view.charts.span, -1
+    if 0 <= view.x <= span:
+        cross = cross_column(view.x, span, width - LABELS)
     return [title, *plot_lines(*plotted, cross)]
 
 

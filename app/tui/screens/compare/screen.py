@@ -275,7 +275,7 @@ class CompareScreen(WorkbenchScreen):
         """Load and draw the visible curves."""
         if self.view.runs:
             worker = self._draw()
-            if self.view.charts is None:
+            if not self.view.charts.charts:
                 self.opening = worker
 
     def action_pick_chart(self, chart: int, x: float) -> None:

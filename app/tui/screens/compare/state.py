@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PAGES = ("settings", "ranking", "metrics", "answers")
 NOTHING = Comparison(runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(),
                      notes=())  # fmt: skip
+NO_CHARTS = Charts()
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
 ORIGINS = ("pinned", "eval", "train")
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
@@ -100,7 +101,7 @@ class View:
     refs: tuple[str, ...] = ()
     slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
     comparison: Comparison = NOTHING
-    charts: Charts | None = None
+    charts: Charts = NO_CHARTS
     baseline: str = ""
     run: int = 0
     metrics: tuple[str, ...] = ()
@@ -184,7 +185,8 @@ class View:
             self, refs=tuple(refs), slots=slots, at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
             answers=None, row=0,
-            comparison=self.comparison if refs else NOTHING, charts=self.charts if refs else None,
+            comparison=self.comparison if refs else NOTHING,
+            charts=self.charts if refs else NO_CHARTS,
             run=min(self.run, max(0, len(refs) - 1)),
         )  # fmt: skip
 
@@ -270,7 +272,7 @@ class View:
         """Move the crosshair by this many chart cells, but at least one step."""
         if not self.runs:
             return self
-        size = (self.charts.span if self.charts else self.longest) / max(1, width)
+        size = (self.charts.span or self.longest) / max(1, width)
         if self.axis == "step":
             size = float(max(1, round(size)))
         return self.with_crosshair(self.x + cells * size)
@@ -282,7 +284,7 @@ class View:
 
     def value_at_x(self, key: str, runs: Sequence[str]) -> tuple[float | None, int]:
         """A metric's last numbers up to the crosshair: their mean over runs, and the first step."""
-        chart = self.charts.charts.get(key) if self.charts else None
+        chart = self.charts.charts.get(key)
         read = [chart.series[run].at(chart.positions[run], self.x)
                 for run in runs if chart and run in chart.series]  # fmt: skip
         values = [value for value, _ in read if value is not None]

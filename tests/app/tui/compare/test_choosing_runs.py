@@ -39,7 +39,7 @@ async def on_compare(app: Workbench, pilot: Pilot[int], *keys: str) -> CompareSc
     await pilot.pause()
     screen = app.screen
     assert isinstance(screen, CompareScreen)
-    await until(app, lambda: screen.view.charts is not None)
+    await until(app, lambda: screen.view.charts.charts)
     return screen
 
 

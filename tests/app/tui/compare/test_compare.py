@@ -177,7 +177,7 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
         live = screen.view.refs[1]
 
         def values() -> list[float]:
-            charts = screen.view.charts.charts if screen.view.charts else {}
+            charts = screen.view.charts.charts
             return list(charts["reward"].series[live].values) if "reward" in charts else []
 
         await until(app, lambda: len(values()) == 5)

@@ -72,7 +72,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
         screen.action_page("metrics")
         await settled(pilot, screen)
         assert re.search(r"94% \[.*, 100%\]", frames.text(app))
-        assert screen.view.charts is not None
+        assert screen.view.charts.charts
         (chart, *_) = screen.view.charts.charts.values()
         (ends,) = {trace.columns[-1].high for runs, trace in chart.traces.items() if len(runs) > 1}
         assert ends == 1
@@ -162,7 +162,7 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         await app.forward(CompareRequested(refs_of(path)))
         screen = app.screen
         assert isinstance(screen, CompareScreen)
-        await until(app, lambda: screen.view.charts is not None, app.frame_now)
+        await until(app, lambda: screen.view.charts.charts, app.frame_now)
         await settled(pilot, screen)
         frames.check(app)
         text = frames.text(app)

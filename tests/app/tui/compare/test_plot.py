@@ -40,7 +40,7 @@ def view_of(made: Made, key: str, runs: list[Points], width: int = 40, **looks: 
 
 
 def chart_of(view: View) -> ChartData:
-    assert view.charts is not None
+    assert view.charts.charts
     (chart,) = view.charts.charts.values()
     return chart
 
