@@ -26,12 +26,6 @@ STEP = 1  # the episode is that of the first answer of a run's first step
 Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
 
 
-def is_environment(name: str) -> bool:
-    """Whether a name is that of an environment and not of a task."""
-    family, colon, _ = name.partition(":")
-    return bool(colon) and family not in BUILT_IN and not Path(name).expanduser().exists()
-
-
 def episode(
     config: RunConfig, answers: Iterator[str], row: Mapping[str, Any] | None = None
 ) -> Iterator[Line]:
@@ -40,7 +34,8 @@ def episode(
     Without a row, the episode is that of the task's first problem.
     """
     example, name = Example(key="episode", prompt=""), config.task.name
-    if is_environment(name):
+    family, colon, _ = name.partition(":")
+    if colon and family not in BUILT_IN and not Path(name).expanduser().exists():
         settings = config.task.model_copy(update={"environment": name})
         config, task = config.model_copy(update={"task": settings}), Task(name=name, train=())
     else:
@@ -72,7 +67,10 @@ def episode(
             answer = next(answers, None)
             if answer is None:
                 break
-            reply = _reply(client, answer)
+            client.ask(0, answer)
+            while not (replies := client.replies(0.1)):
+                pass
+            reply = replies[0][1]
             if reply.error:
                 yield "error", f"the environment failed: {reply.error}"
                 return
@@ -103,13 +101,6 @@ def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
     if names:
         call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
         yield "hint", f"tools: {', '.join(names)}; call one by {call}"
-
-
-def _reply(client: EnvironmentClient, answer: str) -> EnvironmentReply:
-    client.ask(0, answer)
-    while not (replies := client.replies(0.1)):
-        pass
-    return replies[0][1]
 
 
 def reply_lines(reply: EnvironmentReply) -> Iterator[Line]:
