@@ -19,5 +19,7 @@ def kill(sandbox: Sandbox) -> None:
     """Kill the processes that run, and wait for their end without collecting their status."""
     for pid in pids_of(sandbox):
         os.kill(pid, signal.SIGKILL)
+        if hasattr(os, "waitid"):  # all its threads have ended
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             pass
