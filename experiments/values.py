@@ -69,7 +69,6 @@ class MetricSummary:
     key: str
     direction: Direction
     first: float | None
-    first_step: int | None
     last: float | None
     last_step: int | None
     min: float | None
@@ -77,7 +76,6 @@ class MetricSummary:
     max: float | None
     max_step: int | None
     mean: float | None
-    count: int
     nonfinite: int
 
     @property
