@@ -17,10 +17,9 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def mean_interval(
-    values: Sequence[float], level: float = 0.95,
-    limits: tuple[float, float] = (-math.inf, math.inf),
-) -> tuple[float | None, float | None]:  # fmt: skip
-    """Confidence interval of the mean: ``mean -+ t(level, n - 1) * std / sqrt(n)``.
+    values: Sequence[float], limits: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float | None, float | None]:
+    """95 % confidence interval of the mean: ``mean -+ t(.95, n - 1) * std / sqrt(n)``.
 
     It is cut at the `limits` of the values. The true mean lies within them as well, so the cut
     interval holds exactly as often.
@@ -28,7 +27,7 @@ def mean_interval(
     mean, std = mean_and_std(values)
     if std is None:
         return None, None
-    half = t_quantile(level, len(values) - 1) * std / math.sqrt(len(values))
+    half = t_quantile(0.95, len(values) - 1) * std / math.sqrt(len(values))
     return max(limits[0], mean - half), min(limits[1], mean + half)
 
 
