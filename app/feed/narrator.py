@@ -61,11 +61,16 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 def _last_step(snapshot: Snapshot) -> list[str]:
     """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
     sentences = [_truncating(snapshot), _hacking(snapshot)]
-    curve = snapshot.series.get("loss")
-    loss = curve.value if curve is not None else snapshot.metrics.get("loss")
+    loss = _value(snapshot, "loss")
     if loss is not None and (reason := _loss_note(snapshot, loss)):
         sentences.append(f"Loss {short(loss)}{reason}.")
     return [sentence for sentence in sentences if sentence]
+
+
+def _value(snapshot: Snapshot, key: str) -> float | None:
+    """A metric, smoothed; of an earlier step, which has no curves, as recorded."""
+    curve = snapshot.series.get(key)
+    return curve.value if curve is not None else snapshot.metrics.get(key)
 
 
 def _truncating(snapshot: Snapshot) -> str:
@@ -88,8 +93,8 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
     # the first screen does without pydantic
     from grpo_engine.config.settings import AlgorithmConfig
 
-    chosen, curve = snapshot.head.config.get("algorithm"), snapshot.series.get("kl")
-    if curve is None or not chosen:
+    chosen, kl = snapshot.head.config.get("algorithm"), _value(snapshot, "kl")
+    if kl is None or not chosen:
         return None
     try:
         resolved = AlgorithmConfig.model_validate(chosen).resolved()
@@ -99,7 +104,7 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
     anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
     if not resolved.beta or anchor != ("k3", "token", "loss"):
         return None
-    return float(resolved.beta * curve.value)
+    return float(resolved.beta * kl)
 
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:

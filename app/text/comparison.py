@@ -179,14 +179,14 @@ def _ranking_row(
         "setting": setting_name(comparison, row.own.runs),
         "points": points(test.difference) if test else "baseline",
         "95%": f"{points(test.low)} to {points(test.high)}" if test else "",
+        "p": probability(test.p_value).removeprefix("p ").removeprefix("= ") if test else "",
         "right": f"{percent(row.own.share)}%",
         "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
         **{name: text if unsure else "" for name, text in more.items()},
-        "p": probability(test.p_value).removeprefix("p ").removeprefix("= ") if test else "",
         "reached": f"{reached.runs} of {count}" if reached.runs else "never",
+        "step": middle if reached.step is None else f"{reached.step:g}",
         "tokens": middle if reached.tokens is None else tokens(reached.tokens),
         "time": middle if reached.seconds is None else seconds(reached.seconds),
-        "step": middle if reached.step is None else f"{reached.step:g}",
     }
 
 

@@ -190,8 +190,8 @@ def _metric(
         delta = None
         if run is not base and None not in (of_base, values["best"]):
             delta = values["best"] - of_base
-        at = None if step is None else reader.value_at(run.key, key, step)[0]
-        cells.append(MetricCell(**values, at=at, delta_best=delta))
+        at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
+        cells.append(MetricCell(**values, at=at, at_step=at_step, delta_best=delta))
     return MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells))
 
 

@@ -29,6 +29,7 @@ class MetricCell:
     last: float | None
     last_step: int | None
     at: float | None
+    at_step: int | None
     delta_best: float | None
 
 

@@ -283,10 +283,13 @@ def full_name(key: str) -> str:
 
 def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
     """A value, or a mean with its interval if that fits, then the difference."""
-    values, unit, width = view.values(key, runs), spec(key).unit, max(1, size - 11)
+    values, steps = view.values(key, runs)
+    unit, width = spec(key).unit, max(1, size - 11)
     if not values:
         return [(pad("–", size), "label")]
     text = with_unit(fmean(values), unit)
+    earlier = f" @{max(steps)}" if view.axis == "step" and max(steps) < int(view.x) else ""
+    text += earlier if cell_len(text + earlier) < width else ""
     if len(values) > 1:
         low, high = mean_interval(values, limits=natural_range(key))
         full = f"{text} [{with_unit(low, unit)}, {with_unit(high, unit)}]"

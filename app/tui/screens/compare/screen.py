@@ -138,8 +138,8 @@ class CompareScreen(WorkbenchScreen):
         return super().ready and self.has_followed_run
 
     def run_opened(self, run: str) -> None:
-        """Compare it, in place of a single other one."""
-        if len(self.view.refs) < 2:
+        """Compare it, in place of other ones."""
+        if run not in self.view.refs:
             self.compare((run,))
 
     def receive(self, message: Message) -> None:

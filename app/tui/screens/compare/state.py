@@ -239,15 +239,19 @@ class View:
         item = next((item for item in self.comparison.metrics if item.key == key), None)
         return item.cells[ids.index(run)] if item and run in ids else None
 
-    def values(self, key: str, runs: Sequence[str]) -> list[float]:
-        """A metric of the runs of a column where the crosshair is, of those that have it."""
-        cells = [cell for run in runs if (cell := self.cell(key, run))]
-        return [cell.at for cell in cells if cell.at is not None]
+    def values(self, key: str, runs: Sequence[str]) -> tuple[list[float], set[int]]:
+        """A metric of a column's runs where the crosshair is, and the steps that it is of."""
+        cells = [cell for run in runs if (cell := self.cell(key, run)) and cell.at is not None]
+        return [cell.at or 0.0 for cell in cells], {cell.at_step or 0 for cell in cells}
 
     def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
-        """The mean of some runs less that of the baseline's; none for the baseline itself."""
-        values, other = self.values(key, runs), self.values(key, base)
-        if runs == base or not values or not other:
+        """The mean of some runs less that of the baseline's; none for the baseline itself.
+
+        A value from before training is compared with others from before training only.
+        """
+        values, steps = self.values(key, runs)
+        other, base_steps = self.values(key, base)
+        if runs == base or not values or not other or (0 in steps) != (0 in base_steps):
             return None
         return fmean(values) - fmean(other)
 

@@ -104,13 +104,16 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
         await until(app, lambda: names(screen) == ["lone-wolf"])
 
 
-async def test_an_opened_run_leaves_a_comparison_as_it_is(store: Path) -> None:
+async def test_a_compared_run_that_is_opened_leaves_a_comparison_as_it_is(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, refs_of(store)[:2])
-        await watch(app, pilot, "lone-wolf")
+        await watch(app, pilot, "other-2")
         assert await on_compare(app, pilot) is screen
         assert names(screen) == ["other-1", "other-2"]
+        await watch(app, pilot, "lone-wolf")  # what is on Watch is on Compare, too
+        await on_compare(app, pilot)
+        await until(app, lambda: names(screen) == ["lone-wolf"])
 
 
 async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
