@@ -112,8 +112,9 @@ class RewardClient:
                 have = ", ".join(columns) or "none"
                 raise RewardError(
                     f"reward {function.name} ({function.file or function.spec.name}) needs the "
-                    f"column {missing[0]!r}, which {task} does not have; it has: {have}. Rename "
-                    "the parameter or the column, or give it a default or rewards.options"
+                    f"column {missing[0]!r}, which {task} does not have; it has: {have}. Name "
+                    f"one of them in task.columns.{missing[0]}, rename the parameter of your "
+                    "function, or give it a default or rewards.options"
                 )
 
     def score(

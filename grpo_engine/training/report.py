@@ -106,6 +106,8 @@ def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool
         reason = "all wrong"
     else:
         reason = f"equal in {group.alike_in}" if scores.differ else f"all scored {totals[0]:g}"
+    if totals and (unscored := len(group.rollouts) - len(totals)):
+        reason += f", {unscored} without a score"
     return f"{reason}{REPLACED}" if group.alike_in else reason
 
 

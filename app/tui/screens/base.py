@@ -241,6 +241,12 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         panel = self._focused_panel()
         self.explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
+    def ask_step(self, hint: str, current: int, then: Callable[[int], None]) -> None:
+        """Ask for a step; one with a sign is counted from the current one."""
+        self.ask_number(
+            "step", hint, lambda text: int(text) + current * text.startswith(("+", "-")), then
+        )
+
     def ask_number(
         self, title: str, hint: str, parse: Callable[[str], T], then: Callable[[T], None],
         text: str = "",

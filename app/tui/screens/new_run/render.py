@@ -47,8 +47,8 @@ MARK = 3
 NAME_CELLS = 24
 OFF = "–"
 ONE_TASK = (
-    "starter knows the task arithmetic alone and may get nothing else right; set model.path to a "
-    "language model"
+    "starter knows arithmetic in chat messages alone (own data: task.options.chat true); for other "
+    "tasks set model.path to a language model"
 )
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
@@ -459,7 +459,7 @@ def score_lines(view: View, width: int) -> list[Line]:
         right = [(times, "label"), (f"{weighted:>8}", "bold headline")]
         lines.append(justified([(clip(row["name"], max(4, width - 22)), "text")], right, width))
         lines += paragraph(row["reason"], width, 3, "label", ("  ", "")) if row["reason"] else []
-    total = "None: no function applies" if scores["total"] is None else short(scores["total"])
+    total = "None: no function gave a score" if scores["total"] is None else short(scores["total"])
     lines.append(justified([("reward", "text")], [(total, "bold good")], width))
     for error in scores["problems"]:
         lines += problem_lines(error, width, 6)

@@ -407,12 +407,10 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_step_at(self) -> None:
         """Ask for a step to go to."""
-        at, hint = self.view.cursor[0], "A step, or -50 for 50 steps earlier."
+        hint = "A step, or -50 for 50 steps earlier."
         if self.view.step and self.view.step.origin == "train":
             hint += " Each has other prompts; t changes to prompts that are asked at many steps."
-        self.ask_number(
-            "step", hint, lambda text: int(text) + at * (text[0] in "+-"), self._go_to_step
-        )
+        self.ask_step(hint, self.view.cursor[0], self._go_to_step)
 
     def _go_to_step(self, target: int) -> None:
         step = self.view.step
@@ -508,7 +506,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Open the lab on this step and this answer."""
         step, (_, group, answer, _) = self.view.step, self.view.cursor
         if step is None or not step.groups or step.origin != "train":
-            self.notify("The lab computes with training prompts: t changes to them.")
+            self.notify("The lab computes with training prompts: 4 goes to the newest.")
             return
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 

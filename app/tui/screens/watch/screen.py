@@ -172,8 +172,8 @@ class WatchScreen(ControlScreen):
 
     def action_seek_to(self) -> None:
         """Ask for a step, and go there."""
-        hint = "The step to look at; esc returns to the present."
-        self.ask_number("step", hint, int, self._go_to)
+        hint = "A step, or -50 for 50 steps earlier; esc returns to the present."
+        self.ask_step(hint, self.state.step.groups_step, self._go_to)
 
     def action_escape(self) -> None:
         """Return to the step that the run is at, before anything else."""

@@ -102,9 +102,9 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
 
 def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     """A row per answer of the step, as many as fit; each cell is `before → after`."""
-    at, cell = view.answer_at, 8 if width >= 57 else 5
-    heads = ("advantage", "clipped", "push in the loss")
-    lines = [[(" " * 6 + "".join(pad(head, 2 * cell + 3, "^") for head in heads), "label")]]
+    at, sizes = view.answer_at, (8, 8, 8) if width >= 57 else (5, 3, 7)
+    heads = zip(("advantage", "clipped", "push in the loss"), sizes, strict=True)
+    lines = [[(" " * 6 + "".join(pad(head, 2 * size + 3, "^") for head, size in heads), "label")]]
     for position in visible([1] * len(view.answers), height - 1, at, top=max(0, at - height // 2)):
         group, answer = view.answers[position]
         line = [(pad(f"{group + 1:3}{letter(answer)}", 6), "text")]
@@ -113,9 +113,9 @@ def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
             (signed(e.advantage), share(e.measures[0] or 0.0), signed(e.push, 2 + (width >= 57)))
             for e in effects
         ]
-        for before, after in zip(*texts, strict=True):
+        for before, after, size in zip(*texts, sizes, strict=True):
             style = "label" if after == before else "bold accent"
-            line += [(f"{before:>{cell}}", "text"), (" → ", "label"), (f"{after:<{cell}}", style)]
+            line += [(f"{before:>{size}}", "text"), (" → ", "label"), (f"{after:<{size}}", style)]
         lines.append(list_row(line, width, selected=position == at))
     return lines
 
