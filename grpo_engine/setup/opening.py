@@ -55,7 +55,8 @@ TRUNCATED = (
 
 DEMONSTRATED = (
     "the answers are those of the data, one per prompt: rollout.group_size and rollout.temperature "
-    "are not read, and rewards score held-out answers only"
+    "are not read, and rewards score held-out answers only; without a reward function, held-out "
+    "answers are sampled and not evaluated"
 )
 
 CORRECTED = (

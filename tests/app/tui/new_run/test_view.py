@@ -70,7 +70,7 @@ def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
 
 def test_the_starter_is_said_to_know_one_task() -> None:
     ready = {"problems": [], "now": "", "fetches": []}
-    for task, text in (("arithmetic", "✓ ready"), ("rows.jsonl", "starter knows the task")):
+    for task, text in (("arithmetic", "✓ ready"), ("rows.jsonl", "starter knows arithmetic")):
         view = replace(typed(preset_view("starter"), task__name=task), ready=ready)
         assert text in words([header_line(view, 160)])
 
