@@ -127,7 +127,7 @@ def value_at(width: int) -> int:
 
 
 def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
-    """A setting: mark, name, value, previous value; below it any problem."""
+    """A setting: mark, name, value, previous value; below it the first words of any problem."""
     path = field.path
     selected = view.row is not None and view.row.path == path
     error, mark, colour = view.errors.get(path, ""), " ", "label"
@@ -147,7 +147,7 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     line = list_row(line, width, selected=selected)
     if not error:
         return [line]
-    return [line, *paragraph(error, width, 4, "bad", ("   ✗ ", "bad"))]
+    return [line, *paragraph(error, width, 2, "bad", ("   ✗ ", "bad"))]
 
 
 def _value(view: View, field: FormField, width: int) -> Line:
@@ -156,7 +156,7 @@ def _value(view: View, field: FormField, width: int) -> Line:
     style = "text" if text and text == field.text else "label"
     if field.changed:
         style = "bold bad" if field.path in view.errors else "bold headline"
-        note = f"← {start_text(view, field)}"
+        note = f"← {field.start or no_value(field.path)}"
     unit = (
         field.info.unit if text[:1].isdigit() and not field.path.endswith(field.info.unit) else ""
     )
@@ -181,11 +181,6 @@ def value_text(view: View, field: FormField) -> tuple[str, str]:
     return text, ""
 
 
-def start_text(view: View, field: FormField) -> str:
-    """The value in the preset or the parent."""
-    return as_text(view.form.start[field.path]) or no_value(field.path)
-
-
 def no_value(path: str) -> str:
     return "set by the recipe" if path.startswith("algorithm.") else "nothing"
 
@@ -207,20 +202,22 @@ def allowed(info: Setting) -> str:
 
 
 def help_lines(view: View, width: int) -> list[Line]:
-    """A setting's help, range and the origin of its value."""
+    """A setting's problem, help, range and the origin of its value."""
     if view.row is None:
         return paragraph("No setting matches; esc shows all again.", width, 2, "label")
     entries, origin = _entries(view, view.row), view.form.origin
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
-    lines = paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
+    error = view.errors.get(view.row.path, "")
+    lines = problem_lines(error, width) if error else []
+    lines += paragraph(view.row.info.help.replace("`", ""), width, 3, "text")
     return lines + labelled(entries, LABEL, width, 6)
 
 
 def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     """What help says below the purpose; in a small panel only the first ones are visible."""
     path, info, origin = field.path, field.info, view.form.origin
-    start = f"{start_text(view, field)} in {origin.kind} {origin.name}; backspace resets it"
+    start = f"{field.start or no_value(path)} in {origin.kind} {origin.name}; backspace resets it"
     sweep = "several values, such as 1,2" if info.number else "space marks several in the list"
     return [
         ("→ completes", ", ".join(completions(path, field.text)) if view.editing else ""),

@@ -58,8 +58,12 @@ class FormField:
 
     info: Setting
     text: str
-    changed: bool
+    start: str  # the value in the preset or the parent
     section: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.text != self.start
 
     @property
     def path(self) -> str:
@@ -200,8 +204,8 @@ class RunForm:
         for path, info in INFO.items():
             text = self.edits.get(path, as_text(start[path]))
             # weights and options that went with what they belonged to are a change, too
-            changed = text != as_text((base if path in OWNER else start)[path])
-            fields[path] = FormField(info=info, text=text, changed=changed)
+            origin = as_text((base if path in OWNER else start)[path])
+            fields[path] = FormField(info=info, text=text, start=origin)
         return fields
 
     @cached_property

@@ -37,6 +37,10 @@ def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() ->
     # other functions drop the weights of the old ones, and the form shows that
     form = RunForm(base).type("rewards.functions", "length")
     assert form.build().rewards.weights == ()
+    assert (form.fields["rewards.weights"].text, form.fields["rewards.weights"].start) == (
+        "",
+        "1,2",
+    )
     # weights typed for the new ones stay, even if they are those of the old ones
     form = RunForm(base).type("rewards.functions", "length,regex").type("rewards.weights", "1,2")
     assert form.build().rewards.weights == (1.0, 2.0)
