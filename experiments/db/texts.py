@@ -1,4 +1,4 @@
-r"""Reversible escapes for text that SQLite or CSV cannot hold.
+r"""Reversible escapes for text that SQLite cannot hold.
 
 NUL is written `\x00` and a lone surrogate `\udXXX`; backslashes before either, or before text that
 looks like either, are doubled. All other text is stored unchanged.
@@ -11,59 +11,38 @@ import unicodedata
 from datetime import UTC, datetime
 from functools import cache
 
+_SPECIAL = re.compile("[\\\\\x00\ud800-\udfff]")
+_ESCAPED = re.compile("(\\\\*)(?:([\x00\ud800-\udfff])|(x00|ud[89a-f][0-9a-f]{2}))")
+_ESCAPES = re.compile(r"(\\+)(x00|ud[89a-f][0-9a-f]{2})")
 
-class Escapes:
-    """Writes some characters as escapes, and reads them back exactly.
 
-    `hostile` is a class of characters; `tails` matches what follows the backslash of their escapes.
-    """
-
-    def __init__(self, hostile: str, tails: str) -> None:
-        self._hostile = re.compile(f"[{hostile}]")
-        self._encode = re.compile(f"(\\\\*)(?:([{hostile}])|({tails}))")
-        self._decode = re.compile(rf"(\\+)({tails})")
-
-    def escape(self, text: str) -> str:
-        """Escape text; `unescape` restores it exactly."""
-        if "\\" not in text and not self._hostile.search(text):
-            return text
-        return self._encode.sub(_escape_match, text)
-
-    def unescape(self, text: str) -> str:
-        """Restore the text that was given to `escape`."""
-        return self._decode.sub(_unescape_match, text) if "\\" in text else text
+def escape(text: str) -> str:
+    """Escape text for the store; `unescape` restores it exactly. NULL stays NULL."""
+    if not text or not _SPECIAL.search(text):
+        return text
+    return _ESCAPED.sub(_escape_match, text)
 
 
 def _escape_match(match: re.Match[str]) -> str:
     slashes, hostile, tail = match.groups()
-    if hostile is None:
-        return str(slashes) * 2 + str(tail)
-    return str(slashes) * 2 + escape_of(hostile)
+    return f"{slashes}{slashes}{tail if hostile is None else escape_of(hostile)}"
+
+
+def unescape(text: str) -> str:
+    """Restore the text that was given to `escape`."""
+    return _ESCAPES.sub(_unescape_match, text) if "\\" in text else text
+
+
+def _unescape_match(match: re.Match[str]) -> str:
+    slashes, tail = match.groups()
+    count, is_escape = divmod(len(slashes), 2)
+    return "\\" * count + (chr(int(tail[1:], 16)) if is_escape else tail)
 
 
 def escape_of(character: str) -> str:
     """The escape of a character, such as `\\x1b` or `\\u202e`."""
     code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def _unescape_match(match: re.Match[str]) -> str:
-    slashes, tail = match.groups()
-    unescaped = slashes[: len(slashes) // 2]
-    if len(slashes) % 2 == 0:
-        return unescaped + str(tail)
-    return unescaped + chr(int(tail[1:], 16))
-
-
-_STORED = Escapes("\x00\ud800-\udfff", "x00|ud[89a-f][0-9a-f]{2}")
-unescape = _STORED.unescape
-
-
-def escape(text: str) -> str:
-    """Escape text for the store; `unescape` restores it exactly. NULL stays NULL."""
-    if not text or (text.isascii() and "\0" not in text and "\\" not in text):
-        return text
-    return _STORED.escape(text)
 
 
 @cache

@@ -148,7 +148,7 @@ class Text(Readable, TEXT):
     """Text, with escapes for what SQLite cannot hold."""
 
     write: Convert = staticmethod(escape)
-    read: Convert = unescape
+    read: Convert = staticmethod(unescape)
 
 
 class Time(Text):

@@ -6,19 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from grpo_tui.experiments.db.texts import Escapes, escape
+from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import ExportError
-from grpo_tui.experiments.export.json import number_text, plain
+from grpo_tui.experiments.export.json import plain, without_controls
 from grpo_tui.experiments.values import Unreadable
 
 Rows = Iterable[Mapping[str, Any]]
-# characters that act on a terminal or reorder text: controls except tab and line ends, and
-# bidirectional marks; and what the store escapes
-CONTROLS = Escapes(
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff",
-    "x0[0-8bcef]|x1[0-9a-f]|x7f|x[89][0-9a-f]|u061c|u200[ef]|u202[a-e]|u206[6-9]"
-    "|ud[89a-f][0-9a-f]{2}",
-)
 # characters that make spreadsheets read a cell as a formula
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -56,14 +49,12 @@ def cell(value: Any, *, raw: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, str | Unreadable):
-        return escape(str(value)) if raw else guard(CONTROLS.escape(str(value)))
+        return escape(str(value)) if raw else guard(without_controls(str(value)))
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return number_text(value)
     if isinstance(value, Mapping | list | tuple):
         return cell(json.dumps(plain(value), ensure_ascii=False), raw=raw)
-    return str(value)
+    return str(plain(value))
 
 
 def guard(text: str) -> str:

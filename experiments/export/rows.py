@@ -63,20 +63,6 @@ def metric_rows(reader: "StoreReader", runs: Runs, *, after: int = -1) -> Iterat
             yield rows[step] | {"step": step}
 
 
-def step_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
-    """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
-    for run in runs:
-        settings = {  # numbers, and switches as 0 and 1
-            f"cfg.{path}": int(value) if isinstance(value, bool) else value
-            for path, value in reader.run(run.key).settings.items()
-            if isinstance(value, int | float) and path != "seed"
-        }
-        for row in metric_rows(reader, [run]):
-            del row["at"]
-            run_columns = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
-            yield {**run_columns, **row, **settings}
-
-
 def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, GroupView]]:
     """Yield the groups of runs with their rollouts, read in pages."""
     for run in runs:
@@ -164,6 +150,6 @@ def evaluation_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
 
 
 WHAT: "dict[str, Callable[[StoreReader, Runs], Iterator[Row]]]" = {
-    "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
-    "turns": turn_rows, "tokens": token_rows, "evaluations": evaluation_rows,
+    "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "turns": turn_rows,
+    "tokens": token_rows, "evaluations": evaluation_rows,
 }  # fmt: skip

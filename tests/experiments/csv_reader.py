@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from typing import IO
 
 from grpo_tui.experiments.db.texts import unescape
-from grpo_tui.experiments.export.csv import CONTROLS
 
 
 def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
-    """Read what `write_csv` wrote: strip one guard from each cell and undo escapes."""
+    """Read what `write_csv` wrote: strip one guard from each cell, undo escapes of `raw`."""
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(source)
     header = [_text(name, raw) for name in next(reader, [])]
@@ -18,7 +17,7 @@ def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
 
 
 def _text(value: str, raw: bool) -> str:
-    return unescape(value) if raw else CONTROLS.unescape(unguard(value))
+    return unescape(value) if raw else unguard(value)
 
 
 def unguard(cell: str) -> str:

@@ -11,7 +11,7 @@ from grpo_tui.app.cli.params import Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
 
-What = Literal["runs", "metrics", "steps", "rollouts", "turns", "tokens", "evaluations"]
+What = Literal["runs", "metrics", "rollouts", "turns", "tokens", "evaluations"]
 Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio"]
 ENDINGS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", "": "csv"}
 
@@ -30,7 +30,6 @@ def export(
 ) -> None:
     """Write stored tables to a file, or to stdout without --out.
 
-    steps is for pandas: a row per run and step, metrics and settings as columns of numbers.
     tensorboard writes event files; wandb and trackio write their offline folders.
 
     Example: grpo-tui export @last --what rollouts --out rollouts.jsonl

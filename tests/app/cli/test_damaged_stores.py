@@ -101,8 +101,8 @@ def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
 
 @pytest.mark.parametrize("words", [
     ("runs", "--all"), ("runs", "--all", "--json"),
-    ("export", "{run}", "--what", "steps"),
-    ("export", "{run}", "--what", "steps", "--format", "jsonl"),
+    ("export", "{run}", "--what", "metrics"),
+    ("export", "{run}", "--what", "metrics", "--format", "jsonl"),
 ])  # fmt: skip
 def test_a_number_that_is_none_is_shown_as_it_is_stored(
     stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, words: tuple[str, ...]
