@@ -107,14 +107,15 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
             (
                 _not_finite(values)
                 or (role != "weight" and _gradient_problem(give, new))  # a weight is a constant
-                or READS_OTHERS * (not is_same)
+                or ("" if is_same else READS_OTHERS)
             ),
         )
 
 
 def _not_finite(values: mx.array, what: str = "") -> str:
-    text = f"returned {what}NaN or infinity for a small batch that has a group of equal rewards"
-    return text * (not mx.isfinite(values).all())
+    if mx.isfinite(values).all():
+        return ""
+    return f"returned {what}NaN or infinity for a small batch that has a group of equal rewards"
 
 
 def _gradient_problem(value: Callable[[mx.array], mx.array], new: mx.array) -> str:
@@ -123,4 +124,4 @@ def _gradient_problem(value: Callable[[mx.array], mx.array], new: mx.array) -> s
         problem = _not_finite(gradient, "a gradient of ")
     except (RuntimeError, ValueError) as error:
         return f"has no gradient: {describe(error).message}"
-    return problem or NO_GRADIENT * (not gradient.any())
+    return problem or ("" if gradient.any() else NO_GRADIENT)

@@ -15,12 +15,14 @@ from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
+    metric_cell,
     verdict,
 )
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
+from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
@@ -241,3 +243,23 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
     assert "eval/accuracy (sampled) ↑" in printed
+
+
+def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> None:
+    with closing(StoreReader(sweep_of_settings(tmp_path))) as reader:
+        runs = reader.runs(limit=3)
+        comparison = compare(reader, runs, keys=["eval/accuracy"], baseline=runs[0])
+    (metric,) = comparison.metrics
+    # at the crosshair: .8 and .7 of steps 6 and 4, and .3 from before the first step
+    ends = ((0.8, 6), (0.7, 4), (0.3, 0))
+    cells = [replace(cell, at=at, at_step=step)
+             for cell, (at, step) in zip(metric.cells, ends, strict=True)]  # fmt: skip
+    view = View(refs=tuple(run.id for run in runs)).with_comparison(
+        replace(comparison, metrics=(replace(metric, cells=tuple(cells)),))
+    )
+    base, trained, untrained = ((run.id,) for run in runs)
+    assert view.delta("eval/accuracy", trained, base) == pytest.approx(-0.1)
+    assert view.delta("eval/accuracy", untrained, base) is None
+    assert view.delta("eval/accuracy", base, untrained) is None
+    cell = metric_cell(replace(view, at=6.0), "eval/accuracy", untrained, 24)
+    assert "".join(text for text, _ in cell).split() == ["30%", "@0"]
