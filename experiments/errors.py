@@ -38,7 +38,7 @@ class NothingStoredError(StoreError, LookupError):
 
 
 class QueryError(StoreError, ValueError):
-    """A filter, column, sort key or search cannot be parsed."""
+    """A filter, column, sort key, search or kind of comparison or export is none."""
 
 
 class ExportError(StoreError, ValueError):
@@ -49,14 +49,10 @@ class ImportRefusedError(StoreError, ValueError):
     """A file cannot be imported as runs."""
 
 
-class CompareError(StoreError, ValueError):
-    """These runs cannot be compared in this way."""
-
-
-def check_choice(what: str, value: str, choices: Collection[str], error: type[StoreError]) -> None:
-    """Raise an error of this type for a value that is none of the choices."""
+def check_choice(what: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a value that is none of the choices."""
     if value not in choices:
-        raise error(
+        raise QueryError(
             f"there is no {what} {quoted(value)}{nearest(value, choices)}; "
             f"choose from {', '.join(choices)}"
         )

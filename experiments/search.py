@@ -53,7 +53,7 @@ def search(
     them. None after each page lets a caller pause, and `reader.interrupt` from another thread stops
     the search with InterruptedError.
     """
-    check_choice("order of hits", sort, SORTS, QueryError)
+    check_choice("order of hits", sort, SORTS)
     words = typed.split()
     if not words:
         raise QueryError("the search text is empty; type a word or a phrase")

@@ -50,7 +50,7 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
             item.key: {"direction": item.direction, "runs": by_run(map(asdict, item.cells))}
             for item in result.metrics
         },
-        "seeds": list(map(asdict, result.seeds)),
+        "seeds": list(result.seeds),
         "rankings": list(map(asdict, result.rankings)),
         "notes": list(result.notes),
     }  # fmt: skip
@@ -192,7 +192,7 @@ def _ranking_row(
 
 def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:
     """Return the runs of each setting; single runs if all share one setting."""
-    seeds = {run: group.runs for group in comparison.seeds for run in group.runs}
+    seeds = {run: group for group in comparison.seeds for run in group}
     groups = list(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in comparison.runs))
     return groups if len(groups) > 1 else [(run.id,) for run in comparison.runs]
 
@@ -278,7 +278,7 @@ def _telling(comparison: "Comparison") -> "Sequence[SettingDifference]":
     """The settings that tell those with several seeds apart, without minor ones if they can."""
     major = [item for item in comparison.differing if not item.minor and item.path != "seed"]
     indices = {run.id: index for index, run in enumerate(comparison.runs)}
-    groups = [indices[group.runs[0]] for group in comparison.seeds]
+    groups = [indices[group[0]] for group in comparison.seeds]
     names = {tuple(value_text(item.values[index]) for item in major) for index in groups}
     return major if major and len(names) == len(groups) else comparison.differing
 

@@ -45,16 +45,15 @@ class Spread:
 
 
 def spread_of(sweep: Sequence[Shares]) -> Spread:
-    """Pool the variances over the seeds of all settings; `freedom` 0 if each has one seed."""
+    """Pool the variances over the seeds of all settings; all is 0 if each has one seed."""
     freedom = sum(len(shares) - 1 for shares in sweep)
-    if not freedom:
-        return Spread(0.0, 0.0, 0, len(sweep))
+    pooled = max(1, freedom)
     runs = sum(float(((shares.mean(1) - shares.mean()) ** 2).sum()) for shares in sweep)
     residuals = [
         shares - shares.mean(1, keepdims=True) - shares.mean(0) + shares.mean() for shares in sweep
     ]
     answers = sum(float((part**2).sum()) for part in residuals) / max(1, sweep[0].shape[1] - 1)
-    return Spread(runs / freedom, answers / freedom, freedom, len(sweep))
+    return Spread(runs / pooled, answers / pooled, freedom, len(sweep))
 
 
 def _variance(

@@ -20,10 +20,9 @@ from grpo_tui.experiments.compare.values import (
     RankedSetting,
     Ranking,
     Reached,
-    SeedGroup,
     SettingDifference,
 )
-from grpo_tui.experiments.errors import CompareError, check_choice
+from grpo_tui.experiments.errors import QueryError, check_choice
 from grpo_tui.experiments.values import EvaluationView, RunSummary
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def compare(
     """
     goal = threshold(reach)
     if axis:
-        check_choice("axis", axis, AMOUNTS, CompareError)
+        check_choice("axis", axis, AMOUNTS)
     functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
         [
@@ -101,7 +100,7 @@ def compare(
         sources=_sources(runs, functions, runs.index(base or runs[0])),
         same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=tuple(_metric(reader, runs, base, key, steps) for key in keys),
-        seeds=_seed_groups(alike),
+        seeds=tuple(tuple(run.id for run in group) for group in alike if len(group) > 1),
         rankings=_rankings(reader, groups, last, goal),
         notes=tuple(filter(None, reasons)),
     )
@@ -209,14 +208,6 @@ def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSu
         }
         alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
     return list(alike.values())
-
-
-def _seed_groups(alike: Sequence[Runs]) -> tuple[SeedGroup, ...]:
-    return tuple(
-        SeedGroup(runs=tuple(run.id for run in group), seeds=tuple(run.seed for run in group))
-        for group in alike
-        if len(group) > 1
-    )
 
 
 # -- the same problems --------------------------------------------------------------------------
@@ -370,7 +361,7 @@ def threshold(reach: str) -> tuple[str, float] | None:
     except ValueError:
         number = inf
     if not isfinite(number):
-        raise CompareError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
+        raise QueryError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
     return key, number
 
 

@@ -7,27 +7,20 @@ from statistics import fmean, stdev
 from typing import Any
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and with two or more values the sample standard deviation (n - 1)."""
-    if len(values) < 2:
-        return fmean(values), None
-    if not all(map(math.isfinite, values)):  # as in a store that was edited by hand
-        return math.nan, math.nan
-    return fmean(values), stdev(values)
-
-
 def mean_interval(
     values: Sequence[float], limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[float | None, float | None]:
     """95 % confidence interval of the mean: ``mean -+ t(.95, n - 1) * std / sqrt(n)``.
 
-    It is cut at the `limits` of the values. The true mean lies within them as well, so the cut
-    interval holds exactly as often.
+    One value has none. It is cut at the `limits` of the values. The true mean lies within them as
+    well, so the cut interval holds exactly as often.
     """
-    mean, std = mean_and_std(values)
-    if std is None:
+    if len(values) < 2:
         return None, None
-    half = t_quantile(0.95, len(values) - 1) * std / math.sqrt(len(values))
+    if not all(map(math.isfinite, values)):  # as in a store that was edited by hand
+        return math.nan, math.nan
+    mean = fmean(values)
+    half = t_quantile(0.95, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return max(limits[0], mean - half), min(limits[1], mean + half)
 
 

@@ -43,14 +43,6 @@ class MetricComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedGroup:
-    """Runs that differ only in the seed."""
-
-    runs: tuple[str, ...]
-    seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """One setting's part in a paired test: its runs, and their shares of right answers."""
 
@@ -144,6 +136,6 @@ class Comparison:
     same: Mapping[str, Any]
     sources: tuple[str, ...] = ()  # a diff of the user's functions, from the baseline's
     metrics: tuple[MetricComparison, ...]
-    seeds: tuple[SeedGroup, ...]
+    seeds: tuple[tuple[str, ...], ...]  # the ids of runs that differ only in the seed
     rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]

@@ -32,7 +32,7 @@ def write_rows(
     header: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Write rows to a file or stream and count them; `header` are the columns of a CSV."""
-    check_choice("format", format, FORMATS, ExportError)
+    check_choice("format", format, FORMATS)
     if isinstance(out, Path):
         with replacing(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return write_rows(rows, format, stream, raw=raw, header=header)

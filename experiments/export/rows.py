@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.errors import ExportError, check_choice
+from grpo_tui.experiments.errors import check_choice
 from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 def rows_of(table: str, reader: "StoreReader", runs: Runs) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
-    check_choice("export of", table, WHAT, ExportError)
+    check_choice("export of", table, WHAT)
     return WHAT[table](reader, runs)
 
 

@@ -178,7 +178,7 @@ def _condition(term: Term, names: Names) -> Condition:
         return not_(tagged) if term.op == "!=" else tagged
     column = parse_column(key, names)
     if column.field == "status" and term.op != "~":
-        check_choice("status", value.lower(), get_args(Status), QueryError)
+        check_choice("status", value.lower(), get_args(Status))
     if term.op == "~" or (term.op == ":" and column.field in _CONTAINS):
         return _like(column.compared, value)
     return _compare(column.compared, term)

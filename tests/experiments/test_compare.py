@@ -14,7 +14,7 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.experiments.compare import statistics
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import MetricCell
-from grpo_tui.experiments.errors import CompareError
+from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.made import (
@@ -115,7 +115,7 @@ def test_a_run_that_left_a_setting_to_the_recipe_is_a_seed_of_one_that_named_the
         record_run(path, tree=config(algorithm=algorithm, seed=seed), name=f"r{seed}")
     with closing(StoreReader(path)) as reader:
         (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
-        assert group.seeds == (0, 1)
+        assert len(group) == 2
 
 
 def test_what_a_run_records_makes_it_no_other_setting(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_a_run_records_makes_it_no_other_setting(tmp_path: Path) -> None:
         record_run(path, tree=tree, name=f"r{seed}")
     with closing(StoreReader(path)) as reader:
         (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
-        assert group.seeds == (0, 1)
+        assert len(group) == 2
 
 
 def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:
@@ -170,8 +170,7 @@ def test_runs_that_differ_only_in_seed_are_grouped(tmp_path: Path) -> None:
     run_of(path, "other", (9.0,), beta=0.5)
     with closing(StoreReader(path)) as reader:
         (found,) = compare(reader, reader.runs(sort="created"), keys=["reward"]).seeds
-    assert found.seeds == (0, 1, 2)
-    assert statistics.mean_and_std((1.0, 2.0, 3.0)) == (2.0, 1.0)
+    assert len(found) == 3
     # Student's t with 2 degrees of freedom: 4.302653
     assert statistics.mean_interval((1.0, 2.0, 3.0)) == pytest.approx(
         (2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5)
@@ -179,8 +178,8 @@ def test_runs_that_differ_only_in_seed_are_grouped(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none_have_no_interval() -> None:
-    assert statistics.mean_and_std((math.nan,))[1] is None
-    assert all(value != value for value in statistics.mean_and_std((1.0, math.nan)))
+    assert statistics.mean_interval((math.nan,)) == (None, None)
+    assert all(value != value for value in statistics.mean_interval((1.0, math.nan)))
 
 
 def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:
@@ -197,7 +196,7 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
 
 def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
     run = reader.resolve("slow")
-    with pytest.raises(CompareError, match="no axis 'epoch'"):
+    with pytest.raises(QueryError, match="no axis 'epoch'"):
         compare(reader, [run, reader.resolve("fast")], axis="epoch")
 
 
@@ -348,7 +347,7 @@ def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path:
         (by_reward,) = compare(reader, runs, baseline=base, reach="reward=.5").rankings
         (by_zero,) = compare(reader, runs, baseline=base, reach="frac_reward_zero_std=.5").rankings
         (by_accuracy,) = compare(reader, runs, baseline=base).rankings
-        with pytest.raises(CompareError, match=r"nothing can reach 'reward='"):
+        with pytest.raises(QueryError, match=r"nothing can reach 'reward='"):
             compare(reader, runs, reach="reward=")
     a, b = sorted((row.reached for row in by_reward.settings), key=lambda one: -one.runs)
     # steps 2, 1 and never: the median is 2, at 100 tokens and seconds a step

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.errors import ExportError, QueryError
 from grpo_tui.experiments.export.csv import header_of
 from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
 from grpo_tui.experiments.export.json import json_text, without_controls
@@ -157,9 +157,9 @@ def test_an_export_that_fails_leaves_no_file(reader: StoreReader, tmp_path: Path
         write_rows(rows(), "csv", out, header=["a"])
     assert out.read_text() == "the one before"
     assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
-    with pytest.raises(ExportError, match="there is no format 'xls'"):
+    with pytest.raises(QueryError, match="there is no format 'xls'"):
         write_rows(rows(), "xls", out)
-    with pytest.raises(ExportError, match="there is no export of 'step'"):
+    with pytest.raises(QueryError, match="there is no export of 'step'"):
         rows_of("step", reader, ())
 
 

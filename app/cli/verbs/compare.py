@@ -27,7 +27,7 @@ from grpo_tui.app.text.comparison import (
 )
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.compare.values import Comparison, MetricCell
-from grpo_tui.experiments.errors import CompareError
+from grpo_tui.experiments.errors import QueryError
 
 At = Annotated[
     str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
@@ -71,7 +71,7 @@ def compare(
     with reading() as reader:
         selected = resolve_all(reader, [baseline, *runs] if baseline else runs)
         if len(selected) < 2:
-            raise CompareError("a comparison needs two different runs")
+            raise QueryError("a comparison needs two different runs")
         result = compare_runs(
             reader, selected, baseline=selected[0] if baseline else None, keys=metric or (),
             axis=axis, at=value, reach=reach,

@@ -34,7 +34,7 @@ NAMES: Any = SimpleNamespace(
         SettingDifference(path="task.options.hard", values=(True, True, False, False)),
         SettingDifference(path="seed", values=(0, 1, 0, 1)),
     ),
-    seeds=(SimpleNamespace(runs=("a", "b")), SimpleNamespace(runs=("c", "d"))),
+    seeds=(("a", "b"), ("c", "d")),
 )
 
 

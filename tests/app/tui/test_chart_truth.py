@@ -27,7 +27,7 @@ from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour
 from grpo_tui.app.tui.screens.watch.state import charts_of
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
-from grpo_tui.experiments.compare.values import Comparison, SeedGroup
+from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import MetricSeries, RunSummary
 from tests.app.pictures import Picture, on_lines, read
@@ -208,10 +208,10 @@ def compared(
                 elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
         for place, points in enumerate(lines)
     )  # fmt: skip
-    group = SeedGroup(runs=tuple(run.id for run in runs), seeds=())
+    group = tuple(run.id for run in runs)
     seeds = (group,) if len(runs) > 1 else ()
     view = View(
-        refs=group.runs, slots={run.id: i for i, run in enumerate(runs)},
+        refs=group, slots={run.id: i for i, run in enumerate(runs)},
         comparison=Comparison(runs=runs, baseline="r0", at="", differing=(), same={}, metrics=(),
                               seeds=seeds, notes=()),
         metrics=(key,), **looks,

@@ -201,7 +201,7 @@ class CompareScreen(WorkbenchScreen):
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             wide=curves.pixels,
-            seeds=tuple(group.runs for group in view.comparison.seeds) if view.bands else (),
+            seeds=view.comparison.seeds if view.bands else (),
         )  # fmt: skip
         with reporting(self):
             read = partial(self._curve_loader.charts, request=request)

@@ -140,7 +140,7 @@ class View:
     def columns(self) -> tuple[tuple[str, ...], ...]:
         """The runs of each column of a table: those of a setting where seeds are pooled."""
         seeds = self.comparison.seeds if self.bands else ()
-        pooled = {run: group.runs for group in seeds for run in group.runs}
+        pooled = {run: group for group in seeds for run in group}
         return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
 
     @property
@@ -217,7 +217,7 @@ class View:
             measure = measure_of(comparison)
             if measure in metrics:
                 metrics, chart = tuple(dict.fromkeys((measure, *metrics))), 0
-            bands = any(len(group.runs) < len(comparison.runs) for group in comparison.seeds)
+            bands = any(len(group) < len(comparison.runs) for group in comparison.seeds)
             if bands or any(len(ranking.settings) > 2 for ranking in comparison.rankings):
                 page = "ranking"
         return replace(

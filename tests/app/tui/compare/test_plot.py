@@ -27,7 +27,6 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     cross_position,
 )
 from grpo_tui.app.tui.widgets.panel import Line
-from grpo_tui.experiments.compare.values import SeedGroup
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
@@ -133,8 +132,7 @@ def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str
     groups = ("r0", "r1"), ("r2", "r3")
     chart = replace(chart_of(view), traces=dict.fromkeys(groups, shape))
     assert view.comparison is not None
-    seeds = tuple(SeedGroup(runs=group, seeds=(0, 1)) for group in groups)
-    found = curves_of(chart, replace(view, comparison=replace(view.comparison, seeds=seeds)))
+    found = curves_of(chart, replace(view, comparison=replace(view.comparison, seeds=groups)))
     assert {one.mark for one in found} == {"●", "✚"}
     assert found[-1].mark == front
 
