@@ -96,8 +96,8 @@ def write(path: Path, seconds: float, pace: float, seed: int) -> None:
             start = time.perf_counter()
             handle.put(event)
             puts.append(1e3 * (time.perf_counter() - start))
-        if handle.board.snapshot().store_warning:
-            troubles.add(handle.board.snapshot().store_warning)
+        if handle.board.view.store_warning:
+            troubles.add(handle.board.view.store_warning)
         time.sleep(max(0.0, pace - (time.monotonic() - begun)))
     handle.put(ev.RunFinished(step=step, reason="completed", summary={}))
     stored = handle.close()

@@ -137,10 +137,10 @@ def steps(folder: Path) -> Iterator[Result]:
                 step=step, metrics=values[step % 1000], tokens=step * 4096, elapsed=float(step)
             )
         )
-    assert handle.flush(300), handle.board.snapshot().store_warning
+    assert handle.flush(300), handle.board.view.store_warning
     span, work = time.perf_counter() - start, processor() - work
     handle.put(ev.RunFinished(step=STEPS, reason="completed", summary={}))
-    assert handle.close(), handle.board.snapshot().store_warning
+    assert handle.close(), handle.board.view.store_warning
     size = path.stat().st_size / 1e6
     say(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
     yield Result(f"record one of {STEPS:,} steps x {data.METRICS} metrics", 1e3 * span / STEPS, 0.0,
@@ -202,7 +202,7 @@ def _write_rollouts(path: Path) -> None:
             number += 8
             handle.put(ev.GroupScored(step=step, group=data.group(index, texts, chance)))
         handle.put(ev.StepFinished(step=step, metrics={"reward": 0.5}, tokens=step, elapsed=step))
-    assert handle.close(), handle.board.snapshot().store_warning
+    assert handle.close(), handle.board.view.store_warning
 
 
 def _search(
@@ -250,10 +250,10 @@ def starter(folder: Path) -> Iterator[Result]:
             for event in events:
                 handle.put(event)
             puts.append(1e3 * (time.perf_counter() - start))
-            assert handle.flush(60), handle.board.snapshot().store_warning
+            assert handle.flush(60), handle.board.view.store_warning
             spans.append(1e3 * (time.perf_counter() - start))
             works.append(1e3 * (processor() - work))
-        assert handle.close(), handle.board.snapshot().store_warning
+        assert handle.close(), handle.board.view.store_warning
         size = sum(
             file.stat().st_size
             for file in folder.rglob("*")
@@ -294,11 +294,11 @@ def _commits(path: Path, tokens: int, record: str) -> Result:
         start, work = time.perf_counter(), processor()
         for event in events:
             handle.put(event)
-        assert handle.flush(60), handle.board.snapshot().store_warning
+        assert handle.flush(60), handle.board.view.store_warning
         spans.append(1e3 * (time.perf_counter() - start))
         works.append(1e3 * (processor() - work))
     handle.put(ev.RunFinished(step=OPENED, reason="completed", summary={}))
-    assert handle.close(), handle.board.snapshot().store_warning
+    assert handle.close(), handle.board.view.store_warning
     middle = statistics.median
     return Result(f"record a step of 800 rollouts, tokens: {record}", middle(spans), max(spans),
                   processor=middle(works))  # fmt: skip

@@ -18,31 +18,19 @@ class Board:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of its writers: the engine, and the recorder
-        self._view = BoardView()
-
-    @property
-    def version(self) -> int:
-        """A counter that increases with every change."""
-        return self._view.version
-
-    def snapshot(self) -> BoardView:
-        """Return the current board; the same object while nothing changed."""
-        return self._view
+        self.view = BoardView()  # the same object while nothing changed
 
     def apply(self, event: ev.Event) -> None:
         """Apply an event; events that do not concern the board change nothing."""
         with self._lock:
             if changes := self._changes(event):
-                self._change(**changes)
+                self.view = replace(self.view, **changes)
 
     def warn(self, text: str) -> None:
         """Show a problem of the store; an empty text clears it."""
         with self._lock:
-            if text != self._view.store_warning:
-                self._change(store_warning=text)
-
-    def _change(self, **changes: Any) -> None:
-        self._view = replace(self._view, version=self.version + 1, **changes)
+            if text != self.view.store_warning:
+                self.view = replace(self.view, store_warning=text)
 
     def _changes(self, event: ev.Event) -> dict[str, Any]:
         match event:
@@ -74,14 +62,14 @@ class Board:
         return {
             "step": event.step, "phase": event.phase, "phase_detail": event.detail, "done": 0,
             "total": event.total, "phase_started": time.time(),
-            "phase_seconds": self._phase_seconds() if event.step == self._view.step else {},
-            "groups": () if is_sampling else self._view.groups,
+            "phase_seconds": self._phase_seconds() if event.step == self.view.step else {},
+            "groups": () if is_sampling else self.view.groups,
         }  # fmt: skip
 
     def _phase_seconds(self) -> Mapping[str, float]:
         """The seconds of each phase, now that the current one has ended."""
-        phase, started = self._view.phase, self._view.phase_started
-        seconds = self._view.phase_seconds
+        phase, started = self.view.phase, self.view.phase_started
+        seconds = self.view.phase_seconds
         if not phase:
             return seconds
         spent = time.time() - started if started else 0.0
@@ -89,10 +77,10 @@ class Board:
 
     def _with(self, *changed: BoardGroup) -> tuple[BoardGroup, ...]:
         """The groups with some of them replaced."""
-        return tuple({group.index: group for group in (*self._view.groups, *changed)}.values())
+        return tuple({group.index: group for group in (*self.view.groups, *changed)}.values())
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
-        groups = {group.index: group for group in self._view.groups}
+        groups = {group.index: group for group in self.view.groups}
         for delta in event.rows:
             group = groups.get(delta.group) or BoardGroup(index=delta.group)
             rollouts = {rollout.index: rollout for rollout in group.rollouts}

@@ -257,7 +257,7 @@ class ExperimentStore:
                 raise StoreError("this run was never started, so it takes no requests")
             values = {
                 "run_id": run, "attempt": attempt, "verb": verb, "argument": argument,
-                "asked_at": now_iso(), "asked_by": f"pid {os.getpid()}",
+                "asked_at": now_iso(),
             }  # fmt: skip
             return int(conn.execute(CONTROL.insert().returning(CONTROL.c.id), values).scalar_one())
 
@@ -265,9 +265,7 @@ class ExperimentStore:
         """Ask the run's process to write its board for this long."""
         if self.read_only:
             return
-        row = insert(RUN_LIVE).values(
-            run_id=run, lease_until=time.time() + seconds, version=-1, updated_at=0, board={}
-        )
+        row = insert(RUN_LIVE).values(run_id=run, lease_until=time.time() + seconds, board={})
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
         self.execute(row.on_conflict_do_update(set_={"lease_until": until}))
 

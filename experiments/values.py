@@ -346,7 +346,6 @@ class BoardGroup:
 class BoardView:
     """The current state of a run, overwritten in place; a viewer may poll as rarely as it likes."""
 
-    version: int = 0
     step: int = 0
     total_steps: int = 0
     phase: str = ""

@@ -100,7 +100,7 @@ class LiveFeed(Feed):
         return [(now, event) for event in drained(self._queue) if event is not None]
 
     def board(self) -> BoardView | None:
-        return self._board.snapshot()
+        return self._board.view
 
     def ask(self, verb: Request) -> None:
         if verb:

@@ -239,7 +239,7 @@ class ReplayFeed(Feed):
         return timed_events
 
     def board(self) -> BoardView | None:
-        return self._board.snapshot()
+        return self._board.view
 
     def ask(self, verb: Request) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
@@ -247,7 +247,7 @@ class ReplayFeed(Feed):
             self._now()
             self._paused = not self._paused
             event = ev.RunPaused if self._paused else ev.RunResumed
-            self._pause_event = event(step=self._board.snapshot().step)
+            self._pause_event = event(step=self._board.view.step)
 
     def close(self) -> None:
         """Stop the reading thread."""

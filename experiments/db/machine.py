@@ -20,21 +20,16 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """Return an id that changes when the machine reboots."""
+    """Return an id that changes when the machine reboots; empty if it has none."""
+    if sys.platform == "darwin":
+        return subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            capture_output=True, text=True, check=False,
+        ).stdout.strip()  # fmt: skip
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        pass
-    if sys.platform == "darwin":
-        done = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.stdout.strip():
-            return done.stdout.strip()
-    import psutil
-
-    return str(round(psutil.boot_time() / 10))
+        return ""
 
 
 def process_start(pid: int) -> str:
@@ -65,14 +60,6 @@ def may_live(host: str, pid: int, start: str) -> bool:
 def is_alive(pid: int, start: str) -> bool:
     """Return whether the process with this pid and start time is still running."""
     return process_start(pid) == start != ""
-
-
-def memory_now() -> tuple[float, float]:
-    """Return the gigabytes that this process uses and the gigabytes that are free."""
-    import psutil
-
-    left = psutil.virtual_memory().available
-    return psutil.Process().memory_info().rss / 1e9, left / 1e9
 
 
 _NETWORK = frozenset((

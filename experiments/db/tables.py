@@ -518,10 +518,10 @@ class RunLiveRow(InRun, table=True):
 
     # Seconds since 1970; no viewer is watching after that.
     lease_until: float
-    # Grows with each change.
-    version: int
-    # Seconds since 1970.
-    updated_at: float
+    # Grows with each change, in files of earlier versions.
+    version: int = 0
+    # Seconds since 1970, in files of earlier versions.
+    updated_at: float = 0.0
     # JSON.
     board: Tree
 
@@ -541,8 +541,8 @@ class ControlRow(OfRun, table=True):
     argument: str = ""
     # ISO, UTC.
     asked_at: Utc
-    # Who.
-    asked_by: str
+    # Who, in files of earlier versions.
+    asked_by: str = ""
     # When the run accepted it.
     taken_at: UtcOrNone
     # Empty while it is open.

@@ -19,10 +19,7 @@ NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 def header_of(rows: Rows) -> list[str]:
     """Return all column names in order of first appearance."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    return list(names)
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:

@@ -4,29 +4,23 @@ A record is: length (8 bytes), masked CRC-32C of the length, the message, masked
 """
 
 import struct
-from typing import Final
+from functools import cache
 
-_POLYNOMIAL: Final = 0x82F63B78
-
-
-def _table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
+POLYNOMIAL = 0x82F63B78  # of Castagnoli
 
 
-_CRC = _table()
+@cache
+def _remainder(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+    return byte
 
 
 def crc32c(data: bytes) -> int:
     """CRC-32C (Castagnoli)."""
     value = 0xFFFFFFFF
     for byte in data:
-        value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
+        value = value >> 8 ^ _remainder((value ^ byte) & 0xFF)
     return value ^ 0xFFFFFFFF
 
 
@@ -50,21 +44,18 @@ def _field(number: int, kind: int, body: bytes) -> bytes:
 
 
 def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
-    """Encode one value: Event(wall_time 1, step 2, summary 5: value 1: tag 1, float 2)."""
+    """The record of one value: Event(wall_time 1, step 2, summary 5: value 1: tag 1, float 2)."""
     name = tag.encode("utf-8", "backslashreplace")
     entry = _field(1, 2, name) + _field(2, 5, struct.pack("<f", value))
-    return (
-        _field(1, 1, struct.pack("<d", wall_time))
-        + _field(2, 0, _varint(step))
-        + _field(5, 2, _field(1, 2, entry))
-    )
+    return _record(wall_time, _field(2, 0, _varint(step)) + _field(5, 2, _field(1, 2, entry)))
 
 
 def version(wall_time: float) -> bytes:
-    """Encode the first message of a file."""
-    return _field(1, 1, struct.pack("<d", wall_time)) + _field(3, 2, b"brain.Event:2")
+    """The first record of a file."""
+    return _record(wall_time, _field(3, 2, b"brain.Event:2"))
 
 
-def record(message: bytes) -> bytes:
+def _record(wall_time: float, fields: bytes) -> bytes:
+    message = _field(1, 1, struct.pack("<d", wall_time)) + fields
     length = struct.pack("<Q", len(message))
     return length + masked(length) + message + masked(message)

@@ -14,7 +14,7 @@ from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.files import require_folder, writing
 from grpo_tui.experiments.export.rows import metric_rows
-from grpo_tui.experiments.export.tensorboard import record, scalar, version
+from grpo_tui.experiments.export.tensorboard import scalar, version
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
@@ -79,11 +79,11 @@ def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> 
     folder = inside_store(out, f"{_safe(run.name)}-{run.id}")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"events.out.tfevents.{int(start)}.grpo-tui").open("wb") as file:
-        file.write(record(version(start)))
+        file.write(version(start))
 
         def add(step: int, at: float, values: Mapping[str, float]) -> None:
             for name, value in values.items():
-                file.write(record(scalar(name, value, step, at)))
+                file.write(scalar(name, value, step, at))
             file.flush()
 
         yield add

@@ -6,11 +6,12 @@ from sqlalchemy import select
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_engine.platform.memory import memory
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
 from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.values import BoardView
 
 PERIOD_S = 2.0
 EXPIRE_S = 60.0
@@ -23,12 +24,12 @@ class Exchange:
         self.writer, self.board, self.control = writer, board, control
         self.progress_at = time.time()
         self._beat_at = 0.0
-        self._written = -1  # version of the board
+        self._written: BoardView | None = None
 
     def poll(self) -> None:
         now = time.time()
         self._take_requests(now)
-        if self.board.version != self._written:
+        if self.board.view is not self._written:
             self._write_board(now)
         if not 0 <= now - self._beat_at < PERIOD_S:
             self._beat(now)
@@ -52,20 +53,21 @@ class Exchange:
         lease = select(RUN_LIVE.c.lease_until).filter_by(run_id=self.writer.run)
         if (self.writer.sql.scalar(lease) or 0.0) < now:
             return
-        view = self.board.snapshot()
+        view = self.board.view
         live = RUN_LIVE.update().filter_by(run_id=self.writer.run)
-        self.writer.execute(
-            live.values(version=view.version, updated_at=now, board=ev.encode(view))
-        )
-        self._written = view.version
+        self.writer.execute(live.values(board=ev.encode(view)))
+        self._written = view
 
     def _beat(self, now: float) -> None:
         """Write when the process was alive, when the run progressed, and what memory is used."""
-        rss, free = memory_now()
+        now_used = memory()
         attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
         self.writer.execute(
             attempt.values(
-                heartbeat=iso(now), progress_at=iso(self.progress_at), rss_gb=rss, free_gb=free
+                heartbeat=iso(now),
+                progress_at=iso(self.progress_at),
+                rss_gb=now_used.process / 1e9,
+                free_gb=now_used.available / 1e9,
             )
         )
         self._beat_at = now

@@ -129,7 +129,7 @@ class Recorder:
             self.put(self._warning(text))
 
     def _warning(self, text: str) -> ev.Event:
-        step = self.board.snapshot().step or self._from_step
+        step = self.board.view.step or self._from_step
         return ev.NoteWritten(step=step, text=text, severity="warning")
 
     # -- on the engine's thread -----------------------------------------------------------------

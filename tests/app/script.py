@@ -330,7 +330,7 @@ class ScriptFeed(Feed):
         super().__init__(Head(id="k3f9", name=name))
         self._events = iter(events)
         self._board = Board()
-        self._view: BoardView | None = None
+        self._view = self._told = self._board.view
         self._at = at
         self._slice = slice_size
         self.may_control = may_control
@@ -349,11 +349,12 @@ class ScriptFeed(Feed):
 
     def board(self) -> BoardView | None:
         """The board, rebuilt from the events; its phases took as long as the script says."""
-        view = self._board.snapshot()
-        if self._view is None or self._view.version != view.version:
+        view = self._board.view
+        if view is not self._view:
             seconds = {name: SCRIPT_SECONDS.get(name, 0.1) for name in view.phase_seconds}
-            self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
-        return self._view
+            self._view = view
+            self._told = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
+        return self._told
 
     def ask(self, verb: Request) -> None:
         """Remember what was asked."""

@@ -141,7 +141,7 @@ def record_run(
 
 def trouble(handle: Recorder) -> str:
     """The store's current problem in words; empty if there is none."""
-    return handle.board.snapshot().store_warning
+    return handle.board.view.store_warning
 
 
 def hits_of(reader: StoreReader, text: str, run: str = "@last", **options: Any) -> list[SearchHit]:

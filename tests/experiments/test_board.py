@@ -1,4 +1,4 @@
-"""The board shows everything sampled, however often it is read."""
+"""The board shows everything sampled."""
 
 import json
 from dataclasses import replace
@@ -12,20 +12,18 @@ from grpo_tui.experiments.values import BoardView
 from tests.experiments import made
 
 DELTAS = st.lists(
-    st.tuples(
-        st.integers(0, 2), st.integers(0, 3), st.text(max_size=4), st.integers(1, 3), st.booleans()
-    )
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.text(max_size=4), st.integers(1, 3))
 )
 
 
 @given(DELTAS)
-def test_rows_grow_by_what_was_sampled_whoever_looks(
-    deltas: list[tuple[int, int, str, int, bool]],
+def test_rows_grow_by_what_was_sampled(
+    deltas: list[tuple[int, int, str, int]],
 ) -> None:
     board = Board()
     texts: dict[tuple[int, int], str] = {}
     tokens: dict[tuple[int, int], int] = {}
-    for group, index, text, count, looked in deltas:
+    for group, index, text, count in deltas:
         row = ev.RowDelta(group=group, index=index, text=text, tokens=count)
         board.apply(
             ev.RolloutsAdvanced(
@@ -35,9 +33,7 @@ def test_rows_grow_by_what_was_sampled_whoever_looks(
         key = group, index
         texts[key] = texts.get(key, "") + text
         tokens[key] = tokens.get(key, 0) + count
-        if looked:
-            assert board.snapshot() is board.snapshot()
-    rows = {(g.index, row.index): row for g in board.snapshot().groups for row in g.rollouts}
+    rows = {(g.index, row.index): row for g in board.view.groups for row in g.rollouts}
     assert {key: row.text for key, row in rows.items()} == texts
     assert {key: row.tokens for key, row in rows.items()} == tokens
 
@@ -52,9 +48,9 @@ def test_a_row_ends_once_and_a_new_phase_forgets_it() -> None:
                 step=1, rows=(row,), tokens=1, finished=1, total=1, tokens_per_second=1.0
             )
         )
-        assert board.snapshot().groups[0].rollouts[0].finish == "stop"
+        assert board.view.groups[0].rollouts[0].finish == "stop"
     board.apply(ev.PhaseStarted(step=2, phase="generate"))
-    view = board.snapshot()
+    view = board.view
     assert (view.groups, view.step, view.phase) == ((), 2, "generate")
 
 
@@ -65,12 +61,12 @@ def test_a_board_in_mid_step_has_the_answers_and_no_score() -> None:
     board.apply(ev.PromptsStarted(step=1, prompts=(prompt,)))
     for index in (0, 1):  # group 0 was sampled before the refill
         board.apply(ev.GroupScored(step=1, group=made.group(index)))
-    told = ev.encode(board.snapshot())
+    told = ev.encode(board.view)
     assert [[row["text"] for row in one["rows"]] for one in told["groups"]] == [["yes", "no"]] * 2
     assert set(told["groups"][0]) == {"index", "origin", "prompt_text", "target", "rows"}
     row = told["groups"][0]["rows"][0]
     assert set(row) == {"index", "text", "tokens", "finish", "spans", "waits_since"}
-    assert ev.decode(BoardView, json.loads(json.dumps(told))) == board.snapshot()
+    assert ev.decode(BoardView, json.loads(json.dumps(told))) == board.view
 
 
 def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> None:
@@ -90,7 +86,7 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
                 step=1, rows=(delta,), tokens=2, finished=0, total=1, tokens_per_second=1.0
             )
         )
-        view = board.snapshot()
+        view = board.view
         assert ev.decode(BoardView, json.loads(json.dumps(ev.encode(view)))) == view
         seen.append(view.groups[0].rollouts[0])
     assert [one.waits_since is not None for one in seen] == [True, False, False]
@@ -99,16 +95,16 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
     scored = made.group()
     rollouts = (replace(scored.rollouts[0], spans=(turn, reply)),)
     board.apply(ev.GroupScored(step=1, group=replace(scored, rollouts=rollouts)))
-    kept = board.snapshot().groups[0].rollouts[0].spans
+    kept = board.view.groups[0].rollouts[0].spans
     assert [(one.chars, one.reward, one.info) for one in kept] == [(2, None, {}), (8, None, {})]
 
 
 def test_a_board_with_scores_of_an_earlier_version_is_read_without_them() -> None:
     board = Board()
     board.apply(ev.GroupScored(step=1, group=made.group()))
-    old = ev.encode(board.snapshot())
+    old = ev.encode(board.view)
     for one in old["groups"]:
         one |= {"reward_mean": 0.5, "reward_std": 0.5, "no_signal": "", "scored": True}
         one["rows"] = [row | {"reward": 1.0, "advantage": 0.5, "scored": True}
                        for row in one["rows"]]  # fmt: skip
-    assert ev.decode(BoardView, old) == board.snapshot()
+    assert ev.decode(BoardView, old) == board.view

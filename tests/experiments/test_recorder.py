@@ -95,7 +95,7 @@ def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyP
 def test_progress_goes_to_the_board_and_not_into_the_record(path: Path) -> None:
     handle = start_run(path, CONFIG)
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
-    assert handle.board.snapshot().phase == "generate"
+    assert handle.board.view.phase == "generate"
     handle.close()
     with closing(StoreReader(path)) as reader:
         assert events_after(reader, handle.key) == ()
@@ -314,7 +314,7 @@ def test_the_board_is_written_only_while_someone_looks(
         assert reader.board(handle.key) is None
         handle.store.hold_lease(handle.key, PATIENCE)
         until(lambda: reader.board(handle.key) is not None)
-        assert reader.board(handle.key) == handle.board.snapshot()
+        assert reader.board(handle.key) == handle.board.view
     handle.close()
 
 

@@ -42,7 +42,7 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
         put_all(handle, *SAMPLED, ev.GroupScored(step=1, group=group()))
         until(lambda: handle._pending)
         shown = session.pull().groups
-        assert shown == handle.board.snapshot().groups
+        assert shown == handle.board.view.groups
         assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
         other.execute("ROLLBACK")
 

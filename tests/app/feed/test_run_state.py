@@ -31,7 +31,7 @@ def folded(script: Script = SHORT, *, sampling: bool = False) -> Snapshot:
     for event in script.sampling() if sampling else script.events():
         board.apply(event)
         state.apply(event)
-    state.look(board.snapshot())
+    state.look(board.view)
     return state.snapshot()
 
 
@@ -63,11 +63,11 @@ def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -
         ev.GroupScored(step=3, group=second),
     ):
         board.apply(event)
-    state.look(board.snapshot())
-    assert state.snapshot().groups == board.snapshot().groups
+    state.look(board.view)
+    assert state.snapshot().groups == board.view.groups
     state.apply(ev.GroupScored(step=3, group=second))
     shown = state.snapshot().groups
-    assert shown == (board.snapshot().groups[0], second)
+    assert shown == (board.view.groups[0], second)
     assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
     state.apply(ev.GroupScored(step=3, group=first))
     assert state.snapshot().groups == (first, second)
@@ -92,7 +92,7 @@ def test_a_run_that_has_ended_shows_the_groups_it_trained_on_last(
                                     "evaluate"))  # fmt: skip
         board.apply(event)
         state.apply(event)
-    state.look(board.snapshot())
+    state.look(board.view)
     if reason == "failed":
         state.apply(ev.RunFailed(step=4, error="E", message="m", traceback=""))
     elif reason == "lost":
@@ -116,8 +116,8 @@ def test_scores_of_a_step_that_is_sampled_again_are_not_shown_for_the_new_answer
     state.apply(started(60, resumed_from=2))
     prompt = ev.PromptStarted(group=0, origin="train", prompt_text="p", target="", rows=2)
     board.apply(ev.PromptsStarted(step=3, prompts=(prompt,)))
-    state.look(board.snapshot())
-    assert state.snapshot().groups == board.snapshot().groups
+    state.look(board.view)
+    assert state.snapshot().groups == board.view.groups
 
 
 def test_an_event_answers_no_later_request() -> None:
