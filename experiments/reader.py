@@ -206,7 +206,7 @@ class StoreReader(Connection):
             versions=row.versions,
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, summaries[0].id)),
-            ancestry=self.ancestry(run),
+            descent=self._descent(run),
         )
 
     def functions(self, run: int, step: int = LAST) -> dict[str, Any]:
@@ -222,17 +222,13 @@ class StoreReader(Connection):
         event = self.value(query.limit(1))
         return dict(getattr(event, field)) if isinstance(event, kind) else {}
 
-    def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
-        """Return the runs that a run began from, its parent first."""
-        ancestors: dict[int, v.Ancestor] = {}
-        query = select(PARENT.c.id, PARENT.c.short, PARENT.c.name).where(self.not_deleted(PARENT))
-        query = query.join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
-        # only a damaged store has a circle
-        while (row := self.row(query.where(RUN.c.id == run))) and row.id not in ancestors:
-            step = start_step(self.settings(run))
-            run = row.id
-            ancestors[run] = v.Ancestor(id=row.short, name=row.name, step=step)
-        return tuple(ancestors.values())
+    def _descent(self, run: int) -> str:
+        """Where a run comes from: a checkpoint of another run, or its settings alone."""
+        query = select(PARENT.c.name).join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
+        parent = self.value(query.where(RUN.c.id == run, self.not_deleted(PARENT)))
+        step = start_step(self.settings(run))
+        part = "settings" if step is None else f"step {step}"
+        return "" if parent is None else f"{part} of {parent}"
 
     def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
         """Return a run's settings by path, on request with the values that the recipe sets."""
@@ -538,12 +534,10 @@ def grouped(pairs: Iterable[Any]) -> dict[Any, list[Any]]:
 
 def _order(sort: str, names: Names) -> list[ColumnElement[Any]]:
     """Return the order of a sort key; `-` means descending, runs without the value come last."""
-    column = parse_column(sort.removeprefix("-"), names)
-    value = column.compared
-    order = value.desc() if sort.startswith("-") else value.asc()
-    if not column.field:
-        return [order.nulls_last(), RUN.c.id.desc()]
-    return [order, RUN.c.id.desc() if sort.startswith("-") else RUN.c.id.asc()]
+    value = parse_column(sort.removeprefix("-"), names).compared
+    if sort.startswith("-"):
+        return [value.desc(), RUN.c.id.desc()]
+    return [value.asc().nulls_last(), RUN.c.id.asc()]
 
 
 def _values(run: int, key: str) -> Select[Any]:

@@ -92,7 +92,7 @@ class MetricSummary:
 class RunSummary:
     """A row of the list of runs; `key` is the database's, `id` is for people.
 
-    The fields up to `bytes` are the columns of an export. One that older files lack has a default.
+    The fields up to `attempts` are the columns of an export. What older files lack has a default.
     """
 
     id: str
@@ -120,7 +120,6 @@ class RunSummary:
     parent: str | None
     sweep: str | None
     attempts: int
-    bytes: int
     key: int
     status_since: str | None
     sweep_id: int | None = None
@@ -135,15 +134,6 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ancestor:
-    """A run that another began from: at a checkpoint's step, or with its settings alone (None)."""
-
-    id: str
-    name: str
-    step: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
@@ -152,15 +142,7 @@ class RunDetail:
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
-    ancestry: tuple[Ancestor, ...] = ()
-
-    @property
-    def descent(self) -> str:
-        """Where the run comes from: "step 20 of base ← settings of first"; empty for a new one."""
-        return " ← ".join(
-            f"{'settings' if ancestor.step is None else f'step {ancestor.step}'} of {ancestor.name}"
-            for ancestor in self.ancestry
-        )
+    descent: str  # "step 20 of base" or "settings of base"; empty for a run from nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

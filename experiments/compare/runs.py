@@ -1,7 +1,7 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from math import inf, isfinite
@@ -47,15 +47,15 @@ class Judged:
 def compare(
     reader: "StoreReader", runs: Runs, *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
-    or_last: bool = False, values_at: float | None = None,
+    values_at: float | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare runs by the settings in force: a setting left to the recipe has the recipe's value.
 
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
     at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`. `reach`
     is the held-out accuracy, or a metric's value as in `reward=.9`, that the settings race to.
-    `or_last` takes the last evaluations of all runs if one was not evaluated up to there. With
-    `values_at` the metrics alone are compared at another place.
+    Evaluations are the last ones up to there, or the last of all if a run has none up to there.
+    With `values_at` the metrics alone are compared at another place.
     """
     goal = threshold(reach)
     if axis:
@@ -79,16 +79,12 @@ def compare(
     changed = {"name", *(item.path for item in (*differing, *by_recipe))}
     unlimited = {run.key: _last_by_mode(reader, run) for run in runs}
     last = {
-        run.key: _last_by_mode(reader, run, step)
-        if step is not None and step < run.step else unlimited[run.key]
-        for run, step in zip(runs, steps, strict=True)
-    }  # fmt: skip
-    if or_last and any(unlimited[run] and not last[run] for run in last):
+        run.key: _last_by_mode(reader, run, step) for run, step in zip(runs, steps, strict=True)
+    }
+    if any(unlimited[run] and not last[run] for run in last):
         last = unlimited
     groups = _compared(alike, base or runs[0])
-    reasons = (
-        _untested(reader, groups[0], group, last, unlimited, position) for group in groups[1:]
-    )
+    reasons = (_untested(reader, groups[0], group) for group in groups[1:])
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
@@ -230,25 +226,14 @@ def _rankings(
     return tuple(filter(None, rankings))
 
 
-def _untested(
-    reader: "StoreReader", base: Runs, group: Runs,
-    last: Mapping[int, Collection[str]], unlimited: Mapping[int, Collection[str]], position: str,
-) -> str:  # fmt: skip
+def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
     """Say why a setting is not tested against the baseline's; empty if it is."""
     runs = (*group, *base)
     prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
-    modes, more = (
-        set.intersection(
-            *({mode for run in side for mode in by[run.key]} for side in (group, base))
-        )
-        for by in (last, unlimited)
-    )
     if len(prints) > 1:
         reason = f"their data sets differ ({', '.join(prints)})"
     elif unmeasured := [run.name for run in runs if _is_unmeasured(reader, run)]:
         reason = f"the held-out accuracy of {' and '.join(unmeasured)} was not measured"
-    elif more and not modes:
-        reason = f"not both were evaluated in training by {position}"
     else:
         return ""
     names = (" + ".join(run.name for run in side) for side in (group, base))
@@ -330,7 +315,7 @@ def _last_by_mode(
 ) -> dict[str, Judged]:
     """The last evaluations of a run up to a step; of a trained one not those before it."""
     last: dict[str, Judged] = {}
-    trained = (run.step if upto is None else upto) > 0
+    trained = run.step > 0 and upto != 0
     for item in reversed(reader.evaluations(run.key)):
         counts = (upto is None or item.step <= upto) and not (trained and item.moment == "before")
         if counts and item.mode not in last:

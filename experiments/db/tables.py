@@ -147,7 +147,7 @@ class RunRow(Numbered, table=True):
     tokens: int = 0
     # Seconds without pauses.
     elapsed: float = 0.0
-    # Approximate size of the recorded data.
+    # Approximate size of the recorded data, in files of earlier versions.
     bytes: int = 0
     # Last stored `seq`.
     last_seq: int = 0

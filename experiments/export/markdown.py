@@ -1,6 +1,8 @@
 """Markdown tables: each cell on one line, with Markdown and control characters escaped."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from grpo_tui.experiments.db.texts import visible
@@ -27,10 +29,5 @@ def _rounded(value: Any, digits: int) -> Any:
 
 def md_cell(value: Any) -> str:
     """Format a value as a table cell, on one line and escaped."""
-    text = cell(value, raw=True).replace("\r\n", "\n")
-    for mark, harmless in (
-        ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", "<br>"), ("`", "\\`"), ("*", "\\*"),
-        ("[", "\\["),
-    ):  # fmt: skip
-        text = text.replace(mark, harmless)
-    return visible(text)
+    text = re.sub(r"[|`*[]", r"\\\g<0>", escape(cell(value, raw=True), quote=False))
+    return visible(re.sub(r"\r?\n", "<br>", text))

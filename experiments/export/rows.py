@@ -20,7 +20,7 @@ METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SUMMARY = ("best", "best_step", "last", "last_step")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 _NAMES = [field.name for field in fields(RunSummary)]
-RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
+RUN_FIELDS = _NAMES[: _NAMES.index("attempts") + 1]
 
 
 def rows_of(table: str, reader: "StoreReader", runs: Runs) -> Iterator[Row]:

@@ -57,7 +57,7 @@ from grpo_tui.experiments.values import Status, column_label, setting_path
 Condition = ColumnElement[Any]
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
-FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST} | {
+FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST if name != "bytes"} | {
     "id": RUN.c.short,
     "steps": RUN.c.total_steps,
     "created": RUN.c.created_at,

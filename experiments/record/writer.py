@@ -58,8 +58,9 @@ class RunWriter(StoreFile):
 
     def write(self, items: Items, limit: float) -> None:
         """Commit the events, or raise if the store is locked for longer than the limit."""
-        blobs = [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
-        write_blobs(self.tokens, blobs)
+        write_blobs(self.tokens, [
+            (item.seq, blob) for item in items if (blob := self._blob(item.event))
+        ])  # fmt: skip
         try:
             with self.transaction(limit):
                 rows = self._rows(items)
@@ -74,7 +75,7 @@ class RunWriter(StoreFile):
                 ]  # fmt: skip
                 if scored:
                     self._numbers(scored)
-                self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
+                self._totals(items)
         except BaseException:
             self._ids.clear()
             raise
@@ -259,8 +260,8 @@ class RunWriter(StoreFile):
             self._ids[key] = self.sql.execute(select(ids).where(column == value)).scalar_one()
         return self._ids[key]
 
-    def _totals(self, items: Items, size: int) -> None:
-        self._update_run(bytes=RUN.c.bytes + size, last_seq=func.max(RUN.c.last_seq, items[-1].seq))
+    def _totals(self, items: Items) -> None:
+        self._update_run(last_seq=func.max(RUN.c.last_seq, items[-1].seq))
         steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
         if steps:
             done = steps[-1]
@@ -272,14 +273,6 @@ class RunWriter(StoreFile):
                 .filter_by(id=self.run)
                 .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
             )
-
-
-def _size(rows: Rows) -> int:
-    """Return roughly the bytes of rows."""
-    return sum(
-        len(value) if isinstance(value, str) else 8
-        for values in rows.values() for row in values for value in row.values()
-    )  # fmt: skip
 
 
 def nan_names(row: Row) -> str:

@@ -56,7 +56,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
             reader.run(gone)
         clone = reader.resolve("clone")
         assert clone.parent is None
-        assert reader.ancestry(clone.key) == ()
+        assert reader.run(clone.key).descent == ""
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
     item = queue.take()

@@ -81,10 +81,10 @@ def without_gone(tree: Any) -> Any:
 
 def comparable(version: Path, name: str, text: str) -> str:
     """What a command printed, without what is newer, and the tests that are now the rankings'."""
-    changed = {"compare.json": ["tests", "sources", "by_recipe"]}
+    changed = {"compare.json": ["tests", "sources", "by_recipe", "seeds"]}
+    changed |= {name: ["ancestry", "begun_from", "bytes"] for name in ("show.json", "resumed.json")}
     if version.name == EARLY:
         changed["compare.json"].append("rankings")
-        changed |= {"show.json": ["ancestry"], "resumed.json": ["ancestry"]}
     if name not in changed:
         return rounded(text)
     tree = json.loads(text)

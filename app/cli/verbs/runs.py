@@ -117,7 +117,7 @@ def show(
     if as_json:
         print_json(
             content["run"] | {
-                "ancestry": [dataclasses.asdict(ancestor) for ancestor in detail.ancestry],
+                "begun_from": detail.descent,
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],

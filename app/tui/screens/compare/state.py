@@ -338,9 +338,8 @@ def load_comparison(
     ordered = list(runs.values())
     base = next((run for run in ordered if run.id == baseline), ordered[0])
     return compare(
-        reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis),
-        or_last=True, values_at=at,
-    )  # fmt: skip
+        reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis), values_at=at
+    )
 
 
 def list_runs(
