@@ -315,7 +315,7 @@ def _last(path: Path) -> None:
         run = reader.resolve("@last")
         reader.run(run.key)
         step = reader.group_steps(run.key)[-1]
-        groups = reader.groups(run.key, step, "train")
+        groups = reader.groups(run.key, step=step, origin="train")
         reader.tokens(run.key, groups[0].key)
 
 

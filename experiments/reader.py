@@ -36,7 +36,7 @@ from grpo_tui.experiments.db.tables import (
     SWEEP,
     UPDATE_PASS,
 )
-from grpo_tui.experiments.db.texts import ago, seconds
+from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     OutsideStoreError,
@@ -370,21 +370,16 @@ class StoreReader(Connection):
         return tuple(self.column(query.order_by(GROUP.step)))
 
     def groups(
-        self, run: int, step: int | None = None, origin: str | None = None, *, after: int = 0,
-        limit: int | None = None, **columns: Any,
-    ) -> tuple[v.GroupView, ...]:  # fmt: skip
-        """Return the groups of a step, or of all, and with these values of their columns.
+        self, run: int, *, after: int = 0, limit: int | None = None, **columns: Any
+    ) -> tuple[v.GroupView, ...]:
+        """Return the groups of a run with these values of their columns, such as a step.
 
         Pages are in the order of recording: pass the last group's key as `after`.
         """
-        origins = (origin,) if origin else ("train", "eval", "pinned")
-        query = self.select(v.GroupView, ROLLOUT_GROUP)
-        query = query.filter_by(run_id=run, hidden=False, **columns).limit(limit)
-        query = query.where(GROUP.id > after, GROUP.origin.in_(origins))
-        if step is not None:
-            query = query.filter_by(step=step)
+        query = self.select(v.GroupView, ROLLOUT_GROUP).where(GROUP.id > after).limit(limit)
         order = (GROUP.step, GROUP.origin.desc(), GROUP.idx, GROUP.seq)
-        return self._with_rollouts(query.order_by(*(order if limit is None else [GROUP.id])))
+        query = query.order_by(*(order if limit is None else [GROUP.id]))
+        return self._with_rollouts(query.filter_by(run_id=run, hidden=False, **columns))
 
     def last_group(self, run: int, example_key: str, step: int) -> v.GroupView | None:
         """Return the latest rollouts of an example up to a step."""
@@ -474,26 +469,18 @@ class StoreReader(Connection):
 
     def control(self, request: int) -> v.ControlView:
         """Return a request and its outcome: asked, taken, expired, or no answer."""
-        columns = CONTROL.c
-        attempt = (ATTEMPT.c.run_id == columns.run_id) & (ATTEMPT.c.n == columns.attempt)
-        row = self.row(
-            select(CONTROL, ATTEMPT.c.heartbeat)
-            .join_from(CONTROL, ATTEMPT, attempt)
-            .where(columns.id == request)
-        )
+        row = self.row(select(CONTROL).filter_by(id=request))
         if row is None:
             raise NothingStoredError(f"there is no request {request}")
-        verb, now = row.verb.replace("_", " "), time.time()
         state: v.ControlState = "asked"
         message = "asked"
         if row.outcome == "done":
             state, message = "taken", "accepted, waiting for the next safe point"
         elif row.outcome:
             state, message = "expired", "not accepted, the run had ended or restarted"
-        elif now - seconds(row.asked_at) > NO_ANSWER_S:
-            age = ago(seconds(row.heartbeat), now)
-            state, message = "no answer", f"no answer, last sign of life {age} ago"
-        return v.ControlView(state=state, message=f"{verb}: {message}")
+        elif time.time() - seconds(row.asked_at) > NO_ANSWER_S:
+            state, message = "no answer", "no answer; `grpo-tui runs` says whether it still runs"
+        return v.ControlView(state=state, message=f"{row.verb.replace('_', ' ')}: {message}")
 
     def queue(self, *, ended: int = 0) -> tuple[v.QueueItemView, ...]:
         """Return the waiting and active runs in order, then the last `ended` others."""

@@ -319,11 +319,10 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
     later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
     if conn.execute(METRIC.delete().where(*later)).rowcount:
         rebuild(conn, run)
-    last = conn.execute(
-        select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
+    done = {
+        name: select(func.coalesce(func.max(STEP.c[name]), 0))
         .filter_by(run_id=run, hidden=0)
-        .order_by(STEP.c.step.desc())
-        .limit(1)
-    ).first()
-    done = last._asdict() if last else {"step": 0, "tokens": 0, "elapsed": 0.0}
+        .scalar_subquery()
+        for name in ("step", "tokens", "elapsed")
+    }
     conn.execute(RUN.update().filter_by(id=run).values(done))

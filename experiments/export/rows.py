@@ -67,7 +67,7 @@ def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, Gro
     """Yield the groups of runs with their rollouts, read in pages."""
     for run in runs:
         after = 0
-        while page := reader.groups(run.key, None, after=after, limit=PAGE):
+        while page := reader.groups(run.key, after=after, limit=PAGE):
             yield from ((run, group) for group in page)
             after = page[-1].key
 

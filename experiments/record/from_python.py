@@ -62,7 +62,7 @@ class PythonRecord:
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
         with closing(self._reader()) as reader:
-            return reader.groups(self._key, step, "train")
+            return reader.groups(self._key, step=step, origin="train")
 
     def _reader(self) -> StoreReader:
         self._recorder.flush()

@@ -1,6 +1,5 @@
 """Write events as rows of the tables: one transaction of the recorder."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -261,18 +260,14 @@ class RunWriter(StoreFile):
         return self._ids[key]
 
     def _totals(self, items: Items) -> None:
-        self._update_run(last_seq=func.max(RUN.c.last_seq, items[-1].seq))
-        steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
-        if steps:
-            done = steps[-1]
-            elapsed = 0.0 if math.isnan(done.elapsed) else done.elapsed
-            # a spilled step may be read in after later ones
-            self.sql.execute(
-                RUN.update()
-                .where(RUN.c.step <= done.step)
-                .filter_by(id=self.run)
-                .values(step=done.step, tokens=done.tokens, elapsed=elapsed)
-            )
+        totals = {"last_seq": items[-1].seq}
+        for item in items:
+            if isinstance(item.event, ev.StepFinished):
+                totals |= of_event(RUN, item.event)
+        # a spilled step may be read in after later ones
+        self._update_run(
+            **{name: func.max(RUN.c[name], func.coalesce(n, 0)) for name, n in totals.items()}
+        )
 
 
 def nan_names(row: Row) -> str:

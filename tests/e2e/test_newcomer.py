@@ -207,7 +207,7 @@ def look_into_a_token(visit: Visit) -> None:
     visit.until("token 3 of")
     letter = visit.found(r"answer ([a-p]) by token").group(1)
     old, new = visit.found(r"old (\S+) +new (\S+)").groups()
-    group = visit.read(lambda reader: reader.groups(visit.run().key, 1, "train")[0])
+    group = visit.read(lambda reader: reader.groups(visit.run().key, step=1, origin="train")[0])
     tokens = visit.read(lambda reader: reader.tokens(visit.run().key, group.key))
     assert tokens is not None
     row = tokens.rows["abcdefghijklmnop".index(letter)]

@@ -34,7 +34,7 @@ def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
     run = reader.resolve("first")
     assert (run.status, run.step, run.tags) == ("completed", 2, ("t1",))
     assert [step.step for step in reader.steps(run.key)] == [1, 2]
-    assert len(reader.groups(run.key, 1, "train")) == 2
+    assert len(reader.groups(run.key, step=1, origin="train")) == 2
     reader.close()
     log = tmp_path / "runs" / run.id / "log.txt"
     assert "completed at step 2" in log.read_text()

@@ -486,6 +486,6 @@ def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None
                 assert isinstance(event, ev.StepFinished)
                 assert event.step in stored
                 assert metrics_at(reader, summary.key, event.step) == event.metrics
-                view = reader.groups(summary.key, event.step)[0]
+                view = reader.groups(summary.key, step=event.step)[0]
                 assert reader.tokens(summary.key, view.key) is not None
             assert sorted(stored) == list(range(1, len(stored) + 1))

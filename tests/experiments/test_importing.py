@@ -37,10 +37,13 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         assert reader.settings(run.key) == other.settings(original.key)
         (attempt,), (theirs,) = reader.attempts(run.key), other.attempts(original.key)
         assert attempt == theirs
-        view = reader.groups(run.key, 3)[0]
+        view = reader.groups(run.key, step=3)[0]
         tokens = reader.tokens(run.key, view.key)
         assert tokens is not None
-        assert tokens.rows == other.tokens(original.key, other.groups(original.key, 3)[0].key).rows  # type: ignore[union-attr]
+        assert (
+            tokens.rows
+            == other.tokens(original.key, other.groups(original.key, step=3)[0].key).rows
+        )  # type: ignore[union-attr]
         assert len(hits_of(reader, "yes", run.id)) == 6
     assert facts(here, short) == facts(there, "theirs")
 

@@ -153,8 +153,8 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
         handle.put(finished(step))
     handle.close()
     with closing(StoreReader(path)) as reader:
-        found = [view.step for view in reader.groups(handle.key, None) if view.has_tokens]
-        view = reader.groups(handle.key, 10)[0]
+        found = [view.step for view in reader.groups(handle.key) if view.has_tokens]
+        view = reader.groups(handle.key, step=10)[0]
         assert (reader.tokens(handle.key, view.key) is not None) == (10 in kept)
         assert view.rollouts[0].clip_fraction == 0.25
     assert found == kept
@@ -167,7 +167,7 @@ def test_answers_are_left_out_of_the_record_on_request(path: Path) -> None:
         put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
         handle.close()
         with closing(StoreReader(path)) as reader:
-            (view,) = reader.groups(handle.key, 1)
+            (view,) = reader.groups(handle.key, step=1)
             texts[recorded] = [rollout.text for rollout in view.rollouts]
     assert all(texts[True])
     assert not any(texts[False])
@@ -182,7 +182,7 @@ def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     put_all(handle, ev.RunResumed(step=1), numbers(), finished(1))
     handle.close()
     with closing(StoreReader(path)) as reader:
-        view = reader.groups(handle.key, 1)[0]
+        view = reader.groups(handle.key, step=1)[0]
         tokens = reader.tokens(handle.key, view.key)
     assert tokens is not None
     assert tokens.rows[0].after == (-0.25, -0.5, -2.0)
@@ -365,7 +365,7 @@ def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
         view = reader.control(request)
     store.close()
     assert view.state == "no answer"
-    assert "last sign of life" in view.message
+    assert "grpo-tui runs" in view.message
 
 
 def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
         for name, steps in (("first", (1, 2)), ("second", (1,))):
             run = reader.resolve(name).key
             for step in steps:
-                views = reader.groups(run, step)
+                views = reader.groups(run, step=step)
                 assert [[item.text for item in view.rollouts] for view in views] == [
                     ["yes", "no"], ["yes", "no"],
                 ]  # fmt: skip

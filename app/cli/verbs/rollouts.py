@@ -90,7 +90,7 @@ def _of_step(
             raise NothingStoredError(f"{run.name} has no rollouts stored")
         step = last[0]
         print_stderr(f"step {step}")
-    groups = reader.groups(run.key, step, **chosen)
+    groups = reader.groups(run.key, step=step, **chosen)
     if not groups:
         which = f"group {chosen['idx']}" if "idx" in chosen else "rollouts"
         raise NothingStoredError(

@@ -43,7 +43,7 @@ def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
         runs = {name: reader.resolve(name) for name in ("warm", "further", "best")}
         tried = {name: reader.evaluations(run.key) for name, run in runs.items()}
         key = runs["best"].key
-        groups = reader.groups(key, 1)
+        groups = reader.groups(key, step=1)
     # greedy answers to the same problems by the same weights
     after, before = tried["warm"][-1], tried["further"][0]
     assert before.metrics == after.metrics != tried["warm"][0].metrics

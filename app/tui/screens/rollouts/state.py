@@ -164,7 +164,7 @@ def load_step(
     steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
     steps = steps_of[origin]
     step = beside(steps, math.inf if step is None else step, by)
-    groups = reader.groups(run.key, step, origin) if steps else ()
+    groups = reader.groups(run.key, step=step, origin=origin) if steps else ()
     # a resumed run may have had another file of its functions
     run = replace(run, recipe=evaluable(run.recipe, reader.functions(run.key, max(1, step))))
     if origin != "train":  # an advantage that pushes nothing is not shown

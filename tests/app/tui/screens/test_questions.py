@@ -73,7 +73,7 @@ Answer = Callable[[StoreReader, int, str], None]
 
 
 def last_groups(reader: StoreReader, run: int) -> tuple[GroupView, ...]:
-    return reader.groups(run, STEPS, "train")
+    return reader.groups(run, step=STEPS, origin="train")
 
 
 def smoothed(reader: StoreReader, run: int, key: str) -> tuple[float, float]:
@@ -154,7 +154,7 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
 
 def says_what_the_model_answered_before(reader: StoreReader, run: int, text: str) -> None:
     """50 steps back from step 8 is before the first pinned prompts, those of step 2."""
-    before = reader.groups(run, 2, "pinned")[0].rollouts[0].text
+    before = reader.groups(run, step=2, origin="pinned")[0].rollouts[0].text
     assert "step 2  pinned" in text
     flat = "".join(line.split("││")[1] if "││" in line else "" for line in text.splitlines())
     assert before.replace(" ", "")[:30] in flat.replace(" ", "").replace("▁", "")

@@ -77,7 +77,7 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         await opened(app, pilot)
         await pilot.press("right", "right")
         reader = StoreReader(store)
-        group = reader.groups(1, 4, "train")[1]
+        group = reader.groups(1, step=4, origin="train")[1]
         tokens = reader.tokens(1, group.key)
         reader.close()
         assert tokens is not None

@@ -274,7 +274,9 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6), name="otter")
     reader = StoreReader(path)
-    prompts = {step: reader.groups(1, step, "train")[0].prompt_text for step in range(1, 7)}
+    prompts = {
+        step: reader.groups(1, step=step, origin="train")[0].prompt_text for step in range(1, 7)
+    }
     reader.close()
     feed = ScriptFeed(run_events(steps=9), name="otter", slice_size=1)
     app = Workbench(path, feed=feed, mode="watch")

@@ -44,7 +44,9 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
     """Read a step of training of a run: its numbers, and its tokens."""
     run = base.run
     groups = tuple(  # without those whose place in the update another one took
-        g for g in reader.groups(run.key, step, "train") if not g.no_signal.endswith(REPLACED)
+        g
+        for g in reader.groups(run.key, step=step, origin="train")
+        if not g.no_signal.endswith(REPLACED)
     )
     rows: dict[Index, TokenRow] = {}
     for group in groups:
