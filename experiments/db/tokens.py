@@ -8,7 +8,8 @@ import json
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.events import TokenNumbers, UpdateTotals
+from grpo_tui.experiments.db.types import compact
 from grpo_tui.experiments.values import TokenRow, TokenView
 
 CODEC = 2
@@ -44,7 +46,7 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
                 lengths[name] = [len(part) for part in parts]
                 arrays += [array(KINDS.get(name, "f"), part) for part in parts]
         headers.append([row.index, list(map(_totals, row.updates)), lengths])
-    head = json.dumps([len(prompt_ids), headers], separators=(",", ":")).encode()
+    head = compact([len(prompt_ids), headers]).encode()
     data = np.frombuffer(b"".join(arrays), np.uint8)
     planes = data.reshape(-1, 4).T.tobytes()
     return zlib.compress(len(head).to_bytes(4, "little") + head + planes, 1)
@@ -81,15 +83,20 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
 
     prompt_length, headers = header
     prompt = read("ids", prompt_length)
-    rows = []
-    for index, updates, lengths in headers:
-        row: dict[str, Any] = {"ids": (), "old": (), "sampler": ()}
-        for name, sizes in lengths.items():
-            parts = tuple(read(name, length) for length in sizes)
-            row[name] = parts if name in BY_PASS else parts[0]
-        totals = tuple(UpdateTotals(**total) for total in updates)
-        rows.append(TokenRow(index=index, updates=totals, **row))
+    rows = [
+        _row(index, updates, {
+            name: [read(name, length) for length in sizes] for name, sizes in lengths.items()
+        })
+        for index, updates, lengths in headers
+    ]  # fmt: skip
     return TokenView(prompt_ids=prompt, rows=tuple(rows))
+
+
+def _row(index: int, updates: Sequence[Any], arrays: Mapping[str, Sequence[Any]]) -> TokenRow:
+    """Build a row of the arrays of each field: several by pass, one of the others."""
+    values = {name: tuple(a) if name in BY_PASS else a[0] for name, a in arrays.items()}
+    totals = tuple(UpdateTotals(**total) for total in updates)
+    return TokenRow(index=index, updates=totals, **{"ids": (), "old": (), "sampler": ()} | values)
 
 
 # -- blobs of version 0.1 ------------------------------------------------------------------------
@@ -106,31 +113,26 @@ def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView
         offset += planes.size
         return np.frombuffer(planes.T.tobytes(), dtype)
 
-    index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
+    index, lengths, _ = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
     prompt = read("i4", header.pop("prompt"))
-    rows: list[dict[str, Any]] = [
-        {"index": number, "updates": tuple(UpdateTotals(**totals) for totals in row_updates),
-         "sampler": ()}
-        for number, row_updates in zip(index, updates, strict=True)
-    ]  # fmt: skip
+    rows = [defaultdict[str, list[Any]](list) for _ in index]
     columns = {"ids": (4, 1), "ends": (4, *header.pop("ends")), "old": (2, *header.pop("old"))}
     for name, (kind, *present) in (columns | header).items():  # in the order of their planes
         field = name.rstrip("0123456789").replace("pass", "passes")
         dtype = {2: "f4", 4: "i4"}.get(kind, "f2")
         ends = np.cumsum(np.multiply(lengths, present or 0), dtype=int)
         arrays = np.split(read(dtype, int(ends[-1])), ends[:-1])
-        for row, count, values in zip(rows, passes, arrays, strict=True):
+        for row, values in zip(rows, arrays, strict=True):
+            if not values.size:
+                continue
             if name == "ends":
                 values = np.cumsum(values)
-            elif kind == 1 and values.size:
-                values = values + np.float64(row["old"])
-            numbers = tuple(values.astype(int if name == "mask" else values.dtype).tolist())
-            if field not in BY_PASS:
-                row[field] = numbers
-            elif numbers or (field == "passes" and len(row.get(field, ())) < count):
-                row[field] = (*row.get(field, ()), numbers)
-    return TokenView(prompt_ids=tuple(prompt.tolist()), rows=tuple(TokenRow(**row) for row in rows))
+            elif kind == 1:
+                values = values + np.float64(row["old"][0])
+            numbers = values.astype(int if name == "mask" else values.dtype)
+            row[field].append(tuple(numbers.tolist()))
+    return TokenView(prompt_ids=tuple(prompt.tolist()), rows=tuple(map(_row, index, updates, rows)))
 
 
 def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:

@@ -17,7 +17,7 @@ from grpo_tui.experiments.db.machine import may_live
 from grpo_tui.experiments.db.paths import spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
-from grpo_tui.experiments.db.types import UNREADABLE
+from grpo_tui.experiments.db.types import UNREADABLE, compact
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
@@ -138,7 +138,7 @@ def _batches(file: Path, left: list[bytes]) -> Iterator[list[RecordedEvent]]:
 
 def _line(item: RecordedEvent) -> bytes:
     data = {"seq": item.seq, "at": item.at, "event": ev.to_json(item.event)}
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return compact(data).encode() + b"\n"
 
 
 def _item(line: bytes) -> RecordedEvent | None:
