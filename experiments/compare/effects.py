@@ -22,8 +22,8 @@ from grpo_tui.experiments.compare.values import Effect
 ALPHA = 0.05
 PERMUTATION = "paired permutation test"
 POWER = NormalDist().inv_cdf(0.8)
-MORE_SEEDS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
-MORE_PROBLEMS = tuple(lead * 10**zeros for zeros in (1, 2, 3) for lead in (1, 2, 3, 5, 7))
+MORE = tuple(lead * 10**zeros for zeros in range(4) for lead in (1, 2, 3, 5, 7))
+MORE_SEEDS, MORE_PROBLEMS = MORE[:11], MORE[5:]  # to 100, and from 10 to 7,000
 SPLITS, AT_A_TIME = 10_000, 500  # random splits, and how many are in memory together
 MOST_WAYS = 1_000_000
 

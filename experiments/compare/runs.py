@@ -127,17 +127,17 @@ def _differences(
     settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
     """The settings in force that differ: those that the stored ones do as well, and the others."""
-    differences: dict[bool, list[SettingDifference]] = {True: [], False: []}
-    for path in sorted({path for values in settings for path in values} - {"name"}):
-        if _is_different(settings, path):
-            minor = only_recorded(path) or any(path not in values for values in stored)
-            values = tuple(values.get(path) for values in settings)
-            item = SettingDifference(path=path, values=values, minor=minor)
-            differences[_is_different(stored, path)].append(item)
-    changed, by_recipe = (
-        tuple(sorted(items, key=lambda item: item.minor)) for items in differences.values()
-    )
-    return changed, by_recipe
+    differing = [
+        SettingDifference(
+            path=path, values=tuple(values.get(path) for values in settings),
+            minor=only_recorded(path) or any(path not in values for values in stored),
+        )
+        for path in sorted({path for values in settings for path in values} - {"name"})
+        if _is_different(settings, path)
+    ]  # fmt: skip
+    differing.sort(key=lambda item: item.minor)
+    changed = tuple(item for item in differing if _is_different(stored, item.path))
+    return changed, tuple(item for item in differing if item not in changed)
 
 
 def only_recorded(path: str) -> bool:

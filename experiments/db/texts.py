@@ -79,14 +79,3 @@ def seconds(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return math.nan
-
-
-def ago(at: float, now: float) -> str:
-    """Format an age in the largest fitting unit; `?` for NaN."""
-    if math.isnan(at):
-        return "?"
-    span = max(0.0, now - at)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if span >= size:
-            return f"{span / size:.0f} {unit}"
-    return f"{span:.0f} s"

@@ -71,14 +71,15 @@ def list_(
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
-    from grpo_tui.experiments.db.texts import ago, seconds
+    from grpo_tui.app.text.numbers import seconds as duration
+    from grpo_tui.experiments.db.texts import seconds
 
     def last(key: str) -> float | None:
         return line.last if (line := run.metrics.get(key)) else None
 
     reward, speed = run.metrics.get("reward"), last("tokens_per_second")
     created = seconds(run.created_at)
-    age = run.created_at if isnan(created) else ago(created, time.time())
+    age = run.created_at if isnan(created) else duration(max(0.0, time.time() - created))
     status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
     return {
         "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
