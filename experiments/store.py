@@ -261,7 +261,7 @@ class ExperimentStore:
             }  # fmt: skip
             return int(conn.execute(CONTROL.insert().returning(CONTROL.c.id), values).scalar_one())
 
-    def hold_lease(self, run: int, seconds: float = 10.0) -> None:
+    def hold_lease(self, run: int, seconds: float) -> None:
         """Ask the run's process to write its board for this long."""
         if self.read_only:
             return

@@ -58,9 +58,8 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
         differences += [f"the {kind} {name} is missing" for _, name, kind in missing
                         if kind in NEEDED]  # fmt: skip
     if differences:
-        more = "; …" if len(differences) > 4 else ""
         raise StoreUnusableError(
-            f"{path} is not a store of grpo-tui: {'; '.join(differences[:4])}{more}; restore a "
+            f"{path} is not a store of grpo-tui: {'; '.join(differences[:4])}; restore a "
             "backup, or choose another store with --db"
         )
     return version

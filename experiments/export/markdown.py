@@ -9,22 +9,17 @@ from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import cell
 
 
-def table(
-    header: Sequence[str], rows: Iterable[Mapping[str, Any]], *, digits: int = 0
-) -> Iterator[str]:
-    """Return the lines of a table; `digits` are those of fractional numbers, 0 for all."""
+def table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Return the lines of a table, in which fractional numbers have four digits."""
     yield _line(header)
     yield "|" + " --- |" * len(header)
     for row in rows:
-        yield _line([_rounded(row.get(name), digits) for name in header])
+        values = map(row.get, header)
+        yield _line([f"{value:.4g}" if isinstance(value, float) else value for value in values])
 
 
 def _line(values: Sequence[Any]) -> str:
     return "| " + " | ".join(map(md_cell, values)) + " |"
-
-
-def _rounded(value: Any, digits: int) -> Any:
-    return f"{value:.{digits}g}" if digits and isinstance(value, float) else value
 
 
 def md_cell(value: Any) -> str:

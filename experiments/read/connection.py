@@ -204,7 +204,7 @@ class Connection:
                 for run in self._runs_with(damage):
                     values.setdefault(run, []).append(str(damage))
             self._damaged = {
-                run: f"{name} is damaged: {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}"
+                run: f"{name} is damaged: {', '.join(parts[:3])}"
                 for (run, name), parts in values.items()
             }
         return self._damaged

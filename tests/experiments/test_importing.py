@@ -40,9 +40,9 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         view = reader.groups(run.key, step=3)[0]
         tokens = reader.tokens(run.key, view.key)
         assert tokens is not None
-        theirs = other.tokens(original.key, other.groups(original.key, step=3)[0].key)
-        assert theirs is not None
-        assert tokens.rows == theirs.rows
+        earlier = other.tokens(original.key, other.groups(original.key, step=3)[0].key)
+        assert earlier is not None
+        assert tokens.rows == earlier.rows
         assert len(hits_of(reader, "yes", run.id)) == 6
     assert facts(here, short) == facts(there, "theirs")
 

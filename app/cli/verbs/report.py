@@ -125,5 +125,5 @@ def page(content: dict[str, Any], curves: list[str]) -> str:
     lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
     for title, rows in tables(content).items():
         if rows:
-            lines += [f"## {md_cell(title)}", "", *table(header_of(rows), rows, digits=4), ""]
+            lines += [f"## {md_cell(title)}", "", *table(header_of(rows), rows), ""]
     return "\n".join(lines) + "\n"
