@@ -48,7 +48,6 @@ from grpo_tui.experiments.read.columns import (
     Names,
     compile_filter,
     parse_column,
-    parse_columns,
 )
 from grpo_tui.experiments.read.connection import (
     DELETED_SCHEMA,
@@ -100,13 +99,13 @@ class StoreReader(Connection):
     # -- runs -----------------------------------------------------------------------------------
 
     def runs(
-        self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] | str = (),
+        self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] = (),
         archived: bool = False, limit: int | None = None,
         metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
         """List runs; `metrics` are the keys to summarise, `columns` are in the column language."""
         names = Names(self.column)
-        extra = parse_columns(columns, names)
+        extra = [parse_column(text, names) for text in columns if text.strip()]
         query = (
             self.select(
                 v.RunSummary, RUN, *(column.value.label(f"{n}") for n, column in enumerate(extra)),
@@ -197,12 +196,10 @@ class StoreReader(Connection):
         row = self.row(select(RUN.c.config, RUN.c.versions).filter_by(id=run))
         if not summaries or row is None:
             raise RunNotFoundError(f"run {run} is no longer in the store")
-        settled = self._last(run, ev.ModelLoaded, "settled")
         return v.RunDetail(
             summary=summaries[0],
             config=row.config,
-            settings=flat(row.config) | settled,
-            settled=settled,
+            settings=flat(row.config) | self._last(run, ev.ModelLoaded, "settled"),
             versions=row.versions,
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, summaries[0].id)),

@@ -137,8 +137,7 @@ class RunSummary:
 class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    settled: Mapping[str, Any]  # settings that the engine resolved after loading the model
+    settings: Mapping[str, Any]  # with those that the engine resolved after loading the model
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str

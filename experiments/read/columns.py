@@ -9,7 +9,7 @@ terms must all hold.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -92,12 +92,6 @@ class Column:
     value: Condition  # as it is shown: a setting as JSON
     compared: Condition  # for filters and sorting: a setting as a number or text
     field: str = ""  # its name, if it is a field
-
-
-def parse_columns(text: str | Sequence[str], names: Names) -> tuple[Column, ...]:
-    """Parse columns, given as one text with commas or as several texts."""
-    parts = text.split(",") if isinstance(text, str) else text
-    return tuple(parse_column(part, names) for part in parts if part.strip())
 
 
 def parse_column(text: str, names: Names) -> Column:

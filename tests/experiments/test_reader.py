@@ -123,12 +123,12 @@ def test_a_setting_left_to_the_recipe_has_the_recipes_value_everywhere(
 
 def test_columns_take_settings_metrics_and_labels(reader: StoreReader) -> None:
     columns = "best reward, last kl as k, =algorithm.beta as beta, task.name, recipe"
-    run = reader.runs("high", columns=columns)[0]
+    run = reader.runs("high", columns=columns.split(","))[0]
     assert run.columns == {
         "best reward": 0.5, "k": 0.05, "beta": 0.4, "task.name": "arithmetic", "recipe": "dapo",
     }  # fmt: skip
     with pytest.raises(QueryError, match=r"did you mean algorithm\.beta"):
-        reader.runs(columns="=algorithm.betta")
+        reader.runs(columns=["=algorithm.betta"])
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def list_(
     try:
         with reading() as reader:
             selected = reader.runs(
-                filter, sort=sort, columns=columns, archived=all_, limit=limit or None
+                filter, sort=sort, columns=columns.split(","), archived=all_, limit=limit or None
             )
             queued = sum(item.state == "queued" for item in reader.queue())
     except NoStoreError as error:
