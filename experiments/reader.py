@@ -139,7 +139,7 @@ class StoreReader(Connection):
             .where(RUN.c.status.in_(("running", "paused")))
             .order_by(ATTEMPT.c.n)  # so that the last counts
         )
-        statuses = {row.run_id: derive(row) for row in rows}
+        statuses = {row.run_id: derive(row, time.time()) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]

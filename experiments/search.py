@@ -61,7 +61,7 @@ def search(
     hits = HITS.where(_likely(typed), GROUP.hidden == 0)
     hits = hits.where(*(GROUP[name] == value for name, value in columns.items()))
     order = (ANSWER[SORTS[sort]].desc().nulls_last(), ANSWER.id.desc())
-    interrupts, count = reader.interrupts, 0
+    interrupts = reader.interrupts
     numbers = reader.column(select(ANSWER.id).filter_by(run_id=run).order_by(*order))
     for start in range(0, len(numbers), PAGE):
         page = among(ANSWER.id, numbers[start : start + PAGE])
@@ -70,8 +70,8 @@ def search(
                 raise InterruptedError("the search was stopped")
             if hit := _hit(row, pattern):
                 yield hit
-                count += 1
-                if count == limit:
+                limit -= 1
+                if not limit:
                     return
         yield None
 
@@ -79,6 +79,6 @@ def search(
 def _hit(row: Any, pattern: re.Pattern[str]) -> SearchHit | None:
     for where, text in (("completion", row.text), ("prompt", row.prompt)):
         if match := pattern.search(text):
-            span = {"where": where, "text": text, "start": match.start(), "end": match.end()}
-            return as_view(SearchHit, row, **span)
+            start, end = match.span()
+            return as_view(SearchHit, row, where=where, text=text, start=start, end=end)
     return None

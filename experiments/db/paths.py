@@ -13,9 +13,7 @@ RUNS, STARTS, TRACKERS, SPILLED = "runs", "starts", "trackers", "spilled"
 
 def store_path(path: str | Path | None = None) -> Path:
     """Return the given file, else `$GRPO_TUI_DB`, else a file in the platform's data folder."""
-    if path:
-        return Path(path).expanduser()
-    if named := os.environ.get("GRPO_TUI_DB"):
+    if named := path or os.environ.get("GRPO_TUI_DB"):
         return Path(named).expanduser()
     from platformdirs import user_data_path
 

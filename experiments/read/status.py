@@ -1,6 +1,5 @@
 """A run's true status: the stored one, checked against its process and progress."""
 
-import time
 from typing import Any
 
 from grpo_tui.experiments.db.machine import boot_id, host_name, is_alive
@@ -12,7 +11,7 @@ STALL_S = 60.0
 Derived = tuple[str, str | None]
 
 
-def derive(attempt: Any, now: float | None = None) -> Derived:
+def derive(attempt: Any, now: float) -> Derived:
     """Return the status of an active run, by its last attempt, and since when, if it was inferred.
 
     `attempt` has the run's status, seconds and steps, too.
@@ -23,7 +22,6 @@ def derive(attempt: Any, now: float | None = None) -> Derived:
     stored, step_s = attempt.status, attempt.elapsed / attempt.step if attempt.step else 0.0
     if attempt.ended_at is not None:
         return "aborted", attempt.ended_at
-    now = time.time() if now is None else now
     if attempt.host != host_name():
         fresh = now - seconds(attempt.heartbeat) < BEAT_S
         return (stored, None) if fresh else ("unknown", attempt.heartbeat)

@@ -102,7 +102,7 @@ def export_(
 
 def card_of(name: str, target: Target, evaluations: Sequence[EvaluationFinished]) -> str:
     """The README.md of an exported model, with the front matter that model hubs read."""
-    from grpo_tui.experiments.export.markdown import table
+    from grpo_tui.app.cli.markdown import table
 
     config = target.config
     held_out = before_and_after([item for item in evaluations if item.step <= target.step])

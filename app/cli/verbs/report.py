@@ -112,8 +112,8 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def page(content: dict[str, Any], curves: list[str]) -> str:
     """Format the page as Markdown."""
+    from grpo_tui.app.cli.markdown import md_cell, table
     from grpo_tui.experiments.export.csv import header_of
-    from grpo_tui.experiments.export.markdown import md_cell, table
 
     run = content["run"]
     lines = [f"# {md_cell(run['name'])}", "", f"`{run['id']}` · {md_cell(summary_of(run))}", "",
