@@ -214,7 +214,8 @@ class CompareScreen(WorkbenchScreen):
         self.reload()
 
     def compare(self, refs: tuple[str, ...]) -> None:
-        """Compare these runs side by side."""
+        """Compare these runs side by side, until another one is opened on Watch."""
+        self._followed_run = self.run_on_watch or self._followed_run
         self.view = self.view.with_refs(refs)
         self._show_card(not refs)
         self.refresh_bindings()

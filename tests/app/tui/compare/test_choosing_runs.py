@@ -143,7 +143,6 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await until(app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
-@pytest.mark.slow
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
