@@ -124,12 +124,13 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {first}{count}" + "…" * (not search.done)
 
 
-def position_line(name: str, group: GroupView, width: int) -> Line:
-    """The current position: run, step, and the prompt as far as it fits."""
+def position_line(name: str, group: GroupView, order: Order, width: int) -> Line:
+    """The current position: run, step, and the prompt as far as it fits; the order of `n`."""
     line = [(f" {clip(name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", "accent"))
-    line.append((f"  prompt {group.index + 1} ", "label"))
+    sort = "" if order == "prompt" else f"sort {order}  "
+    line.append((f"  {sort}prompt {group.index + 1} ", "label"))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - 3))
     return [*line, (f"“{prompt}”", "text")]
 
@@ -419,8 +420,8 @@ def _ratio_line(loss: TokenLoss) -> Line:
 
 def heat_notes(view: View) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
-    none = "no " if view.loaded and not view.shades else ""
-    heat = f"heat: {none}{HEAT_NAMES[view.mode]}"
+    none = ": no numbers" if view.loaded and not view.shades else ""
+    heat = f"heat: {HEAT_NAMES[view.mode]}{none}"
     if view.highlight is None:
         return [heat]
     value = short(view.highlight.value, 3)

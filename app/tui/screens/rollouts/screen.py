@@ -83,7 +83,7 @@ class HistoryBar(ViewPanel, Bar, can_focus=False):
         if view.step is None or view.group is None:
             return []
         return [
-            render.position_line(view.step.run.name, view.group, width),
+            render.position_line(view.step.run.name, view.group, view.order, width),
             render.history_line(view.visits, view.group, width),
         ]
 

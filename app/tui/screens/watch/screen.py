@@ -136,6 +136,7 @@ class WatchScreen(ControlScreen):
         self.query_one(PhaseBar).now = now
 
     def shown_rollout(self) -> RolloutOpened | None:
+        self._draw()  # what the panel has may be of an earlier moment
         return self.query_one(Groups).selected_rollout()
 
     def places(self) -> Iterator[Entry]:

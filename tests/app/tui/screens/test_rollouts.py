@@ -535,7 +535,7 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, origin="pinned", group=0)
-        assert "heat: no push with KL" in frames.text(app)
+        assert "heat: push with KL: no numbers" in frames.text(app)
         await pilot.press("s", "s")
         await settled(pilot, screen)
         assert [measure_of(one, "surprise") for one in screen.view.groups] == [None, None]
