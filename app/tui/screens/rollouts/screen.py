@@ -156,8 +156,9 @@ class AnswerPanel(ViewPanel):
         self.note_first(*(() if earlier else render.heat_notes(view)))
         head = [render.answers_line(group.rollouts, view.answer_at, width)]
         if earlier:
-            since = f"changes since step {earlier.step}"
             changed = changes(earlier, answer.rollout)
+            is_same = all(change.tag == "same" for change in changed)
+            since = f"{'no ' if is_same else ''}changes since step {earlier.step}"
             return [*head, [(since, "label")], *render.diff_lines(changed, width)]
         reason = detail.missing if detail else ""
         if detail and view.diff:
@@ -257,6 +258,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._watched: int | None = None  # the run that was last shown in the workbench
         self._following = True
         self._seen_step = -1
+        self._train_step = 0  # the last one shown of training prompts
         self._loading: int | None = None  # the step that is being read
         self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
@@ -426,7 +428,9 @@ class RolloutsScreen(WorkbenchScreen):
         origins = [o for o in ORIGINS if o in ("train", step.origin) or step.steps_of[o]]
         origin = origins[(origins.index(step.origin) + 1) % len(origins)]
         self._following = False
-        self._load(None, beside(step.steps_of[origin], step.step), origin)
+        if step.origin == "train":
+            self._train_step = step.step
+        self._load(None, beside(step.steps_of[origin], self._train_step), origin)
 
     # -- the same prompt at another step ----------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -199,7 +200,7 @@ class WatchScreen(ControlScreen):
         with reporting(self):
             past = await self.ask(lambda r: snapshot_of(r, run, step), "past")
             if past.groups:
-                self.past = past
+                self.past = replace(past, head=self.snapshot.head)
             else:
                 self.notify(f"Step {step} has no recorded groups.")
         if self._seeking == step:  # else a later one is being read

@@ -31,5 +31,8 @@ async def test_rollouts_opens_at_the_step_and_the_prompt_of_watch(tmp_path: Path
         await at((6, 1), "t")  # pinned prompts of that step, not of the newest
         view = app.screen.view  # type: ignore[attr-defined]
         assert view.step.origin == "pinned"
+        await pilot.press("t")  # back to where it was
+        await until(app, lambda: app.screen.view.step.origin == "train")  # type: ignore[attr-defined]
+        await at((6, 1))
         await at((8, 0), "3", "escape", "p", "4")
         assert app.screen.view.step.origin == "train"  # type: ignore[attr-defined]
