@@ -223,9 +223,10 @@ class StoreReader(Connection):
         """Where a run comes from: a checkpoint of another run, or its settings alone."""
         query = select(PARENT.c.name).join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
         parent = self.value(query.where(RUN.c.id == run, self.not_deleted(PARENT)))
+        if parent is None:
+            return ""
         step = start_step(self.settings(run))
-        part = "settings" if step is None else f"step {step}"
-        return "" if parent is None else f"{part} of {parent}"
+        return f"settings of {parent}" if step is None else f"step {step} of {parent}"
 
     def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
         """Return a run's settings by path, on request with the values that the recipe sets."""
