@@ -105,7 +105,7 @@ ROLLOUTS = Stop(
 )
 DIALOGUES = Stop(
     ("RolloutsScreen",), f"{SECOND} down down enter 4",
-    "pagedown pageup space space",
+    "pagedown pageup pagedown",
 )  # fmt: skip
 LAB = Stop(
     ("LabScreen",),
