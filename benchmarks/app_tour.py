@@ -83,7 +83,7 @@ MESSAGES = Stop(
     ("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter"
 )  # fmt: skip
 WATCH = Stop(
-    ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
+    ("WatchScreen", "WorkbenchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
     f"{SECOND} enter 3",
     "down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "
