@@ -47,9 +47,18 @@ def events_after(
             numbers += reader.column(query.order_by(seq).limit(limit))
     # one that cannot be read counts as 0
     page = sorted(number for number in numbers if number > after)[:limit]
-    return _read(reader, run, {
-        seq: condition & seq.between(page[0], page[-1]) for seq, condition in conditions.items()
-    }) if page else ()  # fmt: skip
+    return (
+        _read(
+            reader,
+            run,
+            {
+                seq: condition & seq.between(page[0], page[-1])
+                for seq, condition in conditions.items()
+            },
+        )
+        if page
+        else ()
+    )
 
 
 def events_of_step(reader: StoreReader, run: int, step: int) -> tuple[v.RecordedEvent, ...]:

@@ -98,11 +98,16 @@ class CurveLoader:
 
 
 def _chart(
-    key: str, series: Mapping[str, Series], request: CurveRequest, work: Mapping[str, Work],
+    key: str,
+    series: Mapping[str, Series],
+    request: CurveRequest,
+    work: Mapping[str, Work],
     span: float,
-) -> ChartData:  # fmt: skip
-    at = {run: positions(line.steps, *work[run]) if work else line.steps
-          for run, line in series.items()}  # fmt: skip
+) -> ChartData:
+    at = {
+        run: positions(line.steps, *work[run]) if work else line.steps
+        for run, line in series.items()
+    }
     traces: dict[tuple[str, ...], Trace] = {
         (run,): cut(line, at[run], span, request.wide) for run, line in series.items() if line.steps
     }

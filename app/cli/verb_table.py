@@ -57,5 +57,6 @@ SECTIONS: Final = {
 }
 VERBS: Final = tuple(
     Verb(name, f"grpo_tui.app.cli.verbs.{target}", help_, section)
-    for section, rows in SECTIONS.items() for name, target, help_ in rows
-)  # fmt: skip
+    for section, rows in SECTIONS.items()
+    for name, target, help_ in rows
+)

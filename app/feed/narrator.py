@@ -26,10 +26,11 @@ WAITING = {
     "continue": "Continuing.",
 }
 ENDINGS = {
-    "completed": "The run is complete", "stopped": "The run was stopped",
+    "completed": "The run is complete",
+    "stopped": "The run was stopped",
     "aborted": "The run was stopped in the middle of a step",
     "lost": "The process of this run is gone; r on Runs resumes it",
-}  # fmt: skip
+}
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 

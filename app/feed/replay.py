@@ -148,11 +148,17 @@ def _sampling(
         )  # fmt: skip
         sampled = sum(min(high, len(ends)) for *_, ends in answers)
         seconds = length * index / slices
-        yield Timed(start + seconds, ev.RolloutsAdvanced(
-            step=step, rows=deltas, tokens=sampled, total=rows,
-            finished=sum(len(ends) <= high for *_, ends in answers),
-            tokens_per_second=sampled / max(1e-9, seconds),
-        ))  # fmt: skip
+        yield Timed(
+            start + seconds,
+            ev.RolloutsAdvanced(
+                step=step,
+                rows=deltas,
+                tokens=sampled,
+                total=rows,
+                finished=sum(len(ends) <= high for *_, ends in answers),
+                tokens_per_second=sampled / max(1e-9, seconds),
+            ),
+        )
 
 
 def _ends(completion: ev.Completion) -> Sequence[int]:

@@ -193,8 +193,10 @@ class RunState:
         config = event.config
         self._started = {
             "model": config.get("model", {}).get("path", ""),
-            "recipe": event.recipe, "total_steps": event.total_steps, "config": config,
-        }  # fmt: skip
+            "recipe": event.recipe,
+            "total_steps": event.total_steps,
+            "config": config,
+        }
         if event.resumed:
             for name, series in self._all_series().items():
                 self._series[name] = series.until(event.step)

@@ -174,9 +174,11 @@ class StoreFeed(Feed):
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
         from grpo_tui.experiments.recorded_events import events_after
 
-        while not self._stop.is_set() and (page := events_after(
-            reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
-        )):  # fmt: skip
+        while not self._stop.is_set() and (
+            page := events_after(
+                reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
+            )
+        ):
             for record in page:
                 self._facts.put((record.at or None, record.event))
                 last = record.seq

@@ -49,9 +49,11 @@ def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":
         return _ask("call", name=name, source=source, values={**values, **lists}, push=push)
 
     value: Any = mx.custom_function(lambda arrays: mx.array(ask(arrays)))
-    value.vjp(lambda arrays, push, _: {
-        name: mx.array(slope) for name, slope in ask(arrays, push.tolist()).items()
-    })  # fmt: skip
+    value.vjp(
+        lambda arrays, push, _: {
+            name: mx.array(slope) for name, slope in ask(arrays, push.tolist()).items()
+        }
+    )
     result: mx.array = value({n: item for n, item in values.items() if isinstance(item, mx.array)})
     return result
 

@@ -223,8 +223,14 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     lacking = any(need and tokens[name] is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None
-    result = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens,
-                        extra={"step": numbers.step})  # fmt: skip
+    result = advantages(
+        numbers.rewards,
+        numbers.groups,
+        recipe,
+        numbers.weights,
+        **tokens,
+        extra={"step": numbers.step},
+    )
     return np.array(result.values)
 
 

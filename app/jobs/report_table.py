@@ -15,8 +15,9 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         of_mode = [item for item in evaluations if item.mode == mode]
         if of_mode:
             ends = of_mode[:1] if len(of_mode) == 1 else [of_mode[0], of_mode[-1]]
-            more = [key for key in ends[-1].metrics
-                    if key.startswith(("eval/pass@", "eval/rewards/"))]  # fmt: skip
+            more = [
+                key for key in ends[-1].metrics if key.startswith(("eval/pass@", "eval/rewards/"))
+            ]
             rows = [_row(key, ends) for key in (*ROWS, *more)]
             head, *body = table_lines(list(filter(None, rows)))
             lines += [head, "-" * len(head), *body, ""]

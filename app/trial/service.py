@@ -49,11 +49,14 @@ class Trials:
         task = render.task
         pairs = [(example, render.usable_prompt(example)) for example in self._loaded.first(run)]
         return {
-            "about": task.description, "notes": [*task.notes, *skipped],
-            "train": len(task.train), "held_out": len(task.held_out), "skipped": task.skipped,
+            "about": task.description,
+            "notes": [*task.notes, *skipped],
+            "train": len(task.train),
+            "held_out": len(task.held_out),
+            "skipped": task.skipped,
             "gets": received(task, run.rewards.completions),
             "examples": [_page(example, prompt) for example, prompt in pairs if prompt],
-        }  # fmt: skip
+        }
 
     def memory(self, config: Settings) -> dict[str, Any]:
         """Bytes by purpose, the limit, and how a step is split to fit in it; reads no weights."""
@@ -74,9 +77,12 @@ class Trials:
         teacher = 0 if policy.teacher is None else policy.teacher.parameters
         return {
             "teacher_share": teacher / policy.parameters,
-            "limit": limit, "dtype": policy.dtype, **plan._asdict(),
-            **{name: getattr(parts, name) for name in names}, "refused": "",
-        }  # fmt: skip
+            "limit": limit,
+            "dtype": policy.dtype,
+            **plan._asdict(),
+            **{name: getattr(parts, name) for name in names},
+            "refused": "",
+        }
 
     def score(self, config: Settings, example: int, completion: str) -> dict[str, Any]:
         return self._rewards.score(_config(config), example, completion)
@@ -124,10 +130,13 @@ def _page(example: Example, prompt: RenderedPrompt) -> dict[str, Any]:
     """One problem for the screen."""
     columns = {name: value for name, value in example.columns.items() if name != "answer"}
     return {
-        "key": example.key, "text": prompt.text[:MOST], "tokens": len(prompt.ids),
-        "folded": prompt.folded_system, "target": example.target[:MOST],
+        "key": example.key,
+        "text": prompt.text[:MOST],
+        "tokens": len(prompt.ids),
+        "folded": prompt.folded_system,
+        "target": example.target[:MOST],
         "columns": json.dumps(columns, ensure_ascii=False, default=str)[:MOST] if columns else "",
-    }  # fmt: skip
+    }
 
 
 def _config(settings: Settings) -> RunConfig:

@@ -129,12 +129,13 @@ def _differences(
     """The settings in force that differ: those that the stored ones do as well, and the others."""
     differing = [
         SettingDifference(
-            path=path, values=tuple(values.get(path) for values in settings),
+            path=path,
+            values=tuple(values.get(path) for values in settings),
             minor=only_recorded(path) or any(path not in values for values in stored),
         )
         for path in sorted({path for values in settings for path in values} - {"name"})
         if _is_different(settings, path)
-    ]  # fmt: skip
+    ]
     differing.sort(key=lambda item: item.minor)
     changed = tuple(item for item in differing if _is_different(stored, item.path))
     return changed, tuple(item for item in differing if item not in changed)
@@ -173,9 +174,12 @@ def _equal_steps(
 
 
 def _metric(
-    reader: "StoreReader", runs: Runs, base: RunSummary | None, key: str,
+    reader: "StoreReader",
+    runs: Runs,
+    base: RunSummary | None,
+    key: str,
     steps: Sequence[int | None],
-) -> MetricComparison:  # fmt: skip
+) -> MetricComparison:
     """The runs' numbers of a metric, and how far their best values are from the baseline's."""
     cells = []
     of_base = getattr(base.metrics.get(key), "best", None) if base else None
@@ -267,8 +271,9 @@ class Answers:
         """Take the problems that all runs answered; None if there is nothing to compare."""
         import numpy as np
 
-        problems = sorted(set.intersection(*(set(item.shares) for group in groups
-                                             for item in group)))  # fmt: skip
+        problems = sorted(
+            set.intersection(*(set(item.shares) for group in groups for item in group))
+        )
         if len(groups) < 2 or len(problems) < 2:
             return None
         shares = [

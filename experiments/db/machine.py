@@ -24,8 +24,10 @@ def boot_id() -> str:
     if sys.platform == "darwin":
         return subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
-            capture_output=True, text=True, check=False,
-        ).stdout.strip()  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -35,9 +35,14 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
 
 
 def log_run(
-    tracker: str, reader: StoreReader, run: RunSummary, out: Path, after: int = -1, *,
+    tracker: str,
+    reader: StoreReader,
+    run: RunSummary,
+    out: Path,
+    after: int = -1,
+    *,
     live: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Log the steps of a run beyond `after` and return the number of values.
 
     A live run is followed until it has ended or its process is gone. A step of it is logged when
@@ -97,9 +102,16 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
     # a live run is online unless the user's WANDB_MODE says otherwise
     mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
     yield from _logged(
-        package, reader, run, name=run.name, id=run.id, dir=str(out), tags=list(run.tags),
-        notes=run.note, settings=package.Settings(silent=True, console="off", **mode),
-    )  # fmt: skip
+        package,
+        reader,
+        run,
+        name=run.name,
+        id=run.id,
+        dir=str(out),
+        tags=list(run.tags),
+        notes=run.note,
+        settings=package.Settings(silent=True, console="off", **mode),
+    )
 
 
 @contextmanager
@@ -109,9 +121,14 @@ def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iter
         out.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(out)
     yield from _logged(
-        installed("trackio"), reader, run, name=f"{run.name}-{run.id}", embed=False,
-        auto_log_gpu=False, auto_log_cpu=False,
-    )  # fmt: skip
+        installed("trackio"),
+        reader,
+        run,
+        name=f"{run.name}-{run.id}",
+        embed=False,
+        auto_log_gpu=False,
+        auto_log_cpu=False,
+    )
 
 
 def _logged(package: Any, reader: StoreReader, run: RunSummary, **options: Any) -> Iterator[Add]:

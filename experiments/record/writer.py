@@ -57,9 +57,9 @@ class RunWriter(StoreFile):
 
     def write(self, items: Items, limit: float) -> None:
         """Commit the events, or raise if the store is locked for longer than the limit."""
-        write_blobs(self.tokens, [
-            (item.seq, blob) for item in items if (blob := self._blob(item.event))
-        ])  # fmt: skip
+        write_blobs(
+            self.tokens, [(item.seq, blob) for item in items if (blob := self._blob(item.event))]
+        )
         try:
             with self.transaction(limit):
                 rows = self._rows(items)
@@ -69,9 +69,10 @@ class RunWriter(StoreFile):
                 if rows[METRIC]:
                     summaries.add(self.sql, rows[METRIC])
                 scored = [
-                    (item.seq, item.event) for item in items
+                    (item.seq, item.event)
+                    for item in items
                     if isinstance(item.event, ev.TokensScored)
-                ]  # fmt: skip
+                ]
                 if scored:
                     self._numbers(scored)
                 self._totals(items)

@@ -81,9 +81,9 @@ class Environments:
             row = {"prompt": reward_prompt(prompt), **example.columns}
             if name:
                 del row[CHOOSES]
-            groups.append([
-                Episode(environment=name, row=row, seed=seed, index=i) for i in range(rows)
-            ])  # fmt: skip
+            groups.append(
+                [Episode(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
+            )
         self.client.begin([episode for group in groups for episode in group])
         return [
             self._opening(examples[index], group)

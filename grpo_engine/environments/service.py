@@ -37,9 +37,12 @@ class EnvironmentService:
         self._open = ExitStack()
 
     def load(
-        self, tools: Sequence[str], environments: Mapping[str, str], options: Mapping[str, Any],
+        self,
+        tools: Sequence[str],
+        environments: Mapping[str, str],
+        options: Mapping[str, Any],
         agents: Mapping[str, Any],
-    ) -> dict[str, dict[str, Any]]:  # fmt: skip
+    ) -> dict[str, dict[str, Any]]:
         """Load tools and environments; an environment without a name has the tools alone.
 
         Returns title and tools of each environment, and which rewards it gives.

@@ -71,9 +71,10 @@ class RewardClient:
         sandboxes = dict[bool, Sandbox]()
         for index, spec in enumerate(specs):
             objects = local if local and spec.name in local else None
-            sandbox = sandboxes.setdefault(bool(objects), Sandbox(
-                SERVICE, folder, "rewards", interrupted=interrupted, objects=objects
-            ))  # fmt: skip
+            sandbox = sandboxes.setdefault(
+                bool(objects),
+                Sandbox(SERVICE, folder, "rewards", interrupted=interrupted, objects=objects),
+            )
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
             limit = max(MIN_LOAD_S, time_limit)
             load = Call("load", arguments, limit, loads=f"reward {spec.name}")

@@ -81,8 +81,10 @@ class Process:
         self._mark = uuid4().hex
         environment = {
             **(env or {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}),
-            "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0", MARK: self._mark,
-        }  # fmt: skip
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONHASHSEED": "0",
+            MARK: self._mark,
+        }
         self._process = subprocess.Popen(
             command(PROGRAM, *map(str, fds), service, interpreter=interpreter),
             stdin=subprocess.DEVNULL,

@@ -25,16 +25,27 @@ def doctor(as_json: Json = False) -> None:
     """
     from grpo_tui.app.health import machine, mlx, packages, store, terminal
 
-    areas = {"Machine": machine.checks(), "MLX": mlx.checks(), "Terminal": terminal.checks(),
-             "Store": store.checks(), "Optional": packages.checks()}  # fmt: skip
+    areas = {
+        "Machine": machine.checks(),
+        "MLX": mlx.checks(),
+        "Terminal": terminal.checks(),
+        "Store": store.checks(),
+        "Optional": packages.checks(),
+    }
     every = [(area, check) for area, checks in areas.items() for check in checks]
     stops = [check.name for _, check in every if check.stops]
     warnings = sum(check.level is Level.WARNING for _, check in every)
     if as_json:
         facts = [
-            {"area": area, "name": check.name, "found": check.result, "level": check.level,
-             "remedy": check.remedy} for area, check in every
-        ]  # fmt: skip
+            {
+                "area": area,
+                "name": check.name,
+                "found": check.result,
+                "level": check.level,
+                "remedy": check.remedy,
+            }
+            for area, check in every
+        ]
         print_json({"ok": not stops, "warnings": warnings, "facts": facts})
     else:
         width = max(len(check.name) for _, check in every)

@@ -143,11 +143,12 @@ def local_models() -> Iterator[dict[str, Any]]:
         return
     folders = {
         repository.repo_id: revision.snapshot_path
-        for repository in repositories if repository.repo_type == "model"
+        for repository in repositories
+        if repository.repo_type == "model"
         for revision in repository.revisions
         if (revision.snapshot_path / "config.json").is_file()
         and any(revision.snapshot_path.glob("*.safetensors"))
-    }  # fmt: skip
+    }
     for name, folder in sorted(folders.items()):
         yield _row(name, folder, "Hugging Face cache")
 

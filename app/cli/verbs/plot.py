@@ -38,12 +38,19 @@ def plot(
         selected = resolve_all(reader, runs)
         read = {key: _series(reader, selected, key) for key in metric or ["reward"]}
     if as_json:
-        print_json([
-            {"metric": key, "run": run.id, "name": run.name, "steps": series.steps,
-             "values": series.values}
-            for key, series_list in read.items()
-            for run, series in zip(selected, series_list, strict=True)
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "metric": key,
+                    "run": run.id,
+                    "name": run.name,
+                    "steps": series.steps,
+                    "values": series.values,
+                }
+                for key, series_list in read.items()
+                for run, series in zip(selected, series_list, strict=True)
+            ]
+        )
         return
     for key, series_list in read.items():
         pairs = zip((run.name for run in selected), series_list, strict=True)

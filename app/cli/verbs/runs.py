@@ -127,8 +127,13 @@ def show(
         )  # fmt: skip
         return
     fields = content["run"] | {"begun_from": detail.descent}
-    print_fields({name: value for name, value in fields.items()
-                  if " " not in name and value not in ("", None)})  # fmt: skip
+    print_fields(
+        {
+            name: value
+            for name, value in fields.items()
+            if " " not in name and value not in ("", None)
+        }
+    )
     content |= {"alerts": [], "settings": detail.settings if all_settings else content["settings"]}
     for title, rows in tables(content).items():
         if rows:

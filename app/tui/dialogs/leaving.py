@@ -22,10 +22,14 @@ def wait_dialog(snapshot: Snapshot, name: str) -> Choice[Plan]:
     """Ask whether to wait for the run to stop."""
     step = snapshot.current_step
     question = f"{name} finishes step {step} first. That takes a moment."
-    return Choice("leave the workbench", question, [
-        ("stay", "w", "wait", "for the step and its checkpoint"),
-        ("now", "x", "do not wait", f"drop step {step}"),
-    ])  # fmt: skip
+    return Choice(
+        "leave the workbench",
+        question,
+        [
+            ("stay", "w", "wait", "for the step and its checkpoint"),
+            ("now", "x", "do not wait", f"drop step {step}"),
+        ],
+    )
 
 
 def leave_dialog(watching: str, *, deleted: bool) -> Choice[Plan]:

@@ -8,8 +8,13 @@ from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.widgets.pages import name_at, strip_of_titles
 from grpo_tui.app.tui.widgets.panel import Bar, Line, cells, justified
 
-TABS = {"runs": "1 Runs", "new_run": "2 New", "watch": "3 Watch", "rollouts": "4 Rollouts",
-        "compare": "5 Compare"}  # fmt: skip
+TABS = {
+    "runs": "1 Runs",
+    "new_run": "2 New",
+    "watch": "3 Watch",
+    "rollouts": "4 Rollouts",
+    "compare": "5 Compare",
+}
 MARKS = {
     **dict.fromkeys(("running", "loading"), ("●", "live")),
     "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),

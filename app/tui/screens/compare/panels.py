@@ -231,9 +231,12 @@ class PagePanel(ViewPanel, PagesPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page once the runs have been read."""
         self.title, self.note = self.view.page, self._note()
-        draw = {"ranking": render.ranking_lines, "metrics": render.metrics_lines,
-                "settings": render.settings_lines,
-                "answers": render.answers_lines}[self.view.page]  # fmt: skip
+        draw = {
+            "ranking": render.ranking_lines,
+            "metrics": render.metrics_lines,
+            "settings": render.settings_lines,
+            "answers": render.answers_lines,
+        }[self.view.page]
         lines = draw(self.view, width, height - 1) if self.view.runs else []
         return [self.strip_line(), *lines]
 

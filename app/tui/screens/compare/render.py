@@ -128,8 +128,10 @@ def legend_columns(view: View) -> Iterator[list[Cell]]:
     measure = measure_of(view.comparison, key)
     if measure:
         yield [("verdict", "label"), *(verdict_cell(view, run) for run in runs)]
-    yield [(position_text(view.axis, view.x), "label"),
-           *(crosshair_cell(view, key, (run.id,)) for run in runs)]  # fmt: skip
+    yield [
+        (position_text(view.axis, view.x), "label"),
+        *(crosshair_cell(view, key, (run.id,)) for run in runs),
+    ]
     if base and len(runs) > 1 and key != measure:  # the verdict tells that one
         deltas = [delta_text(key, view.delta(key, (run.id,), (base.id,))) for run in runs]
         yield [("Δ", "label"), *((text or "–", "text") for text in deltas)]
@@ -226,10 +228,12 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
         return [[("no setting matches" if view.filter else "all settings are the same", "label")]]
     index = {run.id: index for index, run in enumerate(view.runs)}
     texts = {
-        path: [", ".join(dict.fromkeys(safe(value_text(values[index[run]])) for run in runs))
-               for runs in columns]
+        path: [
+            ", ".join(dict.fromkeys(safe(value_text(values[index[run]])) for run in runs))
+            for runs in columns
+        ]
         for path, values in settings.items()
-    }  # fmt: skip
+    }
     path_width = min(max(map(len, texts)), max(16, width * 2 // 5))
     longest = max(cell_len(text) for row in texts.values() for text in row)
     minimum = max(5, min(10, longest + 2))
@@ -403,9 +407,7 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
     return curves
 
 
-def plot_of(
-    key: str, chart: ChartData, view: View, width: int, height: int
-) -> Plotted:  # fmt: skip
+def plot_of(key: str, chart: ChartData, view: View, width: int, height: int) -> Plotted:
     """The cells of a chart without the crosshair, and its vertical axis."""
     guides, curves = spec(key).guides, curves_of(chart, view)
     scale = axis_of(key, curves, height, guides)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 PAGES = ("settings", "ranking", "metrics", "answers")
-NOTHING = Comparison(runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(),
-                     notes=())  # fmt: skip
+NOTHING = Comparison(
+    runs=(), baseline=None, at="", differing=(), same={}, metrics=(), seeds=(), notes=()
+)
 NO_CHARTS = Charts()
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
 ORIGINS = ("pinned", "eval", "train")
@@ -289,8 +290,11 @@ class View:
     def value_at_x(self, key: str, runs: Sequence[str]) -> tuple[float | None, int]:
         """A metric's last numbers up to the crosshair: their mean over runs, and the first step."""
         chart = self.charts.charts.get(key)
-        read = [chart.series[run].at(chart.positions[run], self.x)
-                for run in runs if chart and run in chart.series]  # fmt: skip
+        read = [
+            chart.series[run].at(chart.positions[run], self.x)
+            for run in runs
+            if chart and run in chart.series
+        ]
         values = [value for value, _ in read if value is not None]
         return fmean(values) if values else None, min(
             (step for _, step in read if step is not None), default=0
@@ -323,7 +327,7 @@ class View:
 
 def load_comparison(
     reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Compare the runs that are still stored where the shortest one ends.
 
     Their metrics are also read at a position on the axis.

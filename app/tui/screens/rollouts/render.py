@@ -171,9 +171,13 @@ def strip(items: Sequence[Part], selected: int, width: int) -> Line:
 def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
     """All answers of a group in one line: letter, advantage and reward."""
     items = [
-        (f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}"
-         f"{short(r.reward, 1)}", push_colour(r.advantage)) for r in rollouts
-    ]  # fmt: skip
+        (
+            f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}"
+            f"{short(r.reward, 1)}",
+            push_colour(r.advantage),
+        )
+        for r in rollouts
+    ]
     return strip(items, selected, width)
 
 

@@ -165,8 +165,12 @@ def remove_dialog(runs: Sequence[RunSummary]) -> Choice[str]:
     archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
     if all(run.archived for run in runs):
         archive = ("restore", "a", "bring back", "list them again")
-    delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u undoes "
-              "it until the workbench closes")  # fmt: skip
+    delete = (
+        "delete",
+        "d",
+        "delete",
+        "everything that was recorded, with checkpoints; u undoes it until the workbench closes",
+    )
     return Choice("remove runs" if len(runs) > 1 else "remove the run", names, [archive, delete])
 
 

@@ -319,8 +319,9 @@ def _charts(preview: Preview, width: int, height: int) -> list[Line]:
 def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
     metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
-    trace = Curve(cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}",
-                  ranged=not curve.sparse)  # fmt: skip
+    trace = Curve(
+        cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}", ranged=not curve.sparse
+    )
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     title = [(f"{metric.label} ", "label"), (with_unit(curve.value, metric.unit), "headline"),
              (" smoothed" * (not curve.sparse), "label")]  # fmt: skip

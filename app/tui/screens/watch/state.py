@@ -140,8 +140,11 @@ FIXED = (
 )  # fmt: skip
 
 # The thresholds of alerts behind the guide lines, and what a line is called.
-GUIDES = {"kl": ("kl", "limit"), "clip_ratio/low_mean": ("clip", "alert at"),
-          "completions/clipped_ratio": ("cut", "alert at")}  # fmt: skip
+GUIDES = {
+    "kl": ("kl", "limit"),
+    "clip_ratio/low_mean": ("clip", "alert at"),
+    "completions/clipped_ratio": ("cut", "alert at"),
+}
 
 
 def charts_of(snapshot: Snapshot, added: Sequence[str] = ()) -> tuple[Chart, ...]:

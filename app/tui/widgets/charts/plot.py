@@ -109,8 +109,7 @@ def plot(
     for curve in curves:
         for item in curve.trace.columns:
             if curve.ranged and item.low == item.low:
-                canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall),
-                           "raw")  # fmt: skip
+                canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall), "raw")
     paths = [_path(curve.trace, scale, tall) for curve in curves]
     for curve, path in zip(curves, paths, strict=True):
         canvas.line(path, curve.colour)
@@ -203,7 +202,7 @@ class Readout:
 
 def title_line(
     name: str, readouts: Sequence[Readout], width: int, *, chosen: bool, hint: str = ""
-) -> Line:  # fmt: skip
+) -> Line:
     """The chart's name, the hint if it fits, and the readouts."""
     right = _readouts(readouts, width - cell_len(name) - 2)
     name = clip(name, width - 3)
