@@ -2,6 +2,7 @@
 
 import sys
 import time
+from codecs import getincrementaldecoder
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,13 +53,13 @@ def logs(
 
 def _follow(reader: "StoreReader", run: str, path: Path, offset: int) -> None:
     """Print what follows `offset` in the log until the run has ended."""
-    active = True
+    active, decoder = True, getincrementaldecoder("utf-8")("replace")
     while active:
         # check before reading the log: nothing is written after the end
         active = reader.resolve(run).active
         with suppress(FileNotFoundError), path.open("rb") as log:
             log.seek(offset)
-            print_text(log.read().decode("utf-8", "replace"), end="")
+            print_text(decoder.decode(log.read(), final=not active), end="")
             offset = log.tell()
         sys.stdout.flush()
         if active:

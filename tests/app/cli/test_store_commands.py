@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.verbs.logs import _follow
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -254,3 +256,19 @@ def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> 
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
     assert "has no log output" in done.err
+
+
+def test_a_letter_that_is_written_in_two_parts_is_followed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, parts = tmp_path / "log.txt", [b"caf\xc3", b"\xa9\n"]  # é has two bytes
+
+    def resolve(_run: str) -> SimpleNamespace:
+        with log.open("ab") as file:
+            file.write(parts.pop(0))
+        return SimpleNamespace(active=bool(parts))
+
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time.sleep", lambda _: None)
+    reader: Any = SimpleNamespace(resolve=resolve)
+    _follow(reader, "one", log, 0)
+    assert capsys.readouterr().out == "café\n"
