@@ -351,7 +351,7 @@ def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """
     spent = spent_in(snapshot)
     left, right = _phases(snapshot, now, spent), _numbers(snapshot, spent)
-    while len(spent) > 1 and not snapshot.active and cells(left) > width:
+    while len(spent) > 1 and not snapshot.active and cells(left) + 2 > width:
         del spent[min(spent, key=spent.__getitem__)]
         left = _phases(snapshot, now, spent)
     while right and cells(left) + sum(len(text) + 2 for text in right) + 1 > width:

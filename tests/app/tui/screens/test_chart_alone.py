@@ -10,7 +10,9 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.app.tui.screens.watch.render import phase_line
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
+from grpo_tui.app.tui.widgets.panel import cells
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
@@ -112,3 +114,13 @@ async def test_the_cursor_stays_on_its_chart_and_begins_anew_in_another_run(stor
         head = replace(state.snapshot.head, id="another")
         curves.state = replace(state, snapshot=replace(state.snapshot, head=head))
         assert curves.cursor == 0
+
+
+async def test_the_slowest_phase_is_never_cut(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        snapshot = (await opened(app, pilot)).snapshot
+    for width in range(56, 140):
+        line = phase_line(snapshot, 0.0, width)
+        assert cells(line) <= width
+        assert "◂ slowest" in "".join(text for text, _ in line)
