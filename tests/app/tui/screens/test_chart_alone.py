@@ -120,7 +120,7 @@ async def test_the_slowest_phase_is_never_cut(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         snapshot = (await opened(app, pilot)).snapshot
-    for width in range(56, 140):
+    for width in range(60, 140):
         line = phase_line(snapshot, 0.0, width)
         assert cells(line) <= width
         assert "◂ slowest" in "".join(text for text, _ in line)
