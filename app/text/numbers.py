@@ -108,8 +108,9 @@ def change(value: float, delta: float, unit: str = "") -> str:
     """Format a change with the digits of the value beside it: `▲.04`, `▼.02`, `=`."""
     if math.isnan(delta) or math.isnan(value):
         return ""
-    size = abs(value) * 100 if unit == "share" else abs(value)
-    delta = delta * 100 if unit == "share" else delta
+    in_megabytes = unit == "GB" and abs(value) < MEGABYTES_BELOW
+    scale = 100 if unit == "share" else 1000 if in_megabytes else 1
+    size, delta = abs(value) * scale, delta * scale
     decimals = 0 if size >= 99.5 else 1 if size >= 9.95 or unit == "share" else 2
     if 0 < size < 0.0995 and unit != "share":
         decimals = 1 - math.floor(math.log10(size))

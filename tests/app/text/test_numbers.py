@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.text.numbers import narrow, short
+from grpo_tui.app.text.numbers import change, narrow, short, with_unit
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,10 @@ def test_a_number_in_four_cells_has_fewer_digits_and_no_dots(
 def test_a_number_that_fits_is_shown_as_elsewhere(value: float) -> None:
     assert len(narrow(value, 5)) <= 5
     assert narrow(value, 12) == short(value)
+
+
+def test_a_change_has_the_unit_of_its_value() -> None:
+    # 49.9 MB, as the value beside it: .0006 GB are .6 MB
+    assert (with_unit(0.0499, "GB"), change(0.0499, 0.0006, "GB")) == ("49.9 MB", "▲.6")
+    assert (with_unit(4.2, "GB"), change(4.2, -0.13, "GB")) == ("4.2 GB", "▼.13")
+    assert (with_unit(0.701, "share"), change(0.701, 0.363, "share")) == ("70%", "▲36.3")

@@ -384,7 +384,8 @@ def probability_line(answer: Answer, token: int, width: int) -> Line:
     digits = 3 if LABEL + 12 * len(known) <= width else 2
     line = [(f"{'prob.':<{LABEL}}", "label")]
     for name, value in known.items():
-        line += [(f"{name} ", "label"), (f"{probability(value, digits)}  ", "headline")]
+        gap = "" if len(line) == 1 else "  "
+        line += [(f"{gap}{name} ", "label"), (probability(value, digits), "headline")]
     return line
 
 
