@@ -42,9 +42,9 @@ def _way(gradient: float) -> str:
 
 
 def gradient_sum(token: TokenLoss) -> str:
-    """The gradient as `+.0076 by the advantage − .0091 by KL = −.0015`; empty without KL."""
+    """The gradient as `+.0076 by the advantage − .0091 by KL = −.0015`; empty if it is 0."""
     if abs(token.pull) <= ROUNDING * abs(token.push):
-        return ""
+        return f"{_fixed(token.push)} by the advantage" if token.push else ""
     sign = "+" if token.pull > 0 else MINUS
     return (f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
             f" = {_fixed(token.gradient)}")  # fmt: skip

@@ -122,7 +122,7 @@ def test_a_term_has_four_decimals_or_a_power_of_ten(value: float, text: str) -> 
 
 
 def test_the_slope_is_written_as_a_sum_where_kl_pulls() -> None:
-    assert gradient_sum(term(push=0.0076)) == ""
+    assert gradient_sum(term(push=0.0076)) == "+.0076 by the advantage"
     assert gradient_sum(term(push=0.0076, pull=-0.0091)) == (
         "+.0076 by the advantage − .0091 by KL = −.0015"
     )
