@@ -224,11 +224,12 @@ def runs(folder: Path) -> Iterator[Result]:
     data.many_runs(store, MANY_RUNS)
     keys = ["pagedown"] * 60 + ["down", "up"] * 20
     with killed(opened(store, folder)) as terminal:
-        terminal.until(f"{MANY_RUNS} runs", 120)
+        terminal.until(f"{MANY_RUNS:,} runs", 120)
         yield from scrolled(terminal, f"in {MANY_RUNS:,} runs", keys)
     store = folder / "rollouts.db"
     count = many_rollouts(store)
-    keys = ["H"] * 30 + ["J"] * 10 + ["down"] * 5 + ["p"] * 10 + ["n"] * 10 + ["L"] * 20
+    back, on = ["left_curly_bracket"] * 30, ["right_curly_bracket"] * 20  # by ten steps
+    keys = back + ["less_than_sign"] * 10 + ["down"] * 5 + ["p"] * 10 + ["n"] * 10 + on
     with killed(opened(store, folder)) as terminal:
         terminal.until("1 run", 120)
         terminal.press("\r")
