@@ -154,10 +154,9 @@ STATES = {
     "alert": Shot("watch", "one", ("tab", "tab", "tab", "enter"), ("alert: no signal",)),
     "metrics": Shot("watch", "one", ("m",), ("metrics",)),
     "stop": Shot("watch", "one", (), ("stop the run",),
-                 over=lambda snapshot: stop_dialog(
-                     ControlledRun("calm-otter", True, False, snapshot.step, 60))),
+                 over=lambda _: stop_dialog(ControlledRun("calm-otter", True, False))),
     "leave-training": Shot("watch", "one", (), ("hand over",),
-                           over=lambda snapshot: quit_dialog(snapshot, "calm-otter")),
+                           over=lambda _: quit_dialog("calm-otter")),
     "failure": Shot("watch", "one", (), ("the run failed",),
                     over=lambda snapshot: crash_page(snapshot, *FAILURE)),
     "rollouts-none": Shot("rollouts", "none", (), ("No run is open",)),

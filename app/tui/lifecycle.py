@@ -295,8 +295,8 @@ class RunApp(ThemedApp):
         session = self.session
         snapshot = session.state.snapshot() if session else Snapshot()
         if self.bridge.running:
-            ask = wait_dialog if self.plan else quit_dialog
-            dialog = ask(snapshot, self.bridge.name or "The run")
+            name = self.bridge.name or "The run"
+            dialog = wait_dialog(snapshot, name) if self.plan else quit_dialog(name)
         else:
             goes_on = snapshot.active and session and not session.feed.mark
             watched = snapshot.head.name if goes_on else ""

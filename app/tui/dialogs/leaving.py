@@ -8,10 +8,9 @@ from grpo_tui.app.tui.dialogs.choices import Choice
 Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]
 
 
-def quit_dialog(snapshot: Snapshot, name: str) -> Choice[Plan]:
+def quit_dialog(name: str) -> Choice[Plan]:
     """Ask what to do with the run in this process."""
-    at = f"step {snapshot.current_step} of {snapshot.head.total_steps}"
-    return Choice("leave the workbench", f"{name} trains in this process, at {at}.", [
+    return Choice("leave the workbench", f"{name} trains in this process.", [
         ("stay", "n", "stay", "change nothing"),
         ("hand_over", "h", "hand over and leave", "it continues in the background"),
         ("stop", "s", "checkpoint, stop and leave", "resume continues from there"),

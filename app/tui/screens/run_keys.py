@@ -26,8 +26,6 @@ class ControlledRun:
     name: str
     active: bool
     held: bool
-    step: int
-    total: int
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "ControlledRun":
@@ -35,8 +33,7 @@ class ControlledRun:
         held = snapshot.requested == "pause" or (
             snapshot.status == "paused" and snapshot.requested != "continue"
         )
-        return cls(snapshot.head.name, snapshot.active, held, snapshot.current_step,
-                   snapshot.head.total_steps)  # fmt: skip
+        return cls(snapshot.head.name, snapshot.active, held)
 
 
 class ControlScreen(WorkbenchScreen):
@@ -75,15 +72,13 @@ class ControlScreen(WorkbenchScreen):
 
 
 def stop_dialog(run: ControlledRun) -> Choice[Request]:
-    """Ask how to stop a run."""
-    at = f"is at step {run.step} of {run.total}" if run.step else "has not begun its first step"
-    current = f"step {run.step}" if run.step else "the first step"
+    """Ask how to stop a run; without the number of its step, since it trains on meanwhile."""
     return Choice(
         "stop the run",
-        f"{run.name or 'The run'} {at}. r on Runs resumes it from its last checkpoint.",
+        f"Stop {run.name or 'the run'}? r on Runs resumes it from its last checkpoint.",
         [
-            ("stop_after_step", "s", "after this step", f"finish {current} and save it"),
-            ("stop_now", "x", "now", f"drop {current}, and steps since the last checkpoint"),
+            ("stop_after_step", "s", "after this step", "finish this step and save it"),
+            ("stop_now", "x", "now", "drop this step and those since the last checkpoint"),
             ("", "n", "keep running", "change nothing"),
         ],
     )

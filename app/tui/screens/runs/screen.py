@@ -381,8 +381,7 @@ class RunsScreen(ControlScreen):
         session = self._session(run)
         if session is not None and session.feed.mark == "":
             return ControlledRun.of(session.state.snapshot())
-        return ControlledRun(run.name or run.id, run.active, run.status == "paused", run.step,
-                       run.total_steps)  # fmt: skip
+        return ControlledRun(run.name or run.id, run.active, run.status == "paused")
 
     def send(self, verb: Request) -> None:
         """Send a request; the answer names the run."""
