@@ -137,8 +137,13 @@ def position_line(name: str, group: GroupView, order: Order, width: int) -> Line
 
 def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Line:
     """One prompt over the steps: a reward bar per visit, the current one in brackets."""
+    if not same:
+        return []  # it is being read
     if len(same) < 2:
-        text = " this prompt was drawn once; t goes to pinned and held-out prompts"
+        answers = "greedy" if is_greedy(group) else "sampled"
+        text = f" this {origin_name(group.origin)} prompt has {answers} answers at this step only"
+        if group.origin == "train":
+            text = " training drew this prompt once; t goes to pinned and held-out prompts"
         return [(clip(text, width), "label")]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))

@@ -13,6 +13,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
+    history_line,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
@@ -131,3 +132,22 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:
         between, _, after = rest.partition("1.2")
         parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
         assert all(("◆" in part) is there for there, part in parts), drawn
+
+
+@pytest.mark.parametrize(
+    ("origin", "temperature", "text"),
+    [
+        ("train", 1.0, "training drew this prompt once"),
+        ("eval", 0.0, "this held-out prompt has greedy answers at this step only"),
+        ("eval", 1.0, "this held-out prompt has sampled answers at this step only"),
+        ("pinned", 1.0, "this pinned prompt has sampled answers at this step only"),
+    ],
+)
+def test_only_a_training_prompt_is_said_to_be_drawn(
+    origin: ev.Origin, temperature: float, text: str, store: Path
+) -> None:
+    with closing(StoreReader(store)) as reader:
+        (first, *_) = reader.groups(1, step=4, origin="train")
+    group = replace(first, origin=origin, sampling={"temperature": temperature})
+    assert text in said([history_line((group,), group, 78)])
+    assert history_line((), group, 78) == []  # the history is not read yet
