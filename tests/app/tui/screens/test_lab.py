@@ -17,6 +17,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
+    table_lines,
     token_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
@@ -219,6 +220,12 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
     assert view.pending == [(BETA, 2)]
     assert list(view.curve(view.base)) == [1, 2]
     assert list(view.curve(BETA)) == [1]
+    # its row says how far it is, at every width
+    for width in (44, 80, 160):
+        _, run, other_row = plain_text(table_lines(view, width)).splitlines()
+        assert "50%" in run
+        assert " 1 of 2 steps" in other_row
+        assert len(other_row) <= width
 
 
 async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:

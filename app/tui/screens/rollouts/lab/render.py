@@ -45,17 +45,18 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     lines = [[(" " * name_width + "".join(pad(name, column, ">") for name in names), "label")]]
-    effects = [view.effect(recipe) for recipe in (view.base, view.recipe)]
     units = [unit for _, unit in MEASURES]
-    rows = [
-        list(map(with_unit, effect.measures, units)) if effect else ["…"] * len(units)
-        for effect in effects
-    ]
-    for index, name in enumerate(("the run", name_of(view.recipe, view.base))):
+    old: list[str] = []
+    for index, recipe in enumerate((view.base, view.recipe)):
+        name = name_of(recipe, view.base) if index else "the run"
         line = [(f"{'○●'[index]} ", COLOURS[index]), (pad(name, name_width - 2), "text")]
-        for value, old in zip(rows[index], rows[0], strict=True):
-            style = "text" if value in (old, "…") else "bold accent"
-            line.append((pad(value, column, ">"), style))
+        if effect := view.effect(recipe):
+            values = list(map(with_unit, effect.measures, units))
+            old = old or values
+            line += [(pad(value, column, ">"), "text" if value == before else "bold accent")
+                     for value, before in zip(values, old, strict=True)]  # fmt: skip
+        else:
+            line.append((pad(view.progress(recipe), width - name_width, ">"), "label"))
         lines.append(line)
     return lines
 

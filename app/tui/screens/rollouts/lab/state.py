@@ -131,6 +131,11 @@ class LabView:
         complete = all((of, step) in self.effects for step in self.steps)
         return together(effects) if effects and complete else None
 
+    def progress(self, of: Recipe) -> str:
+        """How far the effect of a recipe is computed."""
+        count = sum((of, step) in self.effects for step in self.steps)
+        return "computing" if self.in_step else f"computing, {count} of {len(self.steps)} steps done"
+
     @property
     def title(self) -> str:
         """What is shown, in words."""
