@@ -133,8 +133,9 @@ class LabView:
 
     def progress(self, of: Recipe) -> str:
         """How far the effect of a recipe is computed."""
-        count = sum((of, step) in self.effects for step in self.steps)
-        return "computing" if self.in_step else f"computing, {count} of {len(self.steps)} steps done"
+        done = sum((of, step) in self.effects for step in self.steps)
+        steps = f", {done} of {len(self.steps)} steps done"
+        return "computing" + steps * (not self.in_step)
 
     @property
     def title(self) -> str:
