@@ -68,16 +68,16 @@ def resume_run(
 
     `config` replaces its settings, for a run that continues for more steps.
     """
-    store, warning = writable(path)
+    store, warning = writable(path, run)
     return Recorder(store, store.key_of(run), from_step, control, config, warning)
 
 
-def writable(path: Path) -> tuple[ExperimentStore, str]:
+def writable(path: Path, resumed: int | str = "") -> tuple[ExperimentStore, str]:
     """Open a store, take in what waits for it, and return what the user should know of it."""
     store = ExperimentStore(path)
     if store.read_only:
         raise StoreReadOnlyError(store.read_only)
-    _, complaints = spill.read_in_all(store)
+    _, complaints = spill.read_in_all(store, store.key_of(resumed) if resumed else 0)
     if remote := network_file_system(path.parent):
         complaints.append(
             f"{path} is on a network file system ({remote}): only one process may use it at a time"

@@ -80,10 +80,11 @@ def _refused(writer: RunWriter, items: Sequence[RecordedEvent]) -> Sequence[Reco
     return ()
 
 
-def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
+def read_in_all(store: ExperimentStore, resumed: int = 0) -> tuple[int, list[str]]:
     """Read in the events of runs that no process records; return their number and complaints.
 
-    What still fails stays in its file.
+    What still fails stays in its file. It is an error for a run that is `resumed`: the next events
+    would get the same numbers.
     """
     count, complaints = 0, []
     for short in runs_waiting(store.path):
@@ -96,6 +97,8 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
                     added, text = read_in(writer)
             except STORE_ERRORS as error:
                 text = f"{spilled(store.path, short)} ({error})"
+                if run == resumed:
+                    raise StoreError(f"the run cannot be resumed yet: {text}") from error
             else:
                 count += added
             if text:

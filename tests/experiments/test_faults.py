@@ -23,6 +23,7 @@ from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.record.spill import append, read_in_all
+from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import AttemptView, RecordedEvent
@@ -424,6 +425,27 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
         assert store.run_row(store.key_of(short)).last_seq < 1000
     assert spill.read_bytes() == line + b"\n"
     assert steps_of(path) == [1, 2, 3, 4]
+
+
+def test_a_run_is_not_resumed_before_its_spilled_events_are_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    spill, _ = spilled(path, short, finished(3), note(3), unknown=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "write", fail)
+        with pytest.raises(StoreError, match=f"2 events wait in {spill}.*locked"):
+            resume_run(path, short, from_step=3)
+    handle = resume_run(path, short, from_step=3)
+    put_all(handle, finished(4))
+    assert handle.close()
+    assert steps_of(path) == [1, 2, 3, 4]
+    check(path)
 
 
 def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
