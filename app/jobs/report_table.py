@@ -1,6 +1,7 @@
 """A run's results as a table: held-out accuracy before and after, with 95% intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grpo_engine.events import EvaluationFinished
 from grpo_tui.app.text.table import table_lines
@@ -32,7 +33,7 @@ def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
     samples = "" if last.samples == 1 else f" x {last.samples} samples"
     label = key.removeprefix("eval/")
     row = {f"{last.mode}, {last.problems} problems{samples}": label}
-    row |= {_head(item, alone=len(ends) == 1): _with_interval(item, key) for item in ends}
+    row |= {_head(item, alone=len(ends) == 1): with_interval(item.metrics, key) for item in ends}
     if len(ends) == 2:
         row["change"] = f"{values[1] - values[0]:+.3f}" if len(values) == 2 else ""
     return row
@@ -45,9 +46,9 @@ def _head(item: EvaluationFinished, *, alone: bool) -> str:
     return f"{item.moment} (step {item.step})"
 
 
-def _with_interval(item: EvaluationFinished, key: str) -> str:
-    if key not in item.metrics:
+def with_interval(metrics: Mapping[str, Any], key: str) -> str:
+    if key not in metrics:
         return "not measured"
-    low, high = item.metrics.get(f"{key}_low"), item.metrics.get(f"{key}_high")
-    value = f"{item.metrics[key]:.3f}"
+    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+    value = f"{metrics[key]:.3f}"
     return value if low is None or high is None else f"{value} [{low:.3f}, {high:.3f}]"

@@ -12,7 +12,7 @@ def sentence(event: ev.Event) -> str:
         case ev.RunStarted():
             begun = "resumed after" if event.resumed else "started at"
             total = f"step {event.step} of {event.total_steps}"
-            return f"{begun} {total} on {_device(event.device)}, recipe {event.recipe}"
+            return f"{begun} {total} on {device_text(event.device)}, recipe {event.recipe}"
         case ev.ModelLoaded():
             return (
                 f"model {event.path} in memory after {event.seconds:.1f} s: {event.parameters:,} "
@@ -61,7 +61,7 @@ def _results(event: ev.EvaluationFinished) -> str:
     return right + (", no answer has a score" if isnan(reward) else f", reward {short(reward)}")
 
 
-def _device(name: str) -> str:
+def device_text(name: str) -> str:
     """A device in words; MLX calls one `Device(cpu, 0)`."""
     device = name.removeprefix("Device(").partition(",")[0]
     return f"the {device.upper()}" if device in ("cpu", "gpu") else name

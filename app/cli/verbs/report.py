@@ -9,7 +9,9 @@ import typer
 from grpo_tui.app.cli.output import print_json, write_out
 from grpo_tui.app.cli.params import Json, RunRef
 from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.jobs.report_table import with_interval
 from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
+from grpo_tui.app.text.event_text import device_text
 from grpo_tui.app.text.numbers import share
 
 if TYPE_CHECKING:
@@ -92,21 +94,33 @@ def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
 
 def summary_of(run: Mapping[str, Any]) -> str:
     """Status, settings and cost of a run in one line."""
+    device = f" on {device_text(run['device'])}" if run["device"] else ""
     parts = [run["status"], run["model"], run["task"], run["recipe"], f"seed {run['seed']}",
              f"step {run['step']} of {run['total_steps']}", f"{run['tokens']:,} tokens",
-             f"{run['elapsed']:.0f} s", run["device"]]  # fmt: skip
+             f"{run['elapsed']:.0f} s{device}"]  # fmt: skip
     return " · ".join(parts)
 
 
 def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tables of a report, by title."""
     settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
+    metrics = [row for row in content["metrics"] if not row["metric"].endswith(("_low", "_high"))]
     return {
         "Phase times": content["phases"],
-        "Held-out": content["evaluations"],
+        "Held-out": [evaluation_row(row) for row in content["evaluations"]],
         "Alerts": content["alerts"],
-        "Metrics": content["metrics"],
+        "Metrics": metrics,
         "Settings that are not the defaults": settings,
+    }
+
+
+def evaluation_row(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """The main results of an evaluation with their intervals; the others are among the metrics."""
+    passes = (name for name in evaluation if name.startswith("eval/pass@"))
+    rewards = ("eval/reward",) if "eval/reward" in evaluation else ()
+    return {name: evaluation[name] for name in ("step", "mode", "problems")} | {
+        name.removeprefix("eval/"): with_interval(evaluation, name)
+        for name in ("eval/accuracy", *rewards, *passes)
     }
 
 

@@ -106,6 +106,7 @@ def show(
     import dataclasses
 
     from grpo_tui.app.cli.verbs.report import gather, tables
+    from grpo_tui.app.text.event_text import device_text
     from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading() as reader:
@@ -126,7 +127,9 @@ def show(
             }
         )  # fmt: skip
         return
-    fields = content["run"] | {"begun_from": detail.descent}
+    device = content["run"]["device"]
+    fields = content["run"] | {"device": device and device_text(device)}
+    fields["begun_from"] = detail.descent
     print_fields(
         {
             name: value

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.verbs.report import tables
 from tests.app.compared import cli, refs_of, sweep_of_settings
 from tests.app.stored import record, run_events
 
@@ -28,6 +29,24 @@ def test_a_report_says_first_whether_the_run_has_learned(
     assert "grad_norm" not in said
     assert main(["report", "@last", "--all", "--db", str(path)]) == 0
     assert "grad_norm" in capsys.readouterr().out
+
+
+def test_the_results_of_an_evaluation_have_their_intervals_beside_them() -> None:
+    # before, each bound was a column, and the table was wider than most terminals
+    results = {"eval/accuracy": 0.375, "eval/accuracy_low": 0.334, "eval/accuracy_high": 0.418}
+    head = {"step": 4, "mode": "greedy", "problems": 512}
+    rows = [
+        head | results | {"eval/truncated": 0.0},
+        head | {"eval/reward": 1.0, "eval/pass@4": 0.5},
+    ]
+    metrics = [{"metric": name} for name in results]
+    content = {"settings": {}, "phases": [], "alerts": [], "evaluations": rows, "metrics": metrics}
+    shown = tables(content)
+    assert shown["Held-out"] == [
+        head | {"accuracy": "0.375 [0.334, 0.418]"},
+        head | {"accuracy": "not measured", "reward": "1.000", "pass@4": "0.500"},
+    ]
+    assert shown["Metrics"] == [{"metric": "eval/accuracy"}]
 
 
 def test_compare_begins_with_the_verdict_and_ranks_settings_not_runs(
