@@ -6,7 +6,7 @@ from dataclasses import asdict
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.metrics import phase_seconds
+from grpo_engine.metrics import phase_seconds, spec
 from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def ranking_title(ranking: "Ranking") -> str:
     goal = f"{ranking.metric} {ranking.threshold:g}"
     if ranking.metric.endswith("/accuracy"):
         goal = f"{percent(ranking.threshold)}% right"
+    goal += " or less" if spec(ranking.metric).direction == "down" else " or more"
     return (f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
             f"95% over {scope}{at_once}")  # fmt: skip
 
@@ -166,7 +167,7 @@ def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str,
 def _ranking_row(
     row: "RankedSetting", ranking: "Ranking", comparison: "Comparison"
 ) -> dict[str, str]:
-    test, reached, count = row.test, row.reached, len(row.own.runs)
+    test, reached = row.test, row.reached
     unsure = test is not None and test.p_value >= ALPHA
     alone = sum(setting.may_be_best for setting in ranking.settings) == 1
     middle = "–" if reached.runs else ""  # no median, since too few reached it
@@ -183,11 +184,18 @@ def _ranking_row(
         "right": f"{percent(row.own.share)}%",
         "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
         **{name: text if unsure else "" for name, text in more.items()},
-        "reached": f"{reached.runs} of {count}" if reached.runs else "never",
+        "reached": reached_text(reached.runs, len(row.own.runs)),
         "step": middle if reached.step is None else f"{reached.step:g}",
         "tokens": middle if reached.tokens is None else tokens(reached.tokens),
         "time": middle if reached.seconds is None else seconds(reached.seconds),
     }
+
+
+def reached_text(reached: int, seeds: int) -> str:
+    """Say how many of a setting's seeds reached the threshold: `1 of 2 seeds`, or `yes` of one."""
+    if not reached:
+        return "never"
+    return f"{reached} of {seeds} seeds" if seeds > 1 else "yes"
 
 
 def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:

@@ -13,6 +13,7 @@ from grpo_tui.app.text.comparison import (
     points,
     probability,
     ranking_rows,
+    ranking_title,
     sentence_of,
     setting_name,
 )
@@ -105,7 +106,7 @@ def test_names_leave_out_minor_settings_unless_only_these_tell_them_apart() -> N
 
 @pytest.mark.parametrize(
     ("runs", "step", "said"),
-    [(2, 6.0, ("2 of 2", "6")), (1, None, ("1 of 2", "–")), (0, None, ("never", ""))],
+    [(2, 6.0, ("2 of 2 seeds", "6")), (1, None, ("1 of 2 seeds", "–")), (0, None, ("never", ""))],
 )
 def test_a_race_that_half_the_seeds_lost_has_no_median(
     runs: int, step: float | None, said: tuple[str, str]
@@ -122,7 +123,15 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
     )  # fmt: skip
     row = ranking_rows(ranking, NAMES)[1]
     assert (row["reached"], row["step"]) == said
+    # of a run without other seeds it is yes or no
+    alone = replace(first, own=replace(own, runs=("a",)), reached=reached)
+    (single,) = ranking_rows(replace(ranking, settings=(alone,)), NAMES)
+    assert single["reached"] == ("yes" if runs else "never")
     assert (row["tokens"], row["time"]) == (("6", "6.0s") if step else (said[1], said[1]))
+    # and the title names on which side of the threshold it is
+    assert "reached: 50% right or more" in ranking_title(ranking)
+    ranking = replace(ranking, metric="frac_reward_zero_std")
+    assert "reached: frac_reward_zero_std 0.5 or less" in ranking_title(ranking)
 
 
 @pytest.mark.parametrize(
