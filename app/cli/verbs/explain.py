@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,13 +15,14 @@ from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_parts, metric_parts, setting_parts
 
 WIDEST, INDENT = 100, 2
+KEYS = "keys: "
 
 
 def key_parts() -> list[Part]:
     """The keys of the workbench, by screen; what has none is in the palette."""
     from grpo_tui.app.tui.key_actions import described_keys
 
-    return [Part(f"keys: {name}", rows) for name, rows in described_keys()]
+    return [Part(KEYS + name, rows) for name, rows in described_keys()]
 
 
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
@@ -61,15 +63,25 @@ def explain(
 
 
 def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
-    """The parts of this name; where there is none, those that have all the words."""
-    name = " ".join(words).casefold()
-    parts = list(parts)
+    """The parts of this name, what a key does, or else the parts that have all the words."""
+    key = " ".join(words)
+    name, parts = key.casefold(), list(parts)
     exact = [
         part
         for part in parts
         if name in (part.heading.casefold(), part.heading.partition(" ")[2], part.stored_as)
     ]
-    return exact or [part for part in parts if all(word in part.haystack for word in name.split())]
+    keys = [
+        replace(part, paragraphs=rows)
+        for part in parts
+        if part.heading.startswith(KEYS)
+        and (rows := tuple(row for row in part.paragraphs if key in row[0].split()))
+    ]
+    return (
+        exact
+        or keys
+        or [part for part in parts if all(word in part.haystack for word in name.split())]
+    )
 
 
 def text_of(part: Part) -> str:

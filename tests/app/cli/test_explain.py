@@ -39,6 +39,15 @@ def test_a_name_is_explained_alone(name: str, heading: str) -> None:
     assert headings(*name.split()) == [heading]
 
 
+def test_a_key_is_explained_by_what_it_does_on_each_screen() -> None:
+    assert printed("4") == (
+        "keys: everywhere\n  4  Every answer, down to the token (mode.rollouts)\n"
+    )
+    parts = json.loads(printed("G", "--json"))
+    assert len(parts) > 1
+    assert all("G" in keys.split() for part in parts for keys, _ in part["paragraphs"])
+
+
 def test_every_name_of_a_kind_is_listed() -> None:
     assert headings("settings") == list(settings())
     assert len(headings("metrics")) == len(METRICS)
