@@ -11,7 +11,7 @@ from textual.reactive import reactive
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.jobs.launch import start_queue_worker
-from grpo_tui.app.text.safe_text import pad, safe
+from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import first_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -60,13 +60,17 @@ class QueuePanel(ListPanel):
             return paragraph(EMPTY, width, height, "label")
         note = paragraph(self.item.note, width, height // 2, "text") if self.item.note else []
         blocks = []
-        for index, item in enumerate(self.items):
-            settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
+        names = [safe(item.name or item.sweep or "run") for item in self.items]
+        name_width = min(24, max(map(cell_len, names)))
+        for index, (item, name) in enumerate(zip(self.items, names, strict=True)):
+            settings = ", ".join(
+                f"{path.rpartition('.')[2]}={value}" for path, value in item.settings.items()
+            )
             line = [
-                (pad(item.state, 11), "label"),
-                (pad(item.name or item.sweep or "run", 24), "headline"),
-                (pad(item.note or settings, max(1, width - 45)), "text"),
-                (pad(item.run or "", 10), "label"),
+                (pad("running" if item.state == "leased" else item.state, 11), "label"),
+                (pad(name, name_width) + "  ", "headline"),
+                (pad(item.note or settings, max(1, width - name_width - 23)) + "  ", "text"),
+                (pad(item.run or "", 8), "label"),
             ]
             blocks.append([list_row(line, width, selected=index == self.selected)])
         height -= len(note)
@@ -102,6 +106,7 @@ class QueueScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Read the queue, and poll for changes."""
         self.query_one(QueuePanel).focus()
+        self.query_one(KeyBar).hidden = NEED_ITEMS  # until they are read, also without a store
         self.read()
         self.set_interval(1.0, self.read)
 
@@ -200,7 +205,7 @@ def column_items(
 
     items = [
         *(Item(f"={path}", (path, about(path)))
-          for path in sorted(paths, key=[*declared, *paths].index)),
+          for path in sorted(paths, key=[*declared, *paths].index) if path not in groups),
         *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
           for key in sorted(metrics, key=[*METRICS, *metrics].index) for stat in ("best", "last")),
     ]  # fmt: skip

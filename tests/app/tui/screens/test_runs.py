@@ -18,7 +18,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import state
-from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
+from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
 from grpo_tui.app.tui.screens.runs.render import fitting
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
 from grpo_tui.app.tui.screens.runs.state import View, load_sparks
@@ -321,6 +321,40 @@ async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
         await until(app, lambda: "cancelled" in "\n".join(frames.frame(app)))
 
 
+async def test_an_empty_queue_offers_no_keys_that_need_a_run(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "none.db")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("Q")
+        await until(app, lambda: "The queue is empty." in frames.text(app))
+        await pilot.pause()
+        bar = frames.frame(app)[-1]
+        assert "close" in bar
+        assert "remove" not in bar
+
+
+async def test_the_settings_of_waiting_runs_are_not_cut_while_there_is_room(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    with closing(ExperimentStore(path)) as opened:
+        queue = RunQueue(opened)
+        for seed in range(2):
+            settings = {"steps": 40, "optimizer.learning_rate": 0.0001, "seed": seed}
+            queue.add(CONFIG, name=f"rates-{seed}", settings=settings)
+        queue.take()
+    app = workbench(path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("Q")
+        await until(app, lambda: "rates-1" in "\n".join(frames.frame(app)))
+        rows = [line for line in frames.frame(app) if "rates-" in line]
+        for seed, state in enumerate(("running", "queued")):
+            row = next(line for line in rows if f"rates-{seed}" in line)
+            assert state in row
+            assert f"learning_rate=0.0001, seed={seed}" in row
+
+
 async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,6 +518,12 @@ async def test_the_selected_run_opens_with_the_keys_of_its_screens(
         await pilot.press("down", key)
         await until(app, lambda: app.current_mode == mode)
         await until(app, lambda: "otter-1" in frames.text(app), app.frame_now)
+
+
+async def test_what_runs_can_be_grouped_by_is_listed_once(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        names = [item.columns[0] for item in column_items(reader, (), state.GROUPS)]
+    assert len(names) == len({*names})
 
 
 @pytest.mark.parametrize(
