@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 FIRST_FRAME_S = 1.0  # a terminal that draws later reads the store meanwhile
+INTERRUPT_S = 0.01  # between interrupts: one that comes between two statements has no effect
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class ReaderThread:
         self._thread = ThreadPoolExecutor(1, "reader")
         self._latest: dict[str, tuple[Future[Any], asyncio.Future[Any]]] = {}
         self._running = ""  # the key of the query that is being answered
+        self._closed = False
         self._lock = threading.Lock()
         self._reader: StoreReader | None = None
 
@@ -54,10 +56,10 @@ class ReaderThread:
         if key in self._latest:
             job, future = self._latest[key]
             future.cancel()
-            if not (job.cancel() or job.done()):
-                with self._lock:
-                    if self._running == key and self._reader is not None:
-                        self._reader.interrupt()
+            job.cancel()
+            with self._lock:
+                if self._running == key:
+                    self._interrupt()
         job = self._thread.submit(self._answer, call, key)
         future = asyncio.wrap_future(job)
         if key:
@@ -69,12 +71,19 @@ class ReaderThread:
         return result
 
     def close(self) -> None:
-        """Stop the thread after the current query."""
+        """Stop the thread; the query in progress and those that wait raise InterruptedError."""
+        self._closed = True
         self.first_frame.set()
+        last = self._thread.submit(bool)
+        while wait([last], INTERRUPT_S).not_done:
+            self._interrupt()
+        self._thread.shutdown()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _interrupt(self) -> None:
         if self._reader is not None:
             self._reader.interrupt()
-        self._thread.submit(self._close)
-        self._thread.shutdown()
 
     # -- on the thread ----------------------------------------------------------------------
 
@@ -84,6 +93,8 @@ class ReaderThread:
         try:
             if self._reader is None:
                 self._reader = self._open()
+            if self._closed:
+                raise InterruptedError("the program ends")
             result = call(self._reader)
             with suppress(StoreError, InterruptedError):
                 self._damaged = self._reader.damaged()
@@ -97,7 +108,3 @@ class ReaderThread:
         from grpo_tui.experiments.reader import StoreReader
 
         return StoreReader(self.path)
-
-    def _close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
