@@ -36,7 +36,7 @@ from grpo_tui.app.inspector.measures import (
 )
 from grpo_tui.app.text.numbers import BARS, clamped, narrow, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import last_question, question
-from grpo_tui.app.text.safe_text import clip, excerpt, pad, safe
+from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
@@ -69,8 +69,8 @@ ORDER_HEADINGS: Mapping[Order, str] = {
 }  # fmt: skip
 TEXT_LINES, NUMBER_LINES = 7, 3  # at least, of an answer and a token
 LABEL = 9  # cells of a name before what it says of a token
-TRACK = 20  # cells of the line that the ratio is on
-BAR = 8  # cells of a reward's bar
+TRACK = 16  # cells of the line that the ratio is on
+BAR, SHORT_BAR = 8, 3  # cells of a reward's bar, and where names are long
 MAX_REPLY = 8  # lines of a reply
 laid_out = lru_cache(maxsize=64)(lay_out)
 
@@ -459,7 +459,9 @@ def reward_lines(view: View, width: int) -> list[Line]:
     lines += [[], *function_lines(rollout, largest, width)]
     marks = {"✓": "good", "✗": "bad", "·": "label"}
     labels = verdicts(rollout, group)
-    lines += [[], *([(label[:2], marks[label[0]]), (label[2:], "text")] for label in labels)]
+    lines += [[], *(line for label in labels
+                    for line in paragraph(label[2:], width, 3, "text",
+                                          (label[:2], marks[label[0]])))]  # fmt: skip
     texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
     for text in texts:
         lines += paragraph(text, width, 3, "label")
@@ -473,12 +475,15 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     A bar is full at the largest score that the function gave in this step.
     """
     lines = []
-    for reward in rollout.rewards:
+    texts = ["n/a" if reward.value is None else short(reward.value) for reward in rollout.rewards]
+    space = width - 2 - max(map(len, texts), default=0)
+    longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
+    name_width = max(6, space - BAR, min(longest, space - SHORT_BAR))
+    for reward, value in zip(rollout.rewards, texts, strict=True):
         size = abs(reward.value or 0) / (largest.get(reward.name) or 1.0)
-        name = pad(reward.name, max(6, width - BAR - 7))
         colour = "series.reward" if (reward.value or 0) >= 0 else "bad"
-        value = "n/a" if reward.value is None else short(reward.value)
-        left = [(f"{name} ", "label"), *meter(size, BAR, colour)]
+        bar = meter(size, max(1, space - name_width), colour)
+        left = [(f"{pad(reward.name, name_width)} ", "label"), *bar]
         lines.append(justified(left, [(value, "text")], width))
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", "label")])

@@ -14,6 +14,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
     history_line,
+    reward_lines,
 )
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
@@ -22,7 +23,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     run_info,
     without_losses,
 )
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line, cells
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView
@@ -132,6 +133,34 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is() -> None:
         between, _, after = rest.partition("1.2")
         parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
         assert all(("◆" in part) is there for there, part in parts), drawn
+
+
+@pytest.mark.parametrize("high", [1.2, 1.28])
+def test_the_side_that_is_clipped_fits_into_the_narrowest_panel(high: float) -> None:
+    drawn = said([_ratio_line(term(ratio=1.316, low=0.8, high=high, side="high"))])
+    assert drawn.endswith("CLIPPED high")
+    assert len(drawn) <= 54  # at 80 columns
+
+
+def test_names_of_reward_functions_and_duplicates_are_not_cut_beside_room(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        (first, *_) = reader.groups(1, step=4, origin="train")
+    names = {"numeric_answer": 1.0, "format_all": 0.5}
+    rewards = tuple(
+        ev.RewardValue(name=name, value=value, weight=1.0) for name, value in names.items()
+    )
+    rollouts = tuple(
+        replace(first.rollouts[0], index=index, text="so 22", rewards=rewards) for index in range(8)
+    )
+    group = replace(first, rollouts=rollouts)
+    shown = SimpleNamespace(group=group, rollout=rollouts[0], step=None)
+    lines = reward_lines(shown, 22)  # type: ignore[arg-type]  # only these are read
+    text = said(lines)
+    for name in names:
+        line = next(line for line in text.splitlines() if name in line)
+        assert "━" in line
+    assert "same as b, c, d, e, f, g, h" in " ".join(text.split())
+    assert max(map(cells, lines)) <= 22
 
 
 @pytest.mark.parametrize(
