@@ -77,9 +77,12 @@ def header_line(view: View, width: int) -> Line:
                                   "accent" if view.form.changed else "label"),
         (f"   {state} ", "bold bad" if view.errors else colour),
     ]  # fmt: skip
+    space = width - cells(right) - 2
     if not message:
         message, colour = cost_summary(view), "label"
-    return justified([(clip(f" {message}", width - cells(right) - 3), colour)], right, width)
+        while cell_len(message) >= space and view.form.count == 1 and ", " in message:
+            message = message.partition(", ")[2]  # the time is last
+    return justified([(clip(f" {message}", space), colour)], right, width)
 
 
 def _status(view: View) -> tuple[str, str, str]:
@@ -218,7 +221,7 @@ def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     """What help says below the purpose; in a small panel only the first ones are visible."""
     path, info, origin = field.path, field.info, view.form.origin
     start = f"{field.start or no_value(path)} in {origin.kind} {origin.name}; backspace resets it"
-    sweep = "several values, such as 1,2" if info.number else "space marks several in the list"
+    sweep = "values with commas between them" if info.number else "space marks several in the list"
     return [
         ("→ completes", ", ".join(completions(path, field.text)) if view.editing else ""),
         ("gets", view.examples.get("gets", "") if path in GETS else ""),
@@ -558,7 +561,7 @@ def start_picker(view: View) -> Picker:
     ]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
-    return Picker("start from", items, hint="u undoes it: what is changed now comes back.",
+    return Picker("start from", items, hint="u undoes the choice: your changes come back.",
                   cursor=current)  # fmt: skip
 
 

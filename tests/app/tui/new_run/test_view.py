@@ -8,6 +8,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.presets import names
+from grpo_tui.app.tui.screens.new_run import render
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
     header_line,
@@ -17,6 +18,7 @@ from grpo_tui.app.tui.screens.new_run.render import (
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
+    Cost,
     RunForm,
     View,
     preset_view,
@@ -73,6 +75,18 @@ def test_the_starter_is_said_to_know_one_task() -> None:
     for task, text in (("arithmetic", "✓ ready"), ("rows.jsonl", "starter knows arithmetic")):
         view = replace(typed(preset_view("starter"), task__name=task), ready=ready)
         assert text in words([header_line(view, 160)])
+
+
+def test_a_narrow_header_names_the_time_rather_than_half_of_the_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    price = Cost(tokens=143_000, seconds=30.0, gigabytes=0.001, run="")
+    monkeypatch.setattr(render, "cost", lambda *_: price)
+    ready = {"problems": [], "now": "", "fetches": []}
+    view = replace(preset_view("starter"), ready=ready, memory={"peak": 0.13e9})
+    texts = [words([header_line(view, width)]) for width in (80, 120)]
+    assert all(", about 30s " in text and "…" not in text for text in texts)
+    assert "128 answers" in texts[1]
 
 
 def test_the_suggested_name_is_free_also_beside_the_runs_of_a_sweep() -> None:
