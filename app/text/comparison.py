@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from math import fsum
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds, spec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
+UNEQUAL = 1.5  # times the other's training
 ARROWS = {"up": "↑", "down": "↓", "none": ""}  # the better direction of a metric
 UNTESTED = "there are no held-out answers to the same problems (evaluation.every)"
 GREEDY = "eval/greedy/"
@@ -41,6 +43,7 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
         "runs": [{name: getattr(run, name) for name in RUN_FIELDS} for run in result.runs],
         "baseline": result.baseline,
         "at": result.at or None,
+        "equal_work": result.equal_work,
         "settings": {item.path: by_run(item.values) for item in result.differing},
         "same": dict(result.same) if all_settings else None,
         "sources": list(result.sources),
@@ -59,11 +62,13 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
 # -- sentences ----------------------------------------------------------------------------------
 
 
-def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str:
+def verdict(
+    comparison: "Comparison", chosen: str = "", metric: str = "", axis: str = "", by: str = "--at"
+) -> str:
     """Say which setting is better, how sure that is, and what would make it surer.
 
     It is about the chosen run's setting, or the best one beside the baseline's, by the evaluations
-    that `metric` is from.
+    that `metric` is from. `by` is what makes it compare at equal work, here on the axis.
     """
     ranking = ranking_of(comparison, metric)
     if ranking is None:
@@ -76,6 +81,7 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
     sentences = [sentence_of(row.test, comparison)]
     if ranking.comparisons > 1:
         sentences[0] = f"{sentences[0][:-1]}, corrected for {ranking.comparisons} comparisons."
+    sentences.append(unequal(row.test, comparison, axis, by))
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
     sentences.append(_otherwise(row, ranking, comparison))
@@ -87,6 +93,37 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
                     f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
                     f"{' …' if len(best) > 4 else ''}.")  # fmt: skip
     return " ".join(part for part in sentences if part)
+
+
+def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) -> str:
+    """Say which setting had clearly more training than the other, and how that is avoided."""
+    (more, longer), (less, shorter) = sorted(
+        ((_trained(side, comparison, axis), setting_name(comparison, side.runs))
+         for side in (test.own, test.other)), reverse=True,
+    )  # fmt: skip
+    # tokens and time are estimates, which cannot tell evaluations up to the same amount apart
+    is_equal = comparison.equal_work and axis != "step"
+    if is_equal or more < UNEQUAL * max(1, less):
+        return ""
+    return (f"Unequal training: {longer} had {_work(axis, more)}, {shorter} {_work(axis, less)}. "
+            f"{by} compares at equal steps, tokens or time, where all were evaluated by then "
+            "(evaluation.every).")  # fmt: skip
+
+
+def _trained(side: "Evaluated", comparison: "Comparison", axis: str) -> float:
+    """The mean steps of some runs until they were evaluated; tokens or seconds by their share."""
+    field = {"tokens": "tokens", "wall": "elapsed"}.get(axis, "step")
+    runs = {run.id: run for run in comparison.runs}
+    return fmean(
+        getattr(runs[run], field) * step / max(1, runs[run].step)
+        for run, step in zip(side.runs, side.steps, strict=True)
+    )
+
+
+def _work(axis: str, amount: float) -> str:
+    if axis == "tokens":
+        return f"about {tokens(amount)} tokens"
+    return f"about {seconds(amount)}" if axis == "wall" else f"{amount:g} steps"
 
 
 def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:

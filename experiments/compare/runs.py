@@ -39,8 +39,7 @@ class Judged:
     """What a run answered in an evaluation: the share of right samples by problem."""
 
     run: RunSummary
-    step: int
-    samples: int
+    evaluation: EvaluationView
     shares: Mapping[str, float]
 
 
@@ -91,6 +90,7 @@ def compare(
         runs=tuple(runs),
         baseline=base.id if base else None,
         at=position,
+        equal_work=bool(axis) and last is not unlimited,
         differing=differing,
         by_recipe=by_recipe,
         sources=_sources(runs, functions, runs.index(base or runs[0])),
@@ -282,8 +282,8 @@ class Answers:
         sides = [
             Evaluated(
                 runs=tuple(item.run.id for item in group), shares=tuple(table.mean(1).tolist()),
-                steps=tuple(item.step for item in group),
-                samples=max(item.samples for item in group),
+                steps=tuple(item.evaluation.step for item in group),
+                samples=max(item.evaluation.samples for item in group),
             )
             for group, table in zip(groups, shares, strict=True)
         ]  # fmt: skip
@@ -306,10 +306,10 @@ class Answers:
 
 def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
-    judged = [(item.mode, _judged(reader, run, item)) for item in reader.evaluations(run.key)]
+    judged = [_judged(reader, run, item) for item in reader.evaluations(run.key)]
     tests = []
     for mode in MODES:
-        items = [item for of, item in judged if of == mode and item.shares]
+        items = [item for item in judged if item.evaluation.mode == mode and item.shares]
         if len(items) > 1 and (answers := Answers.of(mode, [items[:1], items[-1:]])):
             tests.append(answers.test(1))
     return tests
@@ -323,9 +323,8 @@ def _last_by_mode(
     trained = run.step > 0 and upto != 0
     for item in reversed(reader.evaluations(run.key)):
         counts = (upto is None or item.step <= upto) and not (trained and item.moment == "before")
-        if counts and item.mode not in last:
-            judged = _judged(reader, run, item)
-            last |= {item.mode: judged} if judged.shares else {}
+        if counts and item.mode not in last and (judged := _judged(reader, run, item)).shares:
+            last[item.mode] = judged
     return last
 
 
@@ -335,7 +334,7 @@ def _judged(reader: "StoreReader", run: RunSummary, evaluation: EvaluationView) 
         for row in reader.samples(evaluation.key)
         if row.samples and row.correct is not None
     }
-    return Judged(run, evaluation.step, evaluation.samples, shares)
+    return Judged(run, evaluation, shares)
 
 
 # -- the settings of a sweep ----------------------------------------------------------------------
@@ -372,7 +371,7 @@ def _ranking(
         ranked.append(
             RankedSetting(
                 own=sides[index],
-                may_be_best=index == order[0] or answers.effect(order[0], index).low <= 0,
+                may_be_best=answers.effect(order[0], index).low <= 0,
                 test=answers.test(index) if index else None,
                 reached=_reached(reader, [item.run for item in groups[index]], metric, value),
             )

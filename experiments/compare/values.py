@@ -126,11 +126,15 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs side by side; `by_recipe` are settings that differ only because their recipes do."""
+    """Runs side by side; `by_recipe` are settings that differ only because their recipes do.
+
+    `equal_work` is whether the evaluations are those up to `at`, and not the last ones of all runs.
+    """
 
     runs: tuple[RunSummary, ...]
     baseline: str | None
     at: str
+    equal_work: bool = False
     differing: tuple[SettingDifference, ...]
     by_recipe: tuple[SettingDifference, ...] = ()
     same: Mapping[str, Any]

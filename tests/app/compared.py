@@ -22,7 +22,7 @@ from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
-from tests.app.script import algorithm
+from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import record, run_events
 
 
@@ -90,6 +90,23 @@ def sweep_of_rates(folder: Path) -> Path:
                 )  # fmt: skip
                 record(path, events, sweep=sweep, name=f"{name}-{number}", **changes)
     record(path, run_events(steps=3), name="lone-wolf")
+    return path
+
+
+def evaluated_runs(folder: Path, *runs: tuple[str, int, int, int]) -> Path:
+    """Runs of (name, steps, tokens a step, steps between evaluations), better with each step."""
+    path = folder / "runs.db"
+    for beta, (name, steps, tokens, every) in enumerate(runs):
+        events: list[ev.Event] = [started(), evaluation(0, 0.25, "before")]
+        for step in range(1, steps + 1):
+            share = 0.25 + step / 64
+            events.append(
+                ev.StepFinished(step=step, metrics={"reward": share}, tokens=tokens * step,
+                                elapsed=2.0 * step)
+            )  # fmt: skip
+            if step % every == 0:
+                events.append(evaluation(step, share, "during"))
+        record(path, iter(events), name=name, algorithm=algorithm(beta=beta))
     return path
 
 

@@ -79,7 +79,7 @@ def compare(
     if as_json:
         print_json(comparison_json(result, all_settings))
     else:
-        print_page(result, all_settings, metric or MAIN_METRICS)
+        print_page(result, all_settings, metric or MAIN_METRICS, axis)
 
 
 def _equal_work(at: str) -> tuple[str, float | None]:
@@ -93,9 +93,9 @@ def _equal_work(at: str) -> tuple[str, float | None]:
     return axis, value
 
 
-def print_page(result: Comparison, all_settings: bool, keys: Sequence[str]) -> None:
+def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis: str) -> None:
     """Print the comparison for people: verdict, phase times, settings, metrics."""
-    print_text(verdict(result))
+    print_text(verdict(result, axis=axis))
     for note in result.notes:
         print_stderr(note)
     for ranking in result.rankings:

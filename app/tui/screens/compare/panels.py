@@ -19,7 +19,7 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, paragraph, pl
 
 MAX_RUNS = 12
 TALL = 8  # lines of a chart
-MAX_SENTENCE = 5  # lines
+MAX_SENTENCE = 6  # lines
 OFFERS = (
     ("+", "add runs from a list", "space marks, ⏎ compares them"),
     ("G", "the newest sweep", "which setting is better, and how sure that is"),

@@ -75,7 +75,7 @@ def verdict(view: View) -> str:
         return (
             f"Only {view.name(run)} is compared. + adds runs, G compares its sweep or the newest."
         )
-    return verdict_of(view.comparison, run.id, view.metric)
+    return verdict_of(view.comparison, run.id, view.metric, view.axis, "The key a")
 
 
 def position_text(axis: str, x: float) -> str:
@@ -128,10 +128,13 @@ def legend_columns(view: View) -> Iterator[list[Cell]]:
     measure = measure_of(view.comparison, key)
     if measure:
         yield [("verdict", "label"), *(verdict_cell(view, run) for run in runs)]
-    yield [
-        (position_text(view.axis, view.x), "label"),
-        *(crosshair_cell(view, key, (run.id,)) for run in runs),
-    ]
+    if key == measure and view.at is None and not view.comparison.equal_work:
+        yield [("evaluated", "label"), *(evaluated_cell(view, run) for run in runs)]
+    else:
+        yield [
+            (position_text(view.axis, view.x), "label"),
+            *(crosshair_cell(view, key, (run.id,)) for run in runs),
+        ]
     if base and len(runs) > 1 and key != measure:  # the verdict tells that one
         deltas = [delta_text(key, view.delta(key, (run.id,), (base.id,))) for run in runs]
         yield [("Δ", "label"), *((text or "–", "text") for text in deltas)]
@@ -170,6 +173,15 @@ def verdict_cell(view: View, run: RunSummary) -> Cell:
     if row.test is None:
         return "baseline", "label"
     return standing(row.test), result_colour(row.test)
+
+
+def evaluated_cell(view: View, run: RunSummary) -> Cell:
+    """The run's share of right answers that the verdict is from, and its step."""
+    row = ranked(view.comparison, run.id, view.metric)
+    if row is None:
+        return "–", "label"
+    index = row.own.runs.index(run.id)
+    return f"{with_unit(row.own.shares[index], 'share')} @{row.own.steps[index]}", "text"
 
 
 def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:

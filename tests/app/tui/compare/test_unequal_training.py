@@ -1,0 +1,77 @@
+"""A verdict on runs that were not evaluated after the same training says so."""
+
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo_tui.app.tui.screens.compare.render import verdict
+from grpo_tui.app.tui.screens.compare.state import View, load_comparison
+from grpo_tui.experiments.reader import StoreReader
+from tests.app import frames
+from tests.app.compared import cli, evaluated_runs, opened, refs_of, settled, workbench
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_verdict_says_so_and_the_legend_has_its_values(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    """Where the short run ends, at step 5, the long one was not evaluated since step 0."""
+    app = workbench(evaluated_runs(tmp_path, ("short", 5, 100, 5), ("long", 30, 100, 10)))
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        frames.check(app)
+        told = " ".join(verdict(screen.view).split())
+        assert "long is better than short" in told
+        assert "Unequal training: long had 30 steps, short 5 steps. The key a compares" in told
+        text = frames.text(app)
+        assert "Unequal training" in text
+        # the value that the verdict is from, then the best one
+        assert re.search("● short .* 33% @5 +33% @5 ", text)
+        assert re.search("■ long .* 72% @30 +72% @30 ", text)
+        await pilot.press("left")  # from here on it is the value at the crosshair
+        await settled(pilot, screen)
+        assert re.search("■ long .* 25% @0 +72% @30 ", frames.text(app))
+
+
+@pytest.mark.parametrize(
+    ("every", "axis", "unequal"),
+    [
+        (5, "step", ""),  # both were evaluated at step 5
+        (4, "step", ""),  # at steps 4 and 5
+        (3, "step", "b had 5 steps, a 3 steps"),
+        (10, "step", "a had 30 steps, b 5 steps"),
+        # a step of b takes as many tokens as ten of a: at 3k tokens they are at steps 30 and 3
+        (10, "tokens", "b had about 5,000 tokens, a about 3,000 tokens"),
+        (10, "wall", "a had about 60s, b about 10s"),
+    ],
+)
+def test_it_depends_on_the_axis(every: int, axis: str, unequal: str, tmp_path: Path) -> None:
+    path = evaluated_runs(tmp_path, ("a", 30, 100, every), ("b", 5, 1000, 5))
+    with closing(StoreReader(path)) as reader:
+        comparison = load_comparison(reader, ["a", "b"], "", axis, None)
+    told = verdict(View(refs=refs_of(path), axis=axis).with_comparison(comparison))
+    assert unequal in told
+    assert ("Unequal training" in told) is bool(unequal)
+
+
+def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> None:
+    path = evaluated_runs(tmp_path, ("a", 30, 100, 10), ("b", 5, 1000, 1))
+    with closing(StoreReader(path)) as reader:
+        comparison = load_comparison(reader, ["a", "b"], "", "tokens", None)
+    assert comparison.equal_work
+    told = verdict(View(refs=refs_of(path), axis="tokens").with_comparison(comparison))
+    assert "steps 30 and 3" in told
+    assert "Unequal training" not in told
+
+
+def test_the_command_names_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = evaluated_runs(tmp_path, ("short", 5, 100, 5), ("long", 30, 100, 5))
+    runs = ("short", "long", "--db", str(path))
+    assert "short 5 steps. --at compares" in " ".join(cli(capsys, *runs).split())
+    assert "Unequal training" not in cli(capsys, *runs, "--at", "step")
+    equal = [json.loads(cli(capsys, *runs, *at, "--json"))["equal_work"]
+             for at in ((), ("--at", "step"))]  # fmt: skip
+    assert equal == [False, True]
