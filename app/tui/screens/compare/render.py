@@ -56,6 +56,7 @@ NO_RANKING = (
     "runs have none. `grpo-tui sweep CONFIG --set a=1,2 --seeds 3` makes runs that can be ranked."
 )
 WIDEST = 34  # of a column
+SEEDS_WIDTH = 27  # of a column with the interval of a mean over seeds
 ANSWER_LINES = 8
 NAME_WIDTH = 12  # of a run in the legend, at least
 ROUNDING = 1e-9  # differences that rounding explains
@@ -206,7 +207,8 @@ def column_window(count: int, current: int, width: int, minimum: int) -> tuple[r
 
 def window_text(window: range, count: int) -> str:
     """Which columns are visible; empty if all are."""
-    return f"{window[0] + 1}–{window[-1] + 1} of {count}" if len(window) < count else ""
+    first = f"{window[0] + 1}–" * (len(window) > 1)
+    return f"{first}{window[-1] + 1} of {count}" if len(window) < count else ""
 
 
 def column_heads(
@@ -275,7 +277,9 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     metrics = view.rows
     if not metrics:
         return [[("no metric matches", "label")]]
-    name_width = min(max(cell_len(full_name(row.key)) for row in metrics) + 3, max(18, width // 4))
+    space = width - 1 - SEEDS_WIDTH * len(view.columns)
+    longest = max(cell_len(full_name(row.key)) for row in metrics) + 3
+    name_width = min(longest, max(18, width // 4, space))
     head, window, size = column_heads(view, name_width, width, 20, tail=10)
     selected = metrics[min(view.row, len(metrics) - 1)]
     lines = [head]
@@ -373,7 +377,7 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
     window, size = column_window(count, view.run, width, 40)
     runs = window_text(window, count)
     position = f"prompt {view.prompt + 1} of {len(view.prompts)}, {prompt.origin}"
-    position += f"  runs {runs}" if runs else ""
+    position += f"  run{'s' * (len(window) > 1)} {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(last_question(prompt.text), max(8, width - cell_len(position + target) - 4))
     lines = [[(position, "label"), (f"  {question}", "headline"), (target, "label")]]

@@ -64,15 +64,17 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
     path = tmp_path / "runs.db"
     for beta in (0.04, 0.1):
         for seed, share in enumerate((0.9, 0.99)):
-            step = ev.StepFinished(step=3, metrics={"reward": share}, tokens=9, elapsed=1.0)
+            metrics = {"reward": share, "frac_reward_zero_std": 0.1}
+            step = ev.StepFinished(step=3, metrics=metrics, tokens=9, elapsed=1.0)
             events: list[ev.Event] = [started(), step, evaluation(3, share, "after")]
             record(path, iter(events), name=f"b{beta}-{seed}", seed=seed,
                    algorithm=algorithm(beta=beta))  # fmt: skip
     app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(80, 40)) as pilot:
         screen = await opened(app, pilot)
         screen.action_page("metrics")
         await settled(pilot, screen)
+        assert "groups without signal" in frames.text(app)  # whole, beside the intervals
         assert re.search(r"94% \[.*, 100%\]", frames.text(app))
         assert screen.view.charts.charts
         (chart, *_) = screen.view.charts.charts.values()
@@ -126,7 +128,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
             assert group.rollouts[0].text[:12] in text
         assert " of 2 " not in text
         narrow = answers_lines(screen.view, 50, 20)
-        assert "1–1 of 2" in "".join(part for part, _ in narrow[0])
+        assert "run 1 of 2" in "".join(part for part, _ in narrow[0])
         await pilot.press("n")
         await settled(pilot, screen)
         assert "31 + 9 = ?" in frames.text(app)
