@@ -52,7 +52,7 @@ class RewardError(EngineError):
 
 
 class BrokenEnvironmentError(EngineError):
-    """An environment or a tool cannot be loaded."""
+    """An environment or a tool cannot be loaded, or fails each time."""
 
 
 class OutsideError(EngineError, ValueError):

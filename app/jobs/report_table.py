@@ -1,6 +1,7 @@
 """A run's results as a table: held-out accuracy before and after, with 95% intervals."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import Any
 
 from grpo_engine.events import EvaluationFinished
@@ -26,8 +27,8 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
 
 
 def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
-    values = [item.metrics[key] for item in ends if key in item.metrics]
-    if len(values) < len(ends) and key != "eval/accuracy":
+    values = [value for item in ends if (value := measured(item.metrics, key)) is not None]
+    if len(values) < len(ends) and key not in ("eval/accuracy", "eval/reward"):
         return {}
     last = ends[-1]
     samples = "" if last.samples == 1 else f" x {last.samples} samples"
@@ -46,9 +47,15 @@ def _head(item: EvaluationFinished, *, alone: bool) -> str:
     return f"{item.moment} (step {item.step})"
 
 
+def measured(metrics: Mapping[str, float], key: str) -> float | None:
+    """A result; it is NaN where no answer has a score."""
+    value = metrics.get(key, nan)
+    return None if isnan(value) else value
+
+
 def with_interval(metrics: Mapping[str, Any], key: str) -> str:
-    if key not in metrics:
+    if (value := measured(metrics, key)) is None:
         return "not measured"
     low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-    value = f"{metrics[key]:.3f}"
-    return value if low is None or high is None else f"{value} [{low:.3f}, {high:.3f}]"
+    text = f"{value:.3f}"
+    return text if low is None or high is None else f"{text} [{low:.3f}, {high:.3f}]"

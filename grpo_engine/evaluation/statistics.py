@@ -1,7 +1,7 @@
 """Statistics of held-out samples: accuracy with its interval, unbiased pass@k, mean rewards."""
 
 from collections.abc import Mapping, Sequence
-from math import comb, sqrt
+from math import comb, nan, sqrt
 
 import numpy as np
 
@@ -33,10 +33,10 @@ def bootstrap(values: Sequence[float]) -> Interval:
 
 
 def bootstrap_ratio(counts: Sequence[float], totals: Sequence[float]) -> Interval:
-    """95 % percentile interval of Σ counts / Σ totals, resampling problems."""
+    """95 % percentile interval of Σ counts / Σ totals, resampling problems; NaN for none."""
     size = len(counts)
     if size == 0:
-        return 0.0, 1.0
+        return nan, nan
     chosen = np.random.default_rng(0).integers(0, size, size=(DRAWS, size))
     sums, divisors = (
         np.asarray(row, dtype=np.float64)[chosen].sum(axis=1) for row in (counts, totals)

@@ -42,6 +42,7 @@ class Progress:
     entropy_bonus: float = 0.0  # its weight in the loss
     entropy_control: float = 0.0  # the controller's state, if entropy has a target
     bad_updates: int = 0  # consecutive updates that were not finite
+    failed_steps: int = 0  # consecutive steps in which every environment failed
     evaluated_before: bool = False
     best_step: int | None = None
     best_score: float | None = None

@@ -1,12 +1,13 @@
 """Bookkeeping around a step: start, end, and checks between steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.errors import NotFiniteError
+from grpo_engine.errors import BrokenEnvironmentError, NotFiniteError
 from grpo_engine.events import Event, NoteWritten, StepFinished
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.persist import drop_state, store_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
@@ -16,6 +17,7 @@ from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult
 
 MAX_BAD_UPDATES = 3  # consecutive bad updates that end a run
+MAX_FAILED_STEPS = 5  # consecutive steps in which every environment failed
 
 
 def begin_step(run: Run) -> None:
@@ -86,6 +88,7 @@ def finish_step(
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
     yield from check_finite(run, result)
+    check_environments(run, rollouts)
     yield from free_core(run)
 
 
@@ -124,6 +127,20 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
         raise NotFiniteError(
             f"{MAX_BAD_UPDATES} steps in a row had updates that were not finite "
             f"({result.not_finite}); the last good checkpoint is in {run.folder}. {remedy}"
+        )
+
+
+def check_environments(run: Run, rollouts: Sequence[Rollout]) -> None:
+    """End the run after several steps in which no answer was without an error."""
+    if not all(rollout.failed for rollout in rollouts):
+        run.progress.failed_steps = 0
+        return
+    run.progress.failed_steps += 1
+    if run.progress.failed_steps >= MAX_FAILED_STEPS:
+        error = next(span.error for span in rollouts[0].spans if span.error)
+        raise BrokenEnvironmentError(
+            f"the environment failed for every answer of {MAX_FAILED_STEPS} steps in a row "
+            f"({error}); correct it, and resume the run"
         )
 
 

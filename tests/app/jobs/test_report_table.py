@@ -1,6 +1,7 @@
 """The table of results says what was not measured, and never shows it as 0."""
 
 from dataclasses import replace
+from math import nan
 
 from grpo_tui.app.jobs.report_table import before_and_after
 from tests.experiments.made import evaluated
@@ -24,3 +25,10 @@ def test_accuracy_that_nothing_measured_is_named_as_such() -> None:
 def test_accuracy_that_only_a_resumed_run_measured_has_no_change() -> None:
     rows = rows_of((0, REWARD), (1, REWARD | {"eval/accuracy": 0.25}))
     assert rows[0] == ["accuracy", "not-measured", "0.250"]
+
+
+def test_a_reward_that_no_answer_has_is_not_measured() -> None:
+    # before, it was `nan [0.000, 1.000]`
+    none = {"eval/reward": nan, "eval/reward_low": nan, "eval/reward_high": nan}
+    assert rows_of((0, REWARD), (1, none))[1] == ["reward", "0.500", "not-measured"]
+    assert rows_of((1, none))[1] == ["reward", "not-measured"]

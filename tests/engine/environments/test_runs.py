@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from grpo_engine.events import (
     Event,
     GroupScored,
     NoteWritten,
+    RunFailed,
     RunFinished,
     StepFinished,
     StepSkipped,
@@ -213,6 +215,27 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     reason = "the environment failed for every answer"
     skipped = [(event.step, event.reason) for event in events if isinstance(event, StepSkipped)]
     assert skipped == [(step, reason) for step, every in empty.items() if all(every)]
+
+
+def test_an_environment_that_fails_in_every_answer_ends_the_run(
+    world: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN.format(every=1))
+    config = settings(
+        world, steps=9, task={"environment": f"{tmp_path}/broken.py:Broken"},
+        evaluation={"pinned": 0}, checkpoint={"every": 2},
+    )  # fmt: skip
+    events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFailed)
+    assert re.search(
+        "every answer of 5 steps in a row .*reset: ValueError: no board .*broken.py:5",
+        events[-1].message,
+    )
+    assert max(event.step for event in events if isinstance(event, StepFinished)) == 5
+    # the count is kept in checkpoints: of step 4, and only step 5 is repeated
+    again = events_of(config, tmp_path / "run", resume=True)
+    assert [event.step for event in again if isinstance(event, StepFinished)] == [5]
+    assert isinstance(again[-1], RunFailed)
 
 
 CHILD = """
