@@ -21,7 +21,7 @@ SECTIONS: Final = {
         ("runs", "runs:app", "List runs; rename, tag, archive, delete, import."),
         ("compare", "compare:compare", "Which settings are better, and how sure."),
         ("resume", "train:resume", "Resume a run from its last checkpoint."),
-        ("chat", "chat:chat", "Ask a trained model and its start the same thing."),
+        ("chat", "chat:chat", "Ask a trained model and its start the same question."),
         ("export", "export:export", "Write metrics, rollouts or tokens to a file."),
         ("doctor", "doctor:doctor", "Check this machine and its set-up."),
     ),

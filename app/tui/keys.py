@@ -52,8 +52,8 @@ NAVIGATION: Final = (
     hidden("down,j", "move(1, 0)", "down", "move.down", "One line down"),
     hidden("left,h", "move(0, -1)", "left", "move.left", "To the left"),
     hidden("right,l", "move(0, 1)", "right", "move.right", "To the right"),
-    hidden("pageup", "move_page(-1)", "page up", "move.page_up", "Up by what is visible"),
-    hidden("pagedown", "move_page(1)", "page down", "move.page_down", "Down by what is visible"),
+    hidden("pageup", "move_page(-1)", "page up", "move.page_up", "One page up"),
+    hidden("pagedown", "move_page(1)", "page down", "move.page_down", "One page down"),
     hidden("home", f"move(-{LAST}, 0)", "first", "move.first", "To the first line"),
     hidden("end", f"move({LAST}, 0)", "last", "move.last", "To the last line"),
 )  # fmt: skip

@@ -19,7 +19,7 @@ def chat(
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 200,
     as_json: Json = False,
 ) -> None:
-    """Ask a trained model and the model it began as the same thing.
+    """Ask a trained model and its starting model the same question.
 
     Without a prompt a screen opens. With --json, each token has its log-probability under both.
 

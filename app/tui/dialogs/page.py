@@ -13,8 +13,8 @@ from grpo_tui.app.tui.keys import bind, hidden
 
 
 def page_width(app: App[Any]) -> int:
-    """The width of the texts, in the frame and beside the scroll bar."""
-    return min(100, int(0.96 * app.size.width)) - 5
+    """The width of the texts, in the frame and a cell from the scroll bar."""
+    return min(100, int(0.96 * app.size.width)) - 6
 
 
 class Page(Dialog[None]):
@@ -27,7 +27,7 @@ class Page(Dialog[None]):
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted; scrollbar-size-vertical: 1;
     }
-    Page Static { width: 100%; color: $foreground; }
+    Page Static { width: 100%; padding-right: 1; color: $foreground; }
     """
     BINDINGS: ClassVar = [
         bind("escape,q,enter,question_mark,f1,exclamation_mark", "dismiss", "close", "page.close",

@@ -1,6 +1,7 @@
 """The palette, and `/` on Watch, find actions, metrics, settings, runs, help and answers."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
+from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 from grpo_tui.app.tui.finding import Finding, best
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
@@ -137,6 +139,15 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
         await pilot.press("enter")
         await pilot.pause()
         assert screen.prompt == place
+
+
+async def test_what_a_hit_says_is_not_cut_by_the_scroll_bar(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p", *"entropy")
+        await until(app, lambda: "Help: alert entropy_collapse" in frames.text(app))
+        _, _, text = frames.text(app).partition("Help: alert entropy_collapse")
+        assert " ".join(re.findall(r"[\w,.]+", text)).startswith(ALERTS["entropy_collapse"])
 
 
 async def test_a_run_is_opened(store: Path) -> None:

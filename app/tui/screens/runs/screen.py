@@ -140,7 +140,7 @@ class RunsScreen(ControlScreen):
         bind("d", "compare", "compare", "runs.compare", "The marked runs side by side"),
         bind("c", "clone", "clone", "runs.clone", "A new run with these settings"),
         hidden("A", "chat", "ask", "runs.chat",
-               "Ask the trained model and the one it began as the same thing"),
+               "Ask the trained model and its starting model the same question"),
         bind("r", "resume", "resume", "runs.resume", "Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
         hidden("i", "describe", "name, tags, note", "runs.describe",

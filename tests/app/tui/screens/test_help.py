@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len
@@ -46,6 +48,17 @@ def test_an_alert_has_the_numbers_of_the_charts(
     often = replace(once, first_step=4, count=3)
     rows = dict(alert_part(rule, Snapshot(alerts=(often,))).paragraphs)
     assert rows["raised"] == "3 times, first at step 4, last at step 9"
+
+
+async def test_the_texts_of_help_keep_a_cell_from_the_scroll_bar(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await helped(pilot, app)
+        end = app.screen.query_one(VerticalScroll).scrollable_content_region.right
+        for text in app.screen.query(Static):
+            assert text.content_region.right < end
+            lines = str(text.content).splitlines()
+            assert max(map(cell_len, lines), default=0) <= text.content_region.width
 
 
 async def test_slash_on_the_help_finds_help_on_anything(tmp_path: Path) -> None:
