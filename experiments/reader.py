@@ -305,8 +305,12 @@ class StoreReader(Connection):
         )
         return tuple(self.column(query.order_by(METRIC_KEY.c.id)))
 
-    def metric_series(self, run: int, key: str, *, after: int = -1) -> v.MetricSeries:
+    def metric_series(
+        self, run: int, key: str, *, after: int = -1, until: int | None = None
+    ) -> v.MetricSeries:
         query = _values(run, key).where(METRIC.c.step > after)
+        if until is not None:
+            query = query.where(METRIC.c.step <= until)
         rows = self.rows(query.order_by(METRIC.c.step))
         steps, values = zip(*rows, strict=True) if rows else ((), ())
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,7 +23,7 @@ FORMATS = ("csv", "jsonl")
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     """Return the columns of an export, from the first rows of each run."""
     return header_of(
-        chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
+        row for run in runs for row in islice(rows_of(table_name, reader, [run]), PAGE)
     )
 
 
@@ -63,7 +63,7 @@ def replacing(out: Path) -> Iterator[Path]:
             part.replace(out)
         finally:
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                part.unlink()
 
 
 @contextmanager

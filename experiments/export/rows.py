@@ -1,8 +1,9 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.events import Span
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 Row = dict[str, Any]
-Runs = Sequence[RunSummary]
 PAGE = 200
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SUMMARY = ("best", "best_step", "last", "last_step")
@@ -23,53 +23,59 @@ _NAMES = [field.name for field in fields(RunSummary)]
 RUN_FIELDS = _NAMES[: _NAMES.index("attempts") + 1]
 
 
-def rows_of(table: str, reader: "StoreReader", runs: Runs) -> Iterator[Row]:
+def rows_of(table: str, reader: "StoreReader", runs: Iterable[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     check_choice("export of", table, WHAT)
-    return WHAT[table](reader, runs)
+    return chain.from_iterable(WHAT[table](reader, run) for run in runs)
 
 
 def run_row(run: RunSummary) -> Row:
     """Return a run as one flat row: fields, then best, last and their steps for each metric."""
-    row: Row = {name: getattr(run, name) for name in RUN_FIELDS}
-    row["tags"] = list(run.tags)
-    row.update(run.columns)
-    for key, line in run.metrics.items():
-        row |= {f"{name} {key}": getattr(line, name) for name in SUMMARY}
-    return row
+    return {
+        **{name: getattr(run, name) for name in RUN_FIELDS},
+        **run.columns,
+        **{
+            f"{name} {key}": getattr(line, name)
+            for key, line in run.metrics.items()
+            for name in SUMMARY
+        },
+    }
 
 
-def run_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
-    """One row per run with the summaries of all metrics and all settings."""
-    for run in runs:
-        detail = reader.run(run.key)
-        settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
-        yield run_row(detail.summary) | settings
+def run_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
+    """One row with the summaries of all metrics and all settings."""
+    detail = reader.run(run.key)
+    settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
+    yield run_row(detail.summary) | settings
 
 
-def metric_rows(reader: "StoreReader", runs: Runs, *, after: int = -1) -> Iterator[Row]:
+def metric_rows(reader: "StoreReader", run: RunSummary, *, after: int = -1) -> Iterator[Row]:
     """One row per trained or evaluated step beyond `after`, one column per metric."""
-    for run in runs:
-        keys = reader.metric_keys(run.key)
-        empty = dict.fromkeys((*METRIC_FIELDS, *keys)) | {"run": run.id, "name": run.name}
+    keys = reader.metric_keys(run.key)
+    empty = dict.fromkeys((*METRIC_FIELDS, *keys)) | {"run": run.id, "name": run.name}
+    views = reader.steps(run.key, after=after)
+    for first in range(0, len(views) + 1, PAGE):
+        page = views[first : first + PAGE]
+        # the last page has all steps that did not finish; a damaged step counts as 0
+        end = max(after, page[-1].step) if len(page) == PAGE else None
         rows = defaultdict[int, Row](empty.copy)
-        for view in reader.steps(run.key, after=after):
+        for view in page:
             rows[view.step] |= {"at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens}
         for key in keys:
-            series = reader.metric_series(run.key, key, after=after)
+            series = reader.metric_series(run.key, key, after=after, until=end)
             for step, value in zip(series.steps, series.values, strict=True):
                 rows[step][key] = value
         for step in sorted(rows):
             yield rows[step] | {"step": step}
+        after = after if end is None else end
 
 
-def _groups(reader: "StoreReader", runs: Runs) -> Iterator[tuple[RunSummary, GroupView]]:
-    """Yield the groups of runs with their rollouts, read in pages."""
-    for run in runs:
-        after = 0
-        while page := reader.groups(run.key, after=after, limit=PAGE):
-            yield from ((run, group) for group in page)
-            after = page[-1].key
+def _groups(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
+    """Yield the groups of a run with their rollouts, read in pages."""
+    after = 0
+    while page := reader.groups(run.key, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].key
 
 
 def _place(run: RunSummary, group: GroupView) -> Row:
@@ -87,14 +93,15 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     }  # fmt: skip
 
 
-def rollout_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
-    for run, group in _groups(reader, runs):
-        yield from (rollout_row(run, group, rollout) for rollout in group.rollouts)
+def rollout_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
+    for group in _groups(reader, run):
+        for rollout in group.rollouts:
+            yield rollout_row(run, group, rollout)
 
 
-def turn_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
+def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     """One row per turn of the model and per reply of its environment."""
-    for run, group in _groups(reader, runs):
+    for group in _groups(reader, run):
         for rollout in group.rollouts:
             single = Span(
                 start=0, length=rollout.tokens, kind="model", turn=0, chars=len(rollout.text)
@@ -111,45 +118,44 @@ def turn_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
                 }  # fmt: skip
 
 
-def token_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
-    passes = {run.key: reader.max_passes(run.key) for run in runs}  # a step may have fewer
-    for run, group in _groups(reader, runs):
+def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
+    passes = reader.max_passes(run.key)  # a step may have fewer
+    for group in _groups(reader, run):
         view = reader.tokens(run.key, group.key) if group.has_tokens else None
         rollouts = {rollout.index: rollout for rollout in group.rollouts}
         for row in view.rows if view else ():
-            rollout, starts = rollouts.get(row.index), (0, *row.ends)
+            rollout = rollouts.get(row.index)
             text = rollout.text if rollout else ""
             advantages = row.advantages or (rollout and [rollout.advantage] * len(row.ids))
             columns: dict[str, Any] = {
+                "text": [text[start:end] for start, end in pairwise((0, *row.ends))],
                 "sampler": row.sampler, "old": row.old, "reference": row.reference,
                 **({"teacher": row.teacher} if row.teacher else {}),
-                **dict.fromkeys((f"pass_{n}" for n in range(1, passes[run.key] + 1)), ()),
+                **dict.fromkeys((f"pass_{n}" for n in range(1, passes + 1)), ()),
                 **{f"pass_{n}": values for n, values in enumerate(row.passes, start=1)},
                 "after": row.after, "entropy": row.entropy, "advantage": advantages,
             }  # fmt: skip
             for position, token in enumerate(row.ids):
                 yield {
                     **_place(run, group), "index": row.index, "position": position, "id": token,
-                    "text": text[starts[position] : row.ends[position]] if row.ends else None,
                     **{name: values[position] if values else None
                        for name, values in columns.items()},
                 }  # fmt: skip
 
 
-def evaluation_rows(reader: "StoreReader", runs: Runs) -> Iterator[Row]:
+def evaluation_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     """One row per held-out problem of each evaluation."""
-    for run in runs:
-        for item in reader.evaluations(run.key):
-            for row in reader.samples(item.key):
-                yield {
-                    "run": run.id, "name": run.name, "step": item.step, "moment": item.moment,
-                    "mode": item.mode, "example_key": row.example_key, "correct": row.correct,
-                    "samples": row.samples,
-                    **{f"reward/{name}": value for name, value in row.rewards.items()},
-                }  # fmt: skip
+    for item in reader.evaluations(run.key):
+        for row in reader.samples(item.key):
+            yield {
+                "run": run.id, "name": run.name, "step": item.step, "moment": item.moment,
+                "mode": item.mode, "example_key": row.example_key, "correct": row.correct,
+                "samples": row.samples,
+                **{f"reward/{name}": value for name, value in row.rewards.items()},
+            }  # fmt: skip
 
 
-WHAT: "dict[str, Callable[[StoreReader, Runs], Iterator[Row]]]" = {
+WHAT: "dict[str, Callable[[StoreReader, RunSummary], Iterator[Row]]]" = {
     "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "turns": turn_rows,
     "tokens": token_rows, "evaluations": evaluation_rows,
 }  # fmt: skip

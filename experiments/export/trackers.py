@@ -2,10 +2,12 @@
 
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ from grpo_tui.experiments.db.paths import inside_store
 from grpo_tui.experiments.db.texts import seconds
 from grpo_tui.experiments.errors import ExportError
 from grpo_tui.experiments.export.files import require_folder, writing
-from grpo_tui.experiments.export.rows import metric_rows
+from grpo_tui.experiments.export.rows import METRIC_FIELDS, Row, metric_rows
 from grpo_tui.experiments.export.tensorboard import scalar, version
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
-NOT_METRICS = ("run", "name", "step", "at", "elapsed")
+NOT_METRICS = METRIC_FIELDS[:-1]  # tokens are logged, too
 POLL_S = 1.0
 
 Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
@@ -53,28 +55,24 @@ def log_run(
         while True:
             run = reader.resolve(run.uid)
             is_active = live and run.active
-            steps = list(_logged_steps(reader, run, after))
-            for step, at, values in steps[:-1] if is_active else steps:
-                add(step, at, values)
+            rows = metric_rows(reader, run, after=after)
+            for row, _ in pairwise(chain(rows, () if is_active else [{}])):
+                values = _finite(row)
+                after = row["step"]
+                add(after, seconds(row["at"] or run.started_at or run.created_at), values)
                 count += len(values)
-                after = step
             if not is_active:
                 return count
             time.sleep(POLL_S)
 
 
-def _logged_steps(
-    reader: StoreReader, run: RunSummary, after: int
-) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield step, time and finite values of each step beyond `after`."""
-    start = seconds(run.started_at or run.created_at)
-    for row in metric_rows(reader, [run], after=after):
-        values = {
-            name: float(value)
-            for name, value in row.items()
-            if name not in NOT_METRICS and value is not None and math.isfinite(value)
-        }
-        yield row["step"], seconds(row["at"]) if row["at"] else start, values
+def _finite(row: Row) -> dict[str, float]:
+    """Return the finite values of a step by metric."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name not in NOT_METRICS and value is not None and math.isfinite(value)
+    }
 
 
 @contextmanager
@@ -100,7 +98,6 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
     package = installed("wandb")
     out.mkdir(parents=True, exist_ok=True)
     # a live run is online unless the user's WANDB_MODE says otherwise
-    mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
     yield from _logged(
         package,
         reader,
@@ -110,7 +107,9 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
         dir=str(out),
         tags=list(run.tags),
         notes=run.note,
-        settings=package.Settings(silent=True, console="off", **mode),
+        settings=package.Settings(
+            silent=True, console="off", **({} if live else {"mode": "offline"})
+        ),
     )
 
 
@@ -132,7 +131,7 @@ def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iter
 
 
 def _logged(package: Any, reader: StoreReader, run: RunSummary, **options: Any) -> Iterator[Add]:
-    settings = dict(reader.settings(run.key))
+    settings = reader.settings(run.key)
     package.init(project="grpo-tui", resume="allow", config=settings, **options)
     yield lambda step, _, values: package.log(dict(values), step=step)  # it has its own clock
     package.finish()
@@ -151,8 +150,7 @@ def installed(name: str) -> Any:
 
 def _safe(name: str) -> str:
     """Make a run's name usable as a folder name."""
-    safe = "".join(sign if sign.isalnum() or sign in "-_. " else "_" for sign in name)
-    return safe.strip(". ") or "run"
+    return re.sub(r"[^\w. -]", "_", name).strip(". ") or "run"
 
 
 TRACKERS: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}

@@ -27,7 +27,8 @@ from grpo_tui.experiments.export.rows import WHAT, rows_of
 from grpo_tui.experiments.export.tensorboard import crc32c
 from grpo_tui.experiments.export.trackers import export_to
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
+from grpo_tui.experiments.record.recorder import resume_run, start_run
+from grpo_tui.experiments.values import MetricSeries
 from tests.experiments.csv_reader import read_csv
 from tests.experiments.made import (
     CONFIG,
@@ -171,6 +172,65 @@ def test_rollouts_beyond_those_read_at_once_are_all_there(
     monkeypatch.setattr("grpo_tui.experiments.export.rows.PAGE", 1)
     assert repr(list(rows_of("rollouts", reader, runs))) == repr(wanted)
     assert list(dict.fromkeys(row["step"] for row in wanted)) == [0, 2, 3]
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Iterator[StoreReader]:
+    """Gaps, NaN, a metric of some steps, evaluations without a step, and steps done again."""
+    handle = start_run(tmp_path / "long.db", CONFIG)
+    put_all(
+        handle, started(), evaluated(0), *map(finished, (1, 2, 5)), finished(6, math.nan, odd=1)
+    )
+    put_all(handle, evaluated(6), *map(finished, (7, 8)))
+    assert handle.close()
+    again = resume_run(tmp_path / "long.db", handle.key, from_step=7)
+    put_all(again, started(7), finished(8, odd=2), finished(9), evaluated(11), ended(9))
+    assert again.close()
+    with closing(StoreReader(tmp_path / "long.db")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8])
+def test_metrics_are_read_in_pages_of_steps(
+    long_run: StoreReader, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    read, counts = long_run.metric_series, list[int]()
+
+    def counted(*words: Any, **options: Any) -> MetricSeries:
+        series = read(*words, **options)
+        counts.append(len(series.steps))
+        return series
+
+    monkeypatch.setattr(long_run, "metric_series", counted)
+    wanted = list(rows_of("metrics", long_run, long_run.runs()))
+    assert [row["step"] for row in wanted] == [0, 1, 2, 5, 6, 7, 8, 9, 11]
+    assert [row["odd"] for row in wanted if row["odd"] is not None] == [1, 2]
+    counts.clear()
+    monkeypatch.setattr("grpo_tui.experiments.export.rows.PAGE", size)
+    assert repr(list(rows_of("metrics", long_run, long_run.runs()))) == repr(wanted)
+    assert max(counts) <= size
+
+
+def test_a_tracker_is_given_the_steps_as_they_are_read(
+    reader: StoreReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[int] = []
+    waiting: list[int] = []
+
+    def rows(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+        for step in range(20):
+            waiting.append(step - len(logged))
+            yield {"step": step, "at": "", "loss": 1.0}
+
+    def scalar(_name: str, _value: float, step: int, _at: float) -> bytes:
+        logged.append(step)
+        return b""
+
+    monkeypatch.setattr("grpo_tui.experiments.export.trackers.metric_rows", rows)
+    monkeypatch.setattr("grpo_tui.experiments.export.trackers.scalar", scalar)
+    assert export_to("tensorboard", reader, reader.runs()[:1], tmp_path) == 20
+    assert logged == list(range(20))
+    assert max(waiting) <= 2
 
 
 def records(data: bytes) -> Iterator[bytes]:

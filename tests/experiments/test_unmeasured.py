@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Path:
 
 def correct(path: Path, name: str) -> list[int | None]:
     with closing(StoreReader(path)) as reader:
-        return [row["correct"] for row in evaluation_rows(reader, [reader.resolve(name)])]
+        return [row["correct"] for row in evaluation_rows(reader, reader.resolve(name))]
 
 
 def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
