@@ -594,7 +594,7 @@ def launch_text(view: View, training: str) -> str:
     elif text := _status(view)[1]:
         lines.append(text[:300])
     if training and form.count == 1:
-        lines.append(f"{training} trains in this process, and one process runs one at a time.")
+        lines.append(f"{training} trains in this process, which trains one run at a time.")
     return "\n".join(lines)
 
 

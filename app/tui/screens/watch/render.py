@@ -347,10 +347,12 @@ def sentence_lines(sentences: Sequence[str], width: int, height: int) -> list[Li
 def phase_line(snapshot: Snapshot, now: float, width: int) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first.
 
-    Of a run that has ended, the shortest phases are dropped as well.
+    Then the bar becomes shorter. Of a run that has ended, the shortest phases are dropped.
     """
     spent = spent_in(snapshot)
     left, right = _phases(snapshot, now, spent), _numbers(snapshot, spent)
+    if (over := cells(left) + 2 - width) > 0:
+        left = _phases(snapshot, now, spent, max(0, BAR - over))
     while len(spent) > 1 and not snapshot.active and cells(left) + 2 > width:
         del spent[min(spent, key=spent.__getitem__)]
         left = _phases(snapshot, now, spent)
@@ -375,7 +377,7 @@ def _numbers(snapshot: Snapshot, spent: dict[str, float]) -> list[str]:
     return numbers
 
 
-def _phases(snapshot: Snapshot, now: float, spent: dict[str, float]) -> Line:
+def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = BAR) -> Line:
     board = snapshot.board
     if snapshot.status == "empty":
         return [(" no run", "label")]
@@ -387,7 +389,7 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float]) -> Line:
     spans = []
     for name in filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:
-            spans += _running(snapshot, name, now)
+            spans += _running(snapshot, name, now, bar)
         elif name in board.phase_seconds:
             spans += [(f" {name} ", "text"), ("✓", "good"),
                       (f" {seconds(board.phase_seconds[name])} ", "label")]  # fmt: skip
@@ -409,13 +411,13 @@ def _usual_step(spent: dict[str, float]) -> Line:
     return spans
 
 
-def _running(snapshot: Snapshot, name: str, now: float) -> Line:
+def _running(snapshot: Snapshot, name: str, now: float, bar: int) -> Line:
     board = snapshot.board
     spans = [(f" {PHASE_NAMES.get(name, name)} ", "bold headline")]
     if board.phase_detail:
         spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:
-        spans += [*meter(board.done / board.total, BAR), (" ", "")]
+        spans += [*meter(board.done / board.total, bar), (" ", "")]
     if board.phase_started and now >= board.phase_started:
         spans.append((f"{seconds(now - board.phase_started)} ", "label"))
     return spans

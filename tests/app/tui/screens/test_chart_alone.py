@@ -124,3 +124,18 @@ async def test_the_slowest_phase_is_never_cut(store: Path) -> None:
         line = phase_line(snapshot, 0.0, width)
         assert cells(line) <= width
         assert "◂ slowest" in "".join(text for text, _ in line)
+
+
+async def test_the_time_of_the_phase_is_not_cut_while_a_run_is_paused(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        snapshot = (await opened(app, pilot)).snapshot
+    ended = {"generate": 12.0, "score": 0.1, "logprobs": 1.2}
+    board = replace(
+        snapshot.board, phase="update", phase_seconds=ended, phase_started=1.0, done=3, total=4
+    )
+    line = phase_line(replace(snapshot, status="paused", board=board), 2.6, 80)
+    assert cells(line) <= 80
+    text = "".join(text for text, _ in line)
+    assert "1.6s" in text
+    assert "━" in text
