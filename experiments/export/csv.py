@@ -47,9 +47,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
         return ""
     if isinstance(value, str | Unreadable):
         return escape(str(value)) if raw else guard(without_controls(str(value)))
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping | list | tuple):
+    if isinstance(value, bool | Mapping | list | tuple):
         return cell(json.dumps(plain(value), ensure_ascii=False), raw=raw)
     return str(plain(value))
 
