@@ -15,7 +15,8 @@ ELLIPSIS = "…"
 JOINER_SIGN = "⁀"
 NEWLINE_SIGN = "⏎"
 MOST_MARKS = 2
-SPACE = re.compile("(?<![=<]) (?![=<])")  # where a line may break, so that `p = .010` stays whole
+# where a line may break, so that `p = .010` and `.1 GB` stay whole
+SPACE = re.compile(r"(?<![=<]) (?![=<]|[GM]B\b)")
 
 _TAB = "    "
 _SUSPECT = re.compile(
@@ -176,7 +177,7 @@ def _break(text: str, width: int) -> list[str]:
     lines = []
     while cell_len(text) > width:
         end = max(1, _fitting(text, width))
-        spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 2))
+        spaces = (space.start() for space in SPACE.finditer(text, width // 2 + 1, end + 4))
         end = max((space for space in spaces if space <= end), default=end)
         lines.append(text[:end])
         text = text[end:].removeprefix(" ")

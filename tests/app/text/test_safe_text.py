@@ -98,9 +98,9 @@ def test_line_ends_and_tabs_are_shown_as_asked() -> None:
     assert wrap("a\nb", 5, 3) == ["a", "b"]
 
 
-def test_no_line_breaks_beside_a_sign_of_equality() -> None:
+def test_no_line_breaks_beside_a_sign_of_equality_or_before_a_unit() -> None:
     for width in range(24, 60):
-        for said in ("p = .010", "p < .001"):
+        for said in ("p = .010", "p < .001", ".13 GB"):
             lines = wrap(f"better on 512 problems; {said}, a t test", width, 9)
             assert any(said in line for line in lines)
     assert wrap("aaa = bbb = ccc", 9, 9) == ["aaa = bbb", "= ccc"]  # where there is no other way

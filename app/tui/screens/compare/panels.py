@@ -10,6 +10,7 @@ from dataclasses import replace
 from textual import events
 from textual.reactive import reactive
 
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.compare import render
 from grpo_tui.app.tui.screens.compare.state import PAGES, View
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position
@@ -100,13 +101,17 @@ class SettingsPanel(ViewPanel, can_focus=False):
         """The table, with the number of differences in the frame."""
         if not self.view.runs:
             return []
+        self.title = "changed settings" if len(self.view.runs) > 1 else "settings"
         self.note = settings_note(self.view)
         return render.settings_lines(self._changed, width, height)
 
 
 def settings_note(view: View) -> str:
-    """How many settings differ."""
-    return f"{len(view.comparison.differing)} differ, {len(view.comparison.same)} equal"
+    """How many settings there are, and how many differ between runs."""
+    same = len(view.comparison.same)
+    if len(view.runs) == 1:
+        return count_of(same, "setting")
+    return f"{len(view.comparison.differing)} differ, {same} equal"
 
 
 class CurvesPanel(ViewPanel, ChartStack):
@@ -212,7 +217,7 @@ class PagePanel(ViewPanel, PagesPanel):
         base = f"Δ to {view.column_name(view.base_column)}" if several else ""
         mean = "means over seeds" if view.bands else "raw values"
         notes = {
-            "settings": f"{settings_note(view)} · ⏎ all or changed",
+            "settings": settings_note(view) + " · ⏎ all or changed" * several,
             "ranking": base, "metrics": f"{mean} at {at}" + f" · {base}" * several,
             "answers": f"up to {at} · n p prompt",
         }  # fmt: skip

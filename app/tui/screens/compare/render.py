@@ -277,9 +277,12 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     metrics = view.rows
     if not metrics:
         return [[("no metric matches", "label")]]
+    full, labels = (
+        max(cell_len(name(row.key)) for row in metrics) + 3
+        for name in (full_name, lambda key: spec(key).label)
+    )
     space = width - 1 - SEEDS_WIDTH * len(view.columns)
-    longest = max(cell_len(full_name(row.key)) for row in metrics) + 3
-    name_width = min(longest, max(18, width // 4, space))
+    name_width = min(full, max(18, width // 4, min(labels, space)))
     head, window, size = column_heads(view, name_width, width, 20, tail=10)
     selected = metrics[min(view.row, len(metrics) - 1)]
     lines = [head]

@@ -203,7 +203,7 @@ def table_note(view: View) -> str:
     runs = count_of(len(view.runs), "run")
     parts = (
         f"filter {view.filter}" * bool(view.filter), "archived too" * view.archived,
-        f"by {view.group}" * bool(view.group),
+        f"by {column_label(view.group)}" * bool(view.group),
         f"{len(view.marked)} marked" * bool(view.marked),
         f"{view.queued} in the queue (Q)" * bool(view.queued),
         f"{view.deleted} deleted (u)" * bool(view.deleted),
@@ -245,7 +245,8 @@ def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
 
 def _heading(row: Row, view: View) -> Line:
     sign = "▸" if row.folded else "▾"
-    name = f"no {view.group}" if row.group == "–" else f"{view.group} {row.group}"
+    by = column_label(view.group)
+    name = f"no {by}" if row.group == "–" else f"{by} {row.group}"
     return [(f"{sign} {safe(name)}  ({row.count})", "headline")]
 
 
@@ -278,7 +279,8 @@ def _head(preview: Preview, width: int) -> list[Line]:
     descent = preview.detail.descent
     texts = (
         (f"{run.id} · {run.status}", 2, "text"),
-        (f"step {run.step} of {run.total_steps} · {seconds(run.elapsed)}", 2, "text"),
+        (f"step {run.step} of {run.total_steps}"
+         + f" · {seconds(run.elapsed)}" * bool(run.elapsed), 2, "text"),
         (f"{tokens(run.tokens)} tokens", 2, "text"),
         (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, "text"),
         (run.note, 3, "text"), (run.error, 4, "bad"), (waiting, 4, "warn"),

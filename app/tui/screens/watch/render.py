@@ -382,10 +382,10 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = 
     if snapshot.status == "empty":
         return [(" no run", "label")]
     if not snapshot.active:
-        worked = f" after {seconds(snapshot.elapsed)}{'  per step' if spent else ''}"
+        worked = f" after {seconds(snapshot.elapsed)}" if snapshot.elapsed else ""
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
-                *_usual_step(spent)]  # fmt: skip
+                ("  per step" * bool(spent), "label"), *_usual_step(spent)]  # fmt: skip
     spans = []
     for name in filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import RunOpened
-from grpo_tui.app.tui.screens.compare.panels import RunsPanel
+from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
@@ -57,6 +57,21 @@ def listed(app: Workbench) -> list[str]:
 
 
 # -- the open run -------------------------------------------------------------------------------
+
+
+async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        screen = await on_compare(app, pilot)
+        await settled(pilot, screen)
+        panel = app.screen.query_one(SettingsPanel)
+        assert panel.title == "settings"
+        assert "differ" not in panel.note
+        screen.action_page("metrics")
+        await settled(pilot, screen)
+        row = next(line for line in frames.frame(app) if "groups without signal" in line)
+        assert row.index("↓") < 60  # beside the name, also where it has much room
 
 
 async def test_compare_begins_with_the_open_run(store: Path) -> None:

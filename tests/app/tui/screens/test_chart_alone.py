@@ -139,3 +139,16 @@ async def test_the_time_of_the_phase_is_not_cut_while_a_run_is_paused(store: Pat
     text = "".join(text for text, _ in line)
     assert "1.6s" in text
     assert "━" in text
+
+
+async def test_a_run_that_failed_in_its_first_step_is_not_said_to_have_taken_no_time(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        snapshot = (await opened(app, pilot)).snapshot
+    for elapsed, after in ((0.0, False), (40.0, True)):
+        failed = replace(snapshot, status="failed", elapsed=elapsed)
+        text = "".join(text for text, _ in phase_line(failed, 0.0, 80))
+        assert text.startswith(" failed")
+        assert ("after" in text) is after

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
-from grpo_tui.app.tui.screens.runs.render import fitting
+from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
 from grpo_tui.app.tui.screens.runs.state import View, load_sparks
 from grpo_tui.app.tui.store import writes
+from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
@@ -520,6 +522,16 @@ async def test_the_selected_run_opens_with_the_keys_of_its_screens(
         await until(app, lambda: "otter-1" in frames.text(app), app.frame_now)
 
 
+def test_a_run_without_a_finished_step_is_not_said_to_have_taken_no_time(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        preview = state.load_preview(reader, reader.resolve("otter-1"))
+    summary = preview.detail.summary
+    for elapsed, line in ((0.0, "step 0 of 4"), (9.0, "step 0 of 4 · 9.0s")):
+        run = replace(summary, elapsed=elapsed, step=0, total_steps=4)
+        shown = replace(preview, detail=replace(preview.detail, summary=run))
+        assert line in plain_text(preview_lines(shown, 40, 9)).splitlines()
+
+
 async def test_what_runs_can_be_grouped_by_is_listed_once(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         names = [item.columns[0] for item in column_items(reader, (), state.GROUPS)]
@@ -527,7 +539,7 @@ async def test_what_runs_can_be_grouped_by_is_listed_once(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "heading"), [("seed", "seed 0  (1)"), ("algorithm.beta", ".04  (2)")]
+    ("by", "heading"), [("seed", "▾ seed 0  (1)"), ("algorithm.beta", "▾ algorithm.beta 0.04  (2)")]
 )
 async def test_groups_are_headed_by_their_value_also_where_that_is_0(
     store: Path, by: str, heading: str
@@ -539,3 +551,4 @@ async def test_groups_are_headed_by_their_value_also_where_that_is_0(
         await until(app, lambda: isinstance(app.screen, Picker))
         await pilot.press(*by, "enter")
         await until(app, lambda: heading in frames.text(app))
+        assert f"by {by} · 3 runs" in frames.text(app)
