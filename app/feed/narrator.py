@@ -42,7 +42,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
     if snapshot.status == "empty":
         return ("No run is open. Press 1 for the list of runs, or 2 to start one.",)
     if snapshot.status == "failed" and snapshot.failure is not None:
-        message = snapshot.failure.message.rstrip(".")
+        message = snapshot.failure.message.partition("\nTraceback")[0].rstrip(".")
         failure = f"The run failed at step {snapshot.failure.step}: {message}."
         return failure, *_last_step(snapshot)
     last = _last_step(snapshot)

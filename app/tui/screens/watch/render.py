@@ -306,10 +306,10 @@ SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "
 def entry_lines(
     entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
 ) -> list[Line]:
-    """An alert or a line of the log, in at most so many lines."""
+    """An alert or the marked line of the log, in at most so many lines; others in one."""
     style, when, (sign, colour) = "text", clock(entry.at), sign_of(entry.severity)
     if isinstance(entry, LogLine):
-        text, limit = entry.text, 1
+        text, limit = entry.text, limit if marked else 1
         style = "text" if entry.severity == "info" else colour
     elif not active:
         text, sign, colour = f"alert {steps_of(entry)}, closed: {entry.explanation}", "·", "label"

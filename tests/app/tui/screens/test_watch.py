@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
+from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
@@ -166,6 +167,22 @@ async def test_the_new_groups_show_as_soon_as_one_has_scores(tmp_path: Path) -> 
 )
 def test_a_run_that_failed_is_not_called_quiet(status: Status, note: str) -> None:
     assert counted(Snapshot(status=status)) == note
+
+
+async def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    message = "reward shape on completion 0: " + "it is no number, " * 6 + "see the end"
+    failed = ev.RunFailed(step=24, error="RewardError", message=f"{message}\nTraceback (most …")
+    app = workbench([*SHORT.events(), failed], tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        assert "Traceback" not in narrate(app.screen.snapshot)[0]  # type: ignore[attr-defined]
+        app.screen.query_one(AlertsLog).focus()
+        await pilot.press("z")
+        await settle(pilot, app)
+        assert "see the end" in frames.text(app)
+        frames.check(app)
 
 
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
