@@ -10,9 +10,10 @@ import typer
 from grpo_engine import names
 from grpo_engine.config.safe_yaml import parse_json
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import ConfigError, RewardError, quoted
+from grpo_engine.errors import ConfigError, RewardError, quoted, shortened
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.outcome import Outcome, mean_metrics
+from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import RewardSpec, load_task
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
@@ -110,12 +111,16 @@ def try_(
 
     prompts, columns = _problem(task) if task else (prompt, {})
     columns |= _pairs(column, "--column")
+    if task:
+        fields = {"prompt": text_of(prompts), **columns}
+        print_stderr("\n".join(f"{key}: {shortened(str(fields[key]))}" for key in fields))
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
     title, outcome, printed = _score(spec, prompts, columns, completion)
     report(title, outcome, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
         form = "text" if isinstance(prompts, str) else "messages"
-        print_stderr(f"completions were passed as {form}; with --task as a run on the task does")
+        advice = "" if task else "; with --task as a run on the task does"
+        print_stderr(f"completions were passed as {form}{advice}")
     if outcome.problems:
         raise typer.Exit(exit_codes.FAILED)
 

@@ -165,6 +165,11 @@ def test_a_task_decides_what_a_tried_function_gets(
         capsys, "rewards", "test", f"{file}:near", "-c", "hello", "--task", "arithmetic"
     )
     assert "passed as messages" in err
+    # and which problem it is tried on is shown: a score may depend on it
+    _, out, err = run(capsys, "rewards", "test", f"{file}:near", "-c", "hello", "--task", str(rows))
+    assert re.search(r"^prompt: \S+", err, re.MULTILINE)
+    assert re.search(r"^answer: \S+", err, re.MULTILINE)
+    assert "answer" not in out
 
 
 def test_an_episode_is_played_from_standard_input(
