@@ -62,6 +62,7 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
 NEED_ANSWERS = frozenset(
     {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "switch('diff')"}
 )
+NEED_TRAINING = frozenset({"lab"})
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 
@@ -352,7 +353,8 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
-        self.key_bar.hidden = NEED_ANSWERS if new.group is None else frozenset()
+        origin = new.group.origin if new.group else ""
+        self.key_bar.hidden = {"": NEED_ANSWERS, "train": frozenset()}.get(origin, NEED_TRAINING)
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:

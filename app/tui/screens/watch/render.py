@@ -215,7 +215,7 @@ def waiting(snapshot: Snapshot, text: str) -> str:
     """What an empty panel says: what will be there, unless it is being read or never was."""
     if snapshot.reading:
         return "The run is being read."
-    return "Nothing of this is recorded." if snapshot.status in ENDED else text
+    return "This run recorded none." if snapshot.status in ENDED else text
 
 
 # -- groups -------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ class WatchScreen(ControlScreen):
         bar.hidden = frozenset() if snapshot.active and not snapshot.reading else CONTROLS
         if snapshot.status == "empty":
             bar.hidden |= READING
+        if not snapshot.alerts:
+            bar.hidden |= {"mute"}
         replayed = {"pause": "pause"} if self.replay is not None else {}
         paused = ControlledRun.of(snapshot).held
         bar.renamed = replayed | (HELD if paused else {})

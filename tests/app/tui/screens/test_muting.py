@@ -1,6 +1,7 @@
 """Muting a kind of alert: shown at once, stored, undone by the same key."""
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -83,6 +84,17 @@ async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
         await walk.press("x")
         await walk.see("1 open · 1 muted")
         await until(app, lambda: len(muted(store)) == 1)
+
+
+async def test_without_an_alert_none_is_offered_to_be_muted(tmp_path: Path) -> None:
+    for name, alerts in (("quiet", ()), ("loud", (HACKED,))):
+        path = tmp_path / f"{name}.db"
+        events = (event for event in run() if event not in (HACKED, CUT))
+        record(path, itertools.chain(events, alerts))
+        app = workbench(path, "dark")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await on_alerts(Walk(app, pilot), "run completed")
+            assert ("mute" in frames.frame(app)[-1]) is bool(alerts)
 
 
 async def test_a_mute_shows_before_the_store_has_it_and_is_not_taken_back_meanwhile(

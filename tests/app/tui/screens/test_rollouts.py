@@ -145,6 +145,17 @@ async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> 
         assert screen.view.step is shown
 
 
+async def test_the_lab_is_offered_for_training_prompts_alone(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2, group=0, answer=0)
+        assert "what if" in frames.frame(app)[-1]
+        await pilot.press("t")
+        await until(app, lambda: screen.view.group and screen.view.group.origin != "train")
+        await settled(pilot, screen)
+        assert "what if" not in frames.frame(app)[-1]
+
+
 async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
