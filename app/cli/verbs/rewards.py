@@ -195,7 +195,10 @@ def report(
         ]
         print_json({"function": title, "scores": rows, "problems": problems, **logged})
         return
-    print_table([row | {"score": "None"} if row["score"] is None else row for row in rows])
+    columns = [key for key in rows[0] if key == "score" or any(row[key] for row in rows)]
+    print_table(
+        [{key: "None" if row[key] is None else row[key] for key in columns} for row in rows]
+    )
     for name, value in logged.items():
         if value:
             print_text(f"{name}  {value}")
