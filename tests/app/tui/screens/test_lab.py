@@ -17,6 +17,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
+    answer_lines,
     table_lines,
     token_lines,
 )
@@ -24,7 +25,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, read_step, spread
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
-from grpo_tui.app.tui.widgets.panel import plain_text
+from grpo_tui.app.tui.widgets.panel import cells, plain_text
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import dialogues, frames
@@ -150,6 +151,8 @@ async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
         assert "would " in text
         assert plain_text(token_lines(view, 60)).startswith(f"{' ' * 6}{view.texts[0]}")
         assert "push in the loss" in text
+        for width in (46, 54, 55, 58, 120):  # the first is that at 80 columns
+            assert max(map(cells, answer_lines(view, width, 20))) <= width
         lab.query_one(EffectPanel).focus()
         await pilot.press("down")
         assert lab.view.answer_at == 1

@@ -20,6 +20,7 @@ from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
 COLOURS = ("label", "cycle.0")  # of the run's recipe and of the other one
+WIDE = 55  # cells from which the answers' columns have more room
 MAX_NAME = 48  # cells of a recipe's name, so that the numbers are near it
 
 
@@ -32,7 +33,7 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         current = index == selected
         new, old = getattr(recipe, name), getattr(base, name)
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
-        before = f"  was {value_text(old)}" if new != old else ""
+        before = f" was {value_text(old)}" if new != old else ""
         style = "bold " * current + ("accent" if new != old else "text")
         line = [(pad(names[index], column), "label"), (clip(text + before, width - column), style)]
         lines.append(list_row(line, width, selected=current))
@@ -103,20 +104,22 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
 
 def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
     """A row per answer of the step, as many as fit; each cell is `before → after`."""
-    at, sizes = view.answer_at, (8, 8, 8) if width >= 57 else (5, 3, 7)
+    at, wide = view.answer_at, width >= WIDE
+    arrow, sizes = (" → ", (6, 5, 8)) if wide else ("→", (5, 4, 8))
     heads = zip(("advantage", "clipped", "push in the loss"), sizes, strict=True)
-    lines = [[(" " * 6 + "".join(pad(head, 2 * size + 3, "^") for head, size in heads), "label")]]
+    titles = [" " + pad(head, 2 * size + len(arrow), "^") for head, size in heads]
+    lines = [[(" " * 5 + "".join(titles), "label")]]
     for position in visible([1] * len(view.answers), height - 1, at, top=max(0, at - height // 2)):
         group, answer = view.answers[position]
-        line = [(pad(f"{group + 1:3}{letter(answer)}", 6), "text")]
+        line = [(pad(f"{group + 1:3}{letter(answer)}", 5), "text")]
         effects = [view.outcomes[recipe].effect(position) for recipe in (view.base, view.recipe)]
         texts = [
-            (signed(e.advantage), share(e.measures[0] or 0.0), signed(e.push, 2 + (width >= 57)))
+            (signed(e.advantage), share(e.measures[0] or 0.0), signed(e.push, 2 + wide))
             for e in effects
         ]
         for before, after, size in zip(*texts, sizes, strict=True):
             style = "label" if after == before else "bold accent"
-            line += [(f"{before:>{size}}", "text"), (" → ", "label"), (f"{after:<{size}}", style)]
+            line += [(f" {before:>{size}}", "text"), (arrow, "label"), (f"{after:<{size}}", style)]
         lines.append(list_row(line, width, selected=position == at))
     return lines
 
