@@ -190,9 +190,13 @@ def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:
     value, step = view.value_at_x(key, runs)
     if value is None:
         return "–", "label"
-    earlier = f" @{step}" if view.axis == "step" and step < int(view.x) else ""
     colour = "text" if view.reaches_x(runs) else "label"
-    return with_unit(value, spec(key).unit) + earlier, colour
+    return with_unit(value, spec(key).unit) + earlier(view, step), colour
+
+
+def earlier(view: View, step: int) -> str:
+    """The step of a value from before the crosshair; on other axes only that before training."""
+    return f" @{step}" if step < (int(view.x) if view.axis == "step" else 1) else ""
 
 
 # -- tables with a column for each run or setting -----------------------------------------------
@@ -311,8 +315,8 @@ def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
     if not values:
         return [(pad("–", size), "label")]
     text = with_unit(fmean(values), unit)
-    earlier = f" @{max(steps)}" if view.axis == "step" and max(steps) < int(view.x) else ""
-    text += earlier if cell_len(text + earlier) < width else ""
+    step = earlier(view, max(steps))
+    text += step if cell_len(text + step) < width else ""
     if len(values) > 1:
         low, high = mean_interval(values, limits=natural_range(key))
         full = f"{text} [{with_unit(low, unit)}, {with_unit(high, unit)}]"

@@ -15,6 +15,7 @@ from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
+    earlier,
     metric_cell,
     verdict,
 )
@@ -265,3 +266,15 @@ def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> 
     assert view.delta("eval/accuracy", base, untrained) is None
     cell = metric_cell(replace(view, at=6.0), "eval/accuracy", untrained, 24)
     assert "".join(text for text, _ in cell).split() == ["30%", "@0"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "x", "step", "text"),
+    [("step", 25.0, 25, ""), ("step", 25.0, 20, " @20"), ("step", 25.0, 0, " @0"),
+     ("tokens", 10_545.0, 3, ""), ("tokens", 10_545.0, 0, " @0"), ("wall", 60.0, 0, " @0")],
+)  # fmt: skip
+def test_a_value_from_before_training_is_known_by_its_step_on_every_axis(
+    axis: str, x: float, step: int, text: str
+) -> None:
+    view = View(axis=axis, at=x)
+    assert earlier(view, step) == text
