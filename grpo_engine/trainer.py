@@ -31,14 +31,14 @@ from pathlib import Path
 
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
-from grpo_engine.errors import DataError, EngineError, RankLostError
+from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.reuse import entropy_control
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.memory import free_cache
-from grpo_engine.run.persist import save_if_due, save_last
+from grpo_engine.run.persist import save_after_failure, save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
@@ -89,7 +89,13 @@ def _loaded_run(run: Run) -> Iterator[Event]:
     yield from answer_requests(run)
     if run.step == 0 and not run.progress.evaluated_before:
         yield from _before_first_step(run)
-    yield from _train(run)
+    try:
+        yield from _train(run)
+    except NotFiniteError:
+        raise
+    except EngineError:  # of users' functions, most likely
+        yield from save_after_failure(run)
+        raise
     stopped = not run.is_complete
     if run.saved_step != run.step and (stopped or run.unsaved):
         yield from save_last(run)

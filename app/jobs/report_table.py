@@ -7,6 +7,7 @@ from typing import Any
 from grpo_engine.events import EvaluationFinished
 from grpo_tui.app.text.table import table_lines
 
+FUNCTIONS = "eval/rewards/"
 ROWS = ("eval/accuracy", "eval/format", "eval/accuracy_of_formatted", "eval/reward")
 
 
@@ -17,10 +18,9 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         of_mode = [item for item in evaluations if item.mode == mode]
         if of_mode:
             ends = of_mode[:1] if len(of_mode) == 1 else [of_mode[0], of_mode[-1]]
-            more = [
-                key for key in ends[-1].metrics if key.startswith(("eval/pass@", "eval/rewards/"))
-            ]
-            rows = [_row(key, ends) for key in (*ROWS, *more)]
+            names = [*ends[-1].metrics, *ends[0].metrics]
+            more = [key for key in names if key.startswith(("eval/pass@", FUNCTIONS))]
+            rows = [_row(key, ends) for key in dict.fromkeys((*ROWS, *more))]
             head, *body = table_lines(list(filter(None, rows)))
             lines += [head, "-" * len(head), *body, ""]
     return "\n".join(lines).rstrip()
@@ -28,7 +28,7 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
 
 def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
     values = [value for item in ends if (value := measured(item.metrics, key)) is not None]
-    if len(values) < len(ends) and key not in ("eval/accuracy", "eval/reward"):
+    if not values and key not in ("eval/accuracy", "eval/reward"):
         return {}
     last = ends[-1]
     samples = "" if last.samples == 1 else f" x {last.samples} samples"
@@ -36,8 +36,15 @@ def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
     row = {f"{last.mode}, {last.problems} problems{samples}": label}
     row |= {_head(item, alone=len(ends) == 1): with_interval(item.metrics, key) for item in ends}
     if len(ends) == 2:
-        row["change"] = f"{values[1] - values[0]:+.3f}" if len(values) == 2 else ""
+        row["change"] = f"{values[1] - values[0]:+.3f}" if _are_alike(key, ends) else ""
     return row
+
+
+def _are_alike(key: str, ends: Sequence[EvaluationFinished]) -> bool:
+    """Whether a result was measured before and after; of a reward, by the same functions."""
+    functions = [{name for name in item.metrics if name.startswith(FUNCTIONS)} for item in ends]
+    is_measured = all(measured(item.metrics, key) is not None for item in ends)
+    return is_measured and (key != "eval/reward" or functions[0] == functions[-1])
 
 
 def _head(item: EvaluationFinished, *, alone: bool) -> str:

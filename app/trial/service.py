@@ -115,7 +115,7 @@ class Trials:
         if has_task:
             passes("rewards.functions", self._rewards.rehearse)
             if run.task.others or run.algorithm.choices:
-                passes("task.others", _tasks)
+                passes("task.others" if run.task.others else "algorithm.recipe", _tasks)
         if not run.model.trust_remote_code:  # custom code of a model runs only in a run
             passes("optimizer.name", _rule)
             has_model = passes("model.path", loaded.policy)

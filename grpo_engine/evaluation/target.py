@@ -45,7 +45,10 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
     """Return the checkpoint of a step, else the best, else the newest."""
     saved, _ = checkpoint.latest(folder)
     if saved is None:
-        raise CheckpointError(f"{folder} holds no checkpoint; a run writes one when it ends")
+        raise CheckpointError(
+            f"{folder} holds no checkpoint; a run writes one when it ends, and every "
+            "checkpoint.every steps"
+        )
     if step is None:
         best = saved.state["progress"]["best_step"]
         step = saved.step if best is None else best

@@ -119,6 +119,13 @@ def save_last(run: Run) -> Iterator[Event]:
         yield NoteWritten(step=run.step, severity="warning", text=text)
 
 
+def save_after_failure(run: Run) -> Iterator[Event]:
+    """Save the last finished step of a run that fails, if the state after it is still there."""
+    is_there = run.step_state is not None or not run.is_changing
+    if is_there and 0 < run.step != run.saved_step and run.ranks.size == 1:
+        yield from save_checkpoint(run)
+
+
 def store_state(run: Run) -> None:
     """Keep the state after the last finished step, so that it can be saved during the next one."""
     run.step_state = _tensors(run)
@@ -126,6 +133,7 @@ def store_state(run: Run) -> None:
 
 def drop_state(run: Run, *, changing: bool = False) -> None:
     """Drop the stored state; before the weights change, only if memory cannot hold both."""
+    run.is_changing = changing
     if not changing or run.config.model.tuning == "full":
         run.step_state = None
 

@@ -58,6 +58,9 @@ def rollouts(
     listed = [rows[key] for key in hits] if search else _sorted(list(rows.values()), sort)
     shown = listed[: limit or None]
     table = [_line(row, hits.get(row["rollout"])) for row in shown]
+    for column, usual in (("origin", "train"), ("finish", "stop")):
+        if all(line[column] == usual for line in table):
+            table = [{name: line[name] for name in line if name != column} for line in table]
     print_rows(shown, as_json=as_json, table=table)
     if not shown:
         print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
@@ -68,8 +71,9 @@ def rollouts(
 def _line(row: "Row", hit: "SearchHit | None") -> dict[str, Any]:
     """The columns for people; a text that was searched shows its match."""
     line = {
-        "step": row["step"], "group": row["group"], "answer": row["index"],
-        "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
+        "origin": row["origin"], "step": row["step"], "group": row["group"],
+        "answer": row["index"], "reward": row["reward"], "advantage": row["advantage"],
+        "tokens": row["tokens"], "finish": row["finish"],
         "prompt": last_question(row["prompt"])[-40:], "completion": row["completion"],
     }  # fmt: skip
     if hit is not None:

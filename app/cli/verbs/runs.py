@@ -149,9 +149,11 @@ def show(
             f"{alert.remedy}"
         )
     if mortem is not None:
+        step = mortem.checkpoint_step
+        saved = "no checkpoint" if step is None else f"checkpoint at {step}"
         print_text(
             f"\n{summary.status}: {mortem.cause}\n"
-            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
+            f"last step {mortem.last_step}, {saved}, "
             f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
         )
 

@@ -32,3 +32,12 @@ def test_a_reward_that_no_answer_has_is_not_measured() -> None:
     none = {"eval/reward": nan, "eval/reward_low": nan, "eval/reward_high": nan}
     assert rows_of((0, REWARD), (1, none))[1] == ["reward", "0.500", "not-measured"]
     assert rows_of((1, none))[1] == ["reward", "not-measured"]
+
+
+def test_a_function_that_stops_scoring_stays_in_the_table_and_the_reward_has_no_change() -> None:
+    both = REWARD | {"eval/rewards/a": 1.0, "eval/rewards/b": 0.25}
+    assert rows_of((0, both), (1, REWARD | {"eval/rewards/b": 0.5}))[1:] == [
+        ["reward", "0.500", "0.500"],  # of two functions, then of one
+        ["rewards/b", "0.250", "0.500", "+0.250"],
+        ["rewards/a", "1.000", "not-measured"],
+    ]

@@ -223,7 +223,7 @@ def test_an_environment_that_fails_in_every_answer_ends_the_run(
     (tmp_path / "broken.py").write_text(BROKEN.format(every=1))
     config = settings(
         world, steps=9, task={"environment": f"{tmp_path}/broken.py:Broken"},
-        evaluation={"pinned": 0}, checkpoint={"every": 2},
+        evaluation={"pinned": 0}, checkpoint={"every": 0},
     )  # fmt: skip
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFailed)
@@ -232,9 +232,9 @@ def test_an_environment_that_fails_in_every_answer_ends_the_run(
         events[-1].message,
     )
     assert max(event.step for event in events if isinstance(event, StepFinished)) == 5
-    # the count is kept in checkpoints: of step 4, and only step 5 is repeated
+    # a checkpoint has the steps and the count: one more step shows whether it was corrected
     again = events_of(config, tmp_path / "run", resume=True)
-    assert [event.step for event in again if isinstance(event, StepFinished)] == [5]
+    assert [event.step for event in again if isinstance(event, StepFinished)] == [6]
     assert isinstance(again[-1], RunFailed)
 
 

@@ -1,0 +1,69 @@
+"""A run that fails keeps the steps before, as if it had been stopped there."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grpo_engine.errors import RewardError
+from grpo_engine.events import CheckpointSaved, Event, RunFailed, RunFinished, StepFinished
+from grpo_engine.metrics import PHASES, time_of
+from grpo_engine.rewards.client import RewardClient
+from grpo_engine.run import persist
+from tests.engine.runs import events_of, settings, write_world
+
+TIMES = {*map(time_of, PHASES), "time/others", "step_time", "tokens_per_second", "memory/peak_gb"}
+
+
+def metrics_of(events: list[Event]) -> dict[int, dict[str, float]]:
+    return {
+        event.step: {name: n for name, n in event.metrics.items() if name not in TIMES}
+        for event in events
+        if isinstance(event, StepFinished)
+    }
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_a_run_whose_reward_fails_is_resumed_after_its_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: str
+) -> None:
+    world = write_world(tmp_path)
+    config = settings(world, model={"tuning": tuning}, checkpoint={"every": 0})
+    unbroken = metrics_of(events_of(config, tmp_path / "unbroken"))
+    score = RewardClient.score
+
+    def fail(client: RewardClient, *args: Any, **keywords: Any) -> Any:
+        if args[4]["global_step"] == 2:
+            raise RewardError("no score")
+        return score(client, *args, **keywords)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RewardClient, "score", fail)
+        events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFailed)
+    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [2]
+    resumed = events_of(config, tmp_path / "run", resume=True)
+    assert isinstance(resumed[-1], RunFinished)
+    assert metrics_of(events) | metrics_of(resumed) == unbroken
+    assert [*metrics_of(resumed)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "saves"),
+    [
+        ({}, True),  # between two steps
+        ({"is_changing": True, "step_state": {}}, True),  # in a step, with the state before it
+        ({"is_changing": True}, False),  # the weights are those in the middle of a step
+        ({"saved_step": 5}, False),
+        ({"step": 0}, False),
+        ({"ranks": SimpleNamespace(size=2)}, False),
+    ],
+)
+def test_only_a_state_after_a_whole_step_is_saved(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], saves: bool
+) -> None:
+    monkeypatch.setattr(persist, "save_checkpoint", lambda _: ["saved"])
+    usual = {"step": 5, "saved_step": 4, "step_state": None, "is_changing": False}
+    run: Any = SimpleNamespace(**{**usual, "ranks": SimpleNamespace(size=1), **changes})
+    assert list(persist.save_after_failure(run)) == ["saved"] * saves
