@@ -44,9 +44,13 @@ def numeric_answer(text: str, answer: Any, *, anywhere: bool = True) -> Score:
 
 @by_text
 def exact_answer(text: str, answer: Any) -> Score:
-    """Give 1 where the answer is the text in the `answer` column up to case and spaces, else 0."""
-    result, gold = final_answer(text), str(answer)
-    return float(same_text(result, gold)), f"found {result[:60]!r}, expected {gold[:60]!r}"
+    """Give 1 where the answer is the text in the `answer` column up to case and spaces, else 0.
+
+    A row without an answer gets None.
+    """
+    result, gold = final_answer(text), "" if answer is None else str(answer)
+    score = float(same_text(result, gold)) if gold else None
+    return score, f"found {result[:60]!r}, expected {gold[:60]!r}"
 
 
 @by_text

@@ -85,6 +85,12 @@ def task_of_splits(
     description = problems.description or f"{config.name}: {len(train)} rows"
     rewards = default_rewards(train) if problems.rewards is None else problems.rewards
     notes = [*filter(None, [bad.note(len(train) + len(held_out))]), *notes]
+    missing = sum(not answer_of(example) for example in (*train, *held_out))
+    if rewards and problems.rewards is None and missing:
+        notes.append(
+            f"{missing} of {len(train) + len(held_out)} rows have no answer, so that "
+            f"{rewards[0].name} gives them no score"
+        )
     train, held_out = _parts(config, train, held_out, problems.seed, notes)
     if not train:
         raise DataError(
@@ -108,11 +114,17 @@ def task_of_splits(
 
 def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
     """Rewards for data with an `answer`: numeric if all answers are numbers, else as text."""
-    if not examples or any("answer" not in example.columns for example in examples[:100]):
+    answers = [answer for example in examples[:100] if (answer := answer_of(example))]
+    if not answers:
         return ()
-    answers = [str(example.columns["answer"]) for example in examples[:100]]
     numeric = all(to_numbers(tagged_answer(answer) or answer) for answer in answers)
     return (RewardSpec(name="numeric_answer" if numeric else "exact_answer"),)
+
+
+def answer_of(example: Example) -> str:
+    """The expected answer of a row; empty if it has none."""
+    answer = example.columns.get("answer")
+    return "" if answer is None else str(answer)
 
 
 def _parts(

@@ -104,6 +104,8 @@ def test_a_prefill_counts_as_part_of_the_answer() -> None:
 def test_exact_answer_ignores_case_spaces_and_a_full_stop() -> None:
     assert one(correctness.exact_answer, "<answer> The  Moon.</answer>", answer="the moon") == 1
     assert one(correctness.exact_answer, "<answer>the moons</answer>", answer="the moon") == 0
+    assert one(correctness.exact_answer, "", answer=None) is None
+    assert one(correctness.exact_answer, "", answer="") is None  # else an empty answer is right
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,21 @@ def test_trl_text_prompts_stay_text_and_columns_reach_rewards(tmp_path: Path) ->
     assert [spec.name for spec in task.default_rewards] == ["numeric_answer"]
 
 
+@pytest.mark.parametrize("missing", [{}, {"answer": None}, {"answer": ""}])
+def test_rows_without_an_answer_are_counted_and_do_not_change_the_reward(
+    tmp_path: Path, missing: dict[str, Any]
+) -> None:
+    # before, one such row made exact_answer the reward of all, and its target was ""
+    rows = [{"prompt": "q9"} | missing, *qa(3)]
+    task = make(write(tmp_path / "d.jsonl", *rows), held_out_size=0)
+    assert [spec.name for spec in task.default_rewards] == ["numeric_answer"]
+    note = "1 of 4 rows have no answer, so that numeric_answer gives them no score"
+    assert note in task.notes
+    assert make(write(tmp_path / "e.jsonl", *qa(3)), held_out_size=0).notes == ()
+    none = make(write(tmp_path / "f.jsonl", {"prompt": "q"} | missing), held_out_size=0)
+    assert none.default_rewards == ()
+
+
 def test_trl_chat_prompts_are_messages(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "hi"}]
     path = write(tmp_path / "d.jsonl", {"prompt": messages, "solution": "x"})
