@@ -12,6 +12,8 @@ def reward_notes(run: Run, step: int) -> Iterator[NoteWritten]:
     if step != min(EARLY, run.config.steps):
         return
     metrics = run.alerts.start[:EARLY]
+    if all(row.get("environment/errors") == 1 for row in metrics):
+        return  # no function was asked
     when = "the first step" if len(metrics) == 1 else f"the first {len(metrics)} steps"
     for part in run.parts:
         if not _has_answers(run, part, metrics):

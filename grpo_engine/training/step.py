@@ -117,6 +117,8 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
+    if functions := ", ".join(run.recipe.functions.values()):
+        remedy = f"See whether {functions} can give NaN or infinity. {remedy}"
     yield raised(run.step, "not_finite", Alert(
         "error",
         f"An update was left out because {result.not_finite}; the weights are as "

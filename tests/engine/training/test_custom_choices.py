@@ -14,6 +14,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import (
+    AlertRaised,
     Event,
     FunctionsLoaded,
     NoteWritten,
@@ -192,3 +193,19 @@ def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
     ]
     expected = f"the file of {file}:signal was {source['sha256'][:12]} and is {now[:12]}: "
     assert any(text.startswith(expected) for text in notes)
+
+
+def test_a_function_that_gives_nan_later_is_named_where_the_update_is_left_out(
+    world: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "late.py"
+    file.write_text(
+        "import mlx.core as mx\n"
+        "def late(rewards_PG, step):\n"
+        "    signal = rewards_PG - mx.mean(rewards_PG, axis=1, keepdims=True)\n"
+        "    return signal * (float('nan') if step >= 2 else 1.0)\n"
+    )
+    events = events_of(config_of(world, {"signal": f"{file}:late"}), tmp_path / "run")
+    alerts = [event for event in events if isinstance(event, AlertRaised)]
+    (remedy,) = [alert.remedy for alert in alerts if alert.rule == "not_finite"]
+    assert remedy.startswith(f"See whether {file}:late can give NaN or infinity. ")
