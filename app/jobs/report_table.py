@@ -1,5 +1,6 @@
 """A run's results as a table: held-out accuracy before and after, with 95% intervals."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Any
@@ -8,6 +9,7 @@ from grpo_engine.events import EvaluationFinished
 from grpo_tui.app.text.table import table_lines
 
 FUNCTIONS = "eval/rewards/"
+MORE = re.compile(rf"eval/pass@|{FUNCTIONS}|eval/task/.*/(accuracy|reward)$")
 ROWS = ("eval/accuracy", "eval/format", "eval/accuracy_of_formatted", "eval/reward")
 
 
@@ -19,7 +21,7 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         if of_mode:
             ends = of_mode[:1] if len(of_mode) == 1 else [of_mode[0], of_mode[-1]]
             names = [*ends[-1].metrics, *ends[0].metrics]
-            more = [key for key in names if key.startswith(("eval/pass@", FUNCTIONS))]
+            more = [key for key in names if MORE.match(key)]
             rows = [_row(key, ends) for key in dict.fromkeys((*ROWS, *more))]
             head, *body = table_lines(list(filter(None, rows)))
             lines += [head, "-" * len(head), *body, ""]

@@ -271,6 +271,8 @@ def _prompt(config: TaskConfig, row: Row) -> Prompt:
         columns = ", ".join(row.columns) or "none"
         near = next((n for n in PROMPTS if n in row.columns), "")
         hint = f" (perhaps {near})" if near else ""
+        if len(row.columns) == 1 and any(sign in columns for sign in ";\t|"):
+            hint = "; columns of a .csv file are separated by commas, of a .tsv file by tabs"
         raise DataError(
             f"{location}: there is no column {name!r}; its columns are {columns}. Set "
             f"task.columns.prompt to the one with the prompt{hint}",

@@ -41,3 +41,11 @@ def test_a_function_that_stops_scoring_stays_in_the_table_and_the_reward_has_no_
         ["rewards/b", "0.250", "0.500", "+0.250"],
         ["rewards/a", "1.000", "not-measured"],
     ]
+
+
+def test_the_results_of_each_of_several_tasks_are_in_the_table() -> None:
+    tasks = {"eval/task/sums/accuracy": 0.5, "eval/task/sums/accuracy_low": 0.4,
+             "eval/task/sums/accuracy_high": 0.6, "eval/task/sums/truncated": 0.0}  # fmt: skip
+    assert rows_of((1, REWARD | tasks))[2:] == [
+        ["task/sums/accuracy", "0.500", "[0.400,", "0.600]"]
+    ]

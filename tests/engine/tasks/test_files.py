@@ -257,3 +257,9 @@ def test_a_hub_set_is_read_by_split(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="neither on the hub nor in the cache") as caught:
         make("org/other")
     assert "arithmetic, countdown, reasoning-gym:gsm_symbolic" in str(caught.value)
+
+
+def test_a_csv_with_semicolons_is_told_by_its_separator(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.csv", "prompt;answer", "1+1=;2")
+    with pytest.raises(DataError, match=r"columns are prompt;answer.* separated by commas"):
+        make(path, held_out_size=0)
