@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import phase_seconds, spec
 from grpo_tui.app.text.numbers import MINUS, seconds, short, signed, tokens
+from grpo_tui.experiments.starts import start_step
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.compare.values import (
@@ -96,18 +97,32 @@ def verdict(
 
 
 def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) -> str:
-    """Say which setting had clearly more training than the other, and how that is avoided."""
-    (more, longer), (less, shorter) = sorted(
-        ((_trained(side, comparison, axis), setting_name(comparison, side.runs))
-         for side in (test.own, test.other)), reverse=True,
+    """Say which setting had clearly more training than the other, and how that is avoided.
+
+    One that began from a checkpoint had what was trained until there as well.
+    """
+    (more, longer, start), (less, shorter, other) = sorted(
+        ((_trained(side, comparison, axis), setting_name(comparison, side.runs),
+          _start(side, comparison)) for side in (test.own, test.other)), reverse=True,
     )  # fmt: skip
     # tokens and time are estimates, which cannot tell evaluations up to the same amount apart
     is_equal = comparison.equal_work and axis != "step"
-    if is_equal or more < UNEQUAL * max(1, less):
+    alike = start == other
+    if alike and (is_equal or more < UNEQUAL * max(1, less)):
         return ""
-    return (f"Unequal training: {longer} had {_work(axis, more)}, {shorter} {_work(axis, less)}. "
-            f"{by} compares at equal steps, tokens or time, where all were evaluated by then "
-            "(evaluation.every).")  # fmt: skip
+    parts = (f"{longer} had {_work(axis, more)}{start}", f"{shorter} {_work(axis, less)}{other}")
+    way = (f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
+           "(evaluation.every).")  # fmt: skip
+    return f"Unequal training: {', '.join(parts)}.{way * alike}"
+
+
+def _start(side: "Evaluated", comparison: "Comparison") -> str:
+    """The checkpoint that some runs began from: ` after step 31 of base`; empty if all did."""
+    names = {run.id: run_name(run, comparison.runs) for run in comparison.runs}
+    index = next(index for index, run in enumerate(comparison.runs) if run.id in side.runs)
+    step = start_step({item.path: item.values[index] for item in comparison.differing})
+    origin = comparison.runs[index].parent or "another run"
+    return "" if step is None else f" after step {step} of {names.get(origin, origin)}"
 
 
 def _trained(side: "Evaluated", comparison: "Comparison", axis: str) -> float:
@@ -245,7 +260,7 @@ def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:
 def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
     """Put a paired test into words: the result, the evaluation, the method."""
     names = [setting_name(comparison, side.runs) for side in (test.own, test.other)]
-    up = test.difference > 0
+    up = test.difference >= 0
     sides = (test.own, test.other) if up else (test.other, test.own)
     evaluation = f"on {evaluation_name(test, sides)}"
     method = f"{probability(test.p_value)}, {test.method}"

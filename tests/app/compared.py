@@ -96,18 +96,21 @@ def sweep_of_rates(folder: Path) -> Path:
 def evaluated_runs(folder: Path, *runs: tuple[str, int, int, int]) -> Path:
     """Runs of (name, steps, tokens a step, steps between evaluations), better with each step."""
     path = folder / "runs.db"
-    for beta, (name, steps, tokens, every) in enumerate(runs):
-        events: list[ev.Event] = [started(), evaluation(0, 0.25, "before")]
-        for step in range(1, steps + 1):
-            share = 0.25 + step / 64
-            events.append(
-                ev.StepFinished(step=step, metrics={"reward": share}, tokens=tokens * step,
-                                elapsed=2.0 * step)
-            )  # fmt: skip
-            if step % every == 0:
-                events.append(evaluation(step, share, "during"))
-        record(path, iter(events), name=name, algorithm=algorithm(beta=beta))
+    for beta, (name, *pace) in enumerate(runs):
+        record(path, evaluated_events(*pace), name=name, algorithm=algorithm(beta=beta))
     return path
+
+
+def evaluated_events(steps: int, tokens: int, every: int) -> Iterator[ev.Event]:
+    yield started()
+    yield evaluation(0, 0.25, "before")
+    for step in range(1, steps + 1):
+        share = 0.25 + step / 64
+        yield ev.StepFinished(
+            step=step, metrics={"reward": share}, tokens=tokens * step, elapsed=2.0 * step
+        )
+        if step % every == 0:
+            yield evaluation(step, share, "during")
 
 
 def evaluations(

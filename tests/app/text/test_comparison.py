@@ -78,6 +78,12 @@ def test_the_printed_interval_holds_0_exactly_when_the_printed_p_is_not_below_5_
     assert f"step{'s 60 and 20' if first == 'run-a' else 's 20 and 60'};" in said
 
 
+def test_in_a_tie_too_the_steps_are_in_the_order_of_the_names() -> None:
+    told = sentence_of(compared([0.0, 1.0], [1.0, 0.0]), NAMES)
+    assert told.startswith("run-a and run-c get as many right, 50%")
+    assert "steps 60 and 20;" in told
+
+
 def test_settings_are_named_by_what_their_seeds_share() -> None:
     test = compared([1.0] * 10, [0.0] * 10)
     own = Evaluated(runs=("a", "b"), shares=(0.9, 0.8), steps=(60, 60), samples=1)

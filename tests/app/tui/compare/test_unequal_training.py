@@ -9,9 +9,19 @@ import pytest
 
 from grpo_tui.app.tui.screens.compare.render import verdict
 from grpo_tui.app.tui.screens.compare.state import View, load_comparison
+from grpo_tui.experiments.db.paths import starts_folder
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
-from tests.app.compared import cli, evaluated_runs, opened, refs_of, settled, workbench
+from tests.app.compared import (
+    cli,
+    evaluated_events,
+    evaluated_runs,
+    opened,
+    refs_of,
+    settled,
+    workbench,
+)
+from tests.app.stored import record
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -75,3 +85,24 @@ def test_the_command_names_its_option(tmp_path: Path, capsys: pytest.CaptureFixt
     equal = [json.loads(cli(capsys, *runs, *at, "--json"))["equal_work"]
              for at in ((), ("--at", "step"))]  # fmt: skip
     assert equal == [False, True]
+
+
+@pytest.mark.parametrize("steps", [2, 30])
+def test_a_run_that_began_from_a_checkpoint_had_the_steps_until_there_as_well(
+    steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = evaluated_runs(tmp_path, ("base", 30, 100, 10))
+    (base,) = refs_of(path)
+    adapter = str(starts_folder(path) / f"{base}-step-000030")
+    for number in (1, 2):
+        record(path, evaluated_events(steps, 100, 2), parent=base, name=f"later{number}",
+               model={"path": "starter", "adapter": adapter}, steps=10 * number)  # fmt: skip
+    runs = ("base", "later1", "--db", str(path))
+    for at in ((), ("--at", "tokens")):
+        told = " ".join(cli(capsys, *runs, *at).split())
+        assert "Unequal training: " in told
+        assert re.search(
+            r"later1 (had )?(about )?[\d,]+ (steps|tokens) after step 30 of base", told
+        )
+        assert "compares at equal" not in told  # no option can make this equal
+    assert "Unequal training" not in cli(capsys, "later1", "later2", *runs[2:])
