@@ -74,7 +74,7 @@ def verdict(
     ranking = ranking_of(comparison, metric)
     if ranking is None:
         name = next((run.name for run in comparison.runs if run.id == chosen), chosen)
-        notes = (note for note in comparison.notes if name and name in note)
+        notes = (note for note in comparison.notes if name in note)
         return f"Which is better cannot be tested: {next(notes, UNTESTED)}."
     rows = [row for row in ranking.settings if row.test]
     row = next((row for row in rows if chosen in row.own.runs), rows[0])

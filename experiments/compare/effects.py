@@ -28,7 +28,7 @@ SPLITS, AT_A_TIME = 10_000, 500  # random splits, and how many are in memory tog
 MOST_WAYS = 1_000_000
 
 Numbers = npt.NDArray[np.float64]
-Shares = npt.NDArray[np.float64]  # [R, P]
+Shares = Numbers  # [R, P]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _edge(ends: Numbers, weight: Numbers, total_weight: float, alpha: float) -> 
     """Return the least end up to which at least `alpha` of the splits reach."""
     order = np.argsort(ends)
     reached = np.cumsum(weight[order]) / total_weight >= alpha
-    return float(ends[order][int(np.argmax(reached))]) + 0.0  # no -0.0
+    return float(ends[order][np.argmax(reached)]) + 0.0  # no -0.0
 
 
 def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:

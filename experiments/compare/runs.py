@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
-from grpo_engine.metrics import METRICS, spec
+from grpo_engine.metrics import METRICS, natural_range, spec
 from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
@@ -166,10 +166,10 @@ def _equal_steps(
     """Return the last step of each run within the same work, and that amount of work in words."""
     if not axis:
         return [None] * len(runs), ""
-    ends = [float(getattr(run, AMOUNTS[axis])) for run in runs]
-    limit = min(ends) if at is None else at
+    amount = AMOUNTS[axis]
+    limit = min(getattr(run, amount) for run in runs) if at is None else at
     unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
-    steps: list[int | None] = [reader.step_within(run.key, AMOUNTS[axis], limit) for run in runs]
+    steps: list[int | None] = [reader.step_within(run.key, amount, limit) for run in runs]
     return steps, unit.format(limit)
 
 
@@ -234,8 +234,9 @@ def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
     """Say why a setting is not tested against the baseline's; empty if it is."""
     runs = (*group, *base)
     prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
+    tasks = sorted({run.task for run in runs})
     if len(prints) > 1:
-        reason = f"their data sets differ ({', '.join(prints)})"
+        reason = f"their data sets differ ({', '.join(tasks if len(tasks) > 1 else prints)})"
     elif unmeasured := [run.name for run in runs if _is_unmeasured(reader, run)]:
         reason = f"the held-out accuracy of {' and '.join(unmeasured)} was not measured"
     else:
@@ -349,8 +350,11 @@ def threshold(reach: str) -> tuple[str, float] | None:
         number = float(value)
     except ValueError:
         number = inf
-    if not isfinite(number):
-        raise QueryError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
+    low, high = natural_range(key or "eval/accuracy")
+    if not (isfinite(number) and low <= number <= high):
+        raise QueryError(
+            f"nothing can reach {quoted(reach)}; give an accuracy from 0 to 1, or METRIC=NUMBER"
+        )
     return key, number
 
 
@@ -366,20 +370,17 @@ def _ranking(
     order = sorted(range(len(groups)), key=lambda index: -sides[index].share)
     metric, value = goal or ("", sides[0].share)
     metric = metric or ("eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy")
-    ranked = []
-    for index in order:
-        ranked.append(
-            RankedSetting(
-                own=sides[index],
-                may_be_best=answers.effect(order[0], index).low <= 0,
-                test=answers.test(index) if index else None,
-                reached=_reached(reader, [item.run for item in groups[index]], metric, value),
-            )
-        )
     return Ranking(
         mode=mode, problems=answers.problems, comparisons=len(groups) - 1,
         seeds=any(len(side.runs) > 1 for side in sides), metric=metric, threshold=value,
-        settings=tuple(ranked),
+        settings=tuple(
+            RankedSetting(
+                own=sides[index], may_be_best=answers.effect(order[0], index).low <= 0,
+                test=answers.test(index) if index else None,
+                reached=_reached(reader, [item.run for item in groups[index]], metric, value),
+            )
+            for index in order
+        ),
     )  # fmt: skip
 
 
@@ -397,5 +398,6 @@ def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reache
         middle if isfinite(middle := median(values)) else None
         for values in zip(*amounts, strict=True)
     )
-    reached = sum(first < inf for first, *_ in amounts)
-    return Reached(runs=reached, step=step, tokens=tokens, seconds=elapsed)
+    return Reached(
+        runs=sum(first < inf for first, *_ in amounts), step=step, tokens=tokens, seconds=elapsed
+    )

@@ -12,7 +12,7 @@ from grpo_engine.errors import quoted
 from grpo_engine.metrics import spec
 from grpo_tui.app.cli.output import print_json, print_table, print_text
 from grpo_tui.app.cli.params import Json, Metrics, Runs, complete_runs
-from grpo_tui.app.cli.store_access import reading, resolve_all
+from grpo_tui.app.cli.store_access import check_metric, reading, resolve_all
 from grpo_tui.app.text.comparison import (
     ARROWS,
     MAIN_METRICS,
@@ -26,6 +26,7 @@ from grpo_tui.app.text.comparison import (
     verdict,
 )
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.table import Row
 from grpo_tui.experiments.compare.values import Comparison, MetricCell
 from grpo_tui.experiments.errors import QueryError
 
@@ -72,6 +73,8 @@ def compare(
         selected = resolve_all(reader, [baseline, *runs] if baseline else runs)
         if len(selected) < 2:
             raise QueryError("a comparison needs two different runs")
+        for key in filter(None, (*(metric or ()), reach.rpartition("=")[0])):
+            check_metric(reader, selected, key)
         result = compare_runs(
             reader, selected, baseline=selected[0] if baseline else None, keys=metric or (),
             axis=axis, at=value, reach=reach,
@@ -88,23 +91,24 @@ def _equal_work(at: str) -> tuple[str, float | None]:
         value = number_of(text) if sign else None
     except ValueError as error:
         raise typer.BadParameter(f"--at {axis}: {error}") from None
-    if sign and value is None:
-        raise typer.BadParameter(f"--at {axis}: {quoted(text)} is not a number")
+    if sign and (value is None or value < 0):
+        raise typer.BadParameter(f"--at {axis}: {quoted(text)} is not a number from 0 on")
     return axis, value
 
 
 def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis: str) -> None:
     """Print the comparison for people: verdict, phase times, settings, metrics."""
-    print_text(verdict(result, axis=axis))
+    sentences = verdict(result, axis=axis)
+    print_text(sentences)
     for note in result.notes:
-        print_stderr(note)
+        if note not in sentences:
+            print_stderr(note)
     for ranking in result.rankings:
         print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
     columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
                for runs in pooled(result)}  # fmt: skip
-    print()
-    print_table([
+    _print_block([
         {"seconds a step": name, **times} for name, mask in columns.items()
         if (times := phase_times(list(compress(result.runs, mask))))
     ])  # fmt: skip
@@ -116,8 +120,7 @@ Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
 
 
 def _print_settings(result: Comparison, columns: Columns, all_settings: bool) -> None:
-    print()
-    print_table([
+    _print_block([
         {"setting": item.path, **{
             name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
             for name, mask in columns.items()
@@ -127,16 +130,14 @@ def _print_settings(result: Comparison, columns: Columns, all_settings: bool) ->
     for line in result.sources:
         print_text(line)
     if not result.differing:
-        print("all settings are the same")
+        print("\nall settings are the same")
     if all_settings:
-        print()
-        print_table([{"same setting": path, "value": _value(value)}
-                     for path, value in result.same.items()])  # fmt: skip
+        _print_block([{"same setting": path, "value": _value(value)}
+                      for path, value in result.same.items()])  # fmt: skip
 
 
 def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) -> None:
     """Print best and last values of these metrics, or of all; means where seeds are pooled."""
-    print()
     if result.at:
         print_stderr(f"`at` is {result.at}")
     rows = []
@@ -152,9 +153,16 @@ def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) ->
             if result.at:
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
         rows.append(row)
-    print_table(rows)
+    _print_block(rows)
     if len(listed) < len(result.metrics):
         print_stderr(f"{len(result.metrics) - len(listed)} more metrics with --all")
+
+
+def _print_block(rows: Sequence[Row]) -> None:
+    """Print a table with a blank line above it; nothing without rows."""
+    if rows:
+        print()
+        print_table(rows)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -174,4 +182,4 @@ def _best(cells: Sequence[MetricCell]) -> str | float | None:
 def _value(value: Any) -> str:
     from grpo_tui.experiments.export.json import json_text
 
-    return value if isinstance(value, str) else json_text(value)
+    return value if isinstance(value, str) else "–" if value is None else json_text(value)

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpo_engine.errors import nearest, quoted
 from grpo_tui.app.cli.output import print_json
 from grpo_tui.app.cli.params import Json, Metrics, Runs
-from grpo_tui.app.cli.store_access import reading, resolve_all
+from grpo_tui.app.cli.store_access import check_metric, reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import MetricSeries, RunSummary
 
 if TYPE_CHECKING:
@@ -59,10 +57,8 @@ def plot(
 
 def _series(reader: "StoreReader", runs: Sequence[RunSummary], key: str) -> list[MetricSeries]:
     """Return the metric of each run; raise if none has it, warn for each run that lacks it."""
+    check_metric(reader, runs, key)
     series_list = [reader.metric_series(run.key, key) for run in runs]
-    if not any(series.steps for series in series_list):
-        keys = {name for run in runs for name in reader.metric_keys(run.key)}
-        raise QueryError(f"there is no metric {quoted(key)} here{nearest(key, sorted(keys))}")
     for run, series in zip(runs, series_list, strict=True):
         if not series.steps:
             print_stderr(f"{run.name} has no {key}")

@@ -128,6 +128,56 @@ def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
     assert "paired permutation test" in page.out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--metric", "rewad"), "'rewad' here; did you mean reward"),
+        (("--at", "tokens=-5"), "'-5' is not a number from 0 on"),
+        (("--reach", "2"), "nothing can reach '2'"),
+        (("--reach", "eval/accuracy=-1"), "nothing can reach 'eval/accuracy=-1'"),
+        (("--reach", "rewad=2"), "'rewad' here; did you mean reward"),
+    ],
+)
+def test_compare_refuses_what_no_run_can_have(
+    cli: Cli, two: tuple[str, str], words: tuple[str, str], message: str
+) -> None:
+    done = cli("compare", *two, *words)
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    assert message in done.err
+
+
+def test_compare_leaves_out_tables_without_rows(cli: Cli, two: tuple[str, str]) -> None:
+    page = cli("compare", *two, "--metric", "reward")
+    assert "\n\n\n" not in page.out
+    assert not page.out.endswith("\n\n")
+
+
+def test_compare_shows_a_setting_that_is_not_set_as_the_screen_does(cli: Cli, store: Path) -> None:
+    for adapter in (None, "weights"):
+        model = {"path": "starter", "adapter": adapter}
+        record_run(store, name=f"with-{adapter}", tree=config(model=model))
+    page = cli("compare", "with-None", "with-weights").out
+    assert ["model.adapter", "–", "weights"] in [line.split() for line in page.splitlines()]
+
+
+def test_of_a_run_without_steps_it_is_said_that_it_recorded_none(cli: Cli, store: Path) -> None:
+    record_run(store, name="clo", steps=0)
+    done = cli("plot", "clo")
+    assert (done.code, done.out) == (exit_codes.NOT_FOUND, "")
+    assert "clo recorded no metrics" in done.err
+
+
+def test_runs_of_other_tasks_are_told_apart_by_their_tasks(cli: Cli, store: Path) -> None:
+    for task in ("arithmetic", "guess"):
+        record_run(store, name=task, tree=config(task={"name": task}), fingerprint=f"{task}-data",
+                   last=(evaluated(3),))  # fmt: skip
+    page = cli("compare", "arithmetic", "guess")
+    first = page.out.splitlines()[0]
+    assert "data sets differ (arithmetic, guess)" in first
+    assert "evaluation.every" not in first
+    assert page.err == ""
+
+
 def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> None:
     assert two
     rows = cli("rollouts", "plain-otter", "--sort", "reward", "--json").data
