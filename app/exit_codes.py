@@ -66,6 +66,8 @@ def brief(message: str) -> str:
 def report(error: BaseException, stream: TextIO) -> int:
     """Print the error as one line and return the exit status."""
     message = visible(brief(" ".join(str(error).split()))) or type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        message = "interrupted"
     if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.filename:
         message = f"{visible(quoted(str(error.filename)))} cannot be used: {error.strerror}"
     if type(error) is MemoryError:

@@ -1,5 +1,6 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import groupby
@@ -35,6 +36,12 @@ class VerbGroup(StrictGroup):
         if verb is not None:
             self.add_command(load(verb))
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # typer would end without a word
+            raise typer.Exit(exit_codes.report(error, sys.stderr)) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
         width = max(map(len, self.verbs), default=0)

@@ -23,8 +23,8 @@ class EngineThread(threading.Thread):
         """Queue a job."""
         self._jobs.put(work)
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Do a job there, and return its result or raise its error here."""
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Do a job there, and return its result or error to come."""
         result: Future[T] = Future()
 
         def job() -> None:
@@ -34,7 +34,7 @@ class EngineThread(threading.Thread):
                 result.set_exception(error)
 
         self.submit(job)
-        return result.result()
+        return result
 
     def finish(self) -> None:
         """Stop after the queued jobs."""

@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from grpo_engine import errors
 from grpo_engine import events as ev
@@ -22,6 +24,7 @@ from grpo_tui.app.jobs.engine_thread import EngineThread
 from grpo_tui.app.jobs.progress import Printer, printer
 from grpo_tui.app.jobs.run_log import RunLog, fault_log
 from grpo_tui.app.jobs.start import Job
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.record.writer import PROGRESS
 
 PATIENCE = 8.0  # seconds until an immediate stop ends the process by force
@@ -34,16 +37,47 @@ def run_headless(start: Callable[[], Job], *, as_json: bool = False) -> int:
     ready = os.environ.pop(READY, "")  # not for what this run starts
     engine = EngineThread()
     engine.start()
+    stops: list[float] = []
+
+    def stop(*_: object) -> None:
+        stops.append(time.monotonic())
+        with suppress(OSError):
+            print_stderr("stopping before the first step")
+
+    with handled({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}):
+        job = _started(engine, start, stops)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        watcher = Watcher(job, as_json=as_json, ready=ready)
+        with fault_log(job.folder), watcher.signals():
+            if stops and not job.follows:
+                watcher.stop_now()
+            return watcher.watch(engine)
+
+
+def _started(engine: EngineThread, start: Callable[[], Job], stops: Sequence[float]) -> Job:
+    """Start a job; once it is recorded only its watcher can end it, so a stop waits for that."""
+    starting = engine.begin(start)
+    while not starting.done():
+        wait([starting], TICK)
+        if stops and time.monotonic() > stops[0] + PATIENCE:
+            os._exit(exit_codes.INTERRUPTED)
     try:
-        job = engine.call(start)
+        return starting.result()
     except BaseException:
         engine.finish()
         engine.join(PATIENCE)  # the interpreter must not end before its threads
         raise
-    job.folder.mkdir(parents=True, exist_ok=True)
-    watcher = Watcher(job, as_json=as_json, ready=ready)
-    with fault_log(job.folder), watcher.signals():
-        return watcher.watch(engine)
+
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Handle these signals, and restore their handlers."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Watcher:
@@ -171,20 +205,15 @@ class Watcher:
 
     # -- signals --------------------------------------------------------------------------------
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self) -> AbstractContextManager[None]:
         """Handle SIGINT and SIGTERM: stop cleanly, then at once; SIGHUP ends only the output."""
-        handlers = {
-            signal.SIGINT: self._stop,
-            signal.SIGTERM: self._stop,
-            signal.SIGHUP: lambda *_: self._go_dark(),
-        }
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(
+            {
+                signal.SIGINT: self._stop,
+                signal.SIGTERM: self._stop,
+                signal.SIGHUP: lambda *_: self._go_dark(),
+            }
+        )
 
     def _stop(self, *_: object) -> None:
         self._interrupts += 1
@@ -196,9 +225,13 @@ class Watcher:
                 "stopping after this step, with a checkpoint; press Ctrl-C again to stop now"
             )
             return
+        self.stop_now()
+        self._write("stopping now; the last checkpoint stays as it is")
+
+    def stop_now(self) -> None:
+        """Drop the unfinished step, or end the process if that takes too long."""
         self._job.control.ask("stop_now")
         self._deadline = min(self._deadline, time.monotonic() + PATIENCE)
-        self._write("stopping now; the last checkpoint stays as it is")
 
     def _leave_if_stuck(self) -> None:
         """End the process if the engine misses the deadline for its next safe point."""

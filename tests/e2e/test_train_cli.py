@@ -88,6 +88,27 @@ def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_while_it_starts_is_not_lost(
+    number: signal.Signals, world: Path, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    (tmp_path / "gate" / "closed").touch()  # holds the check that comes before the record
+    config = write_config(world, tmp_path / "c.yaml", steps=50, **gate.changes)
+    out = tmp_path / "out.txt"
+    process = start(tmp_path, "train", config, "--name", "early", out=out)
+    gate.wait()
+    process.send_signal(number)
+    wait_for(out, "stopping before the first step")
+    gate.open()
+    assert process.wait(PATIENCE) == 130
+    reader = StoreReader(tmp_path / "store.db")
+    run = reader.resolve("early")
+    reader.close()
+    assert (run.status, run.step) == ("aborted", 0)
+
+
+@pytest.mark.slow
 def test_a_detached_run_prints_its_name_and_goes_on_alone(world: Path, tmp_path: Path) -> None:
     config = write_config(world, tmp_path / "c.yaml", steps=2)
     done = grpo_tui(tmp_path, "train", config, "--detach", "--name", "apart")
