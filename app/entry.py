@@ -12,6 +12,7 @@ from pathlib import Path
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.startup import name_store, open_workbench
+from grpo_tui.app.streams import open_missing
 from grpo_tui.app.text.harmless import protect_terminal
 from grpo_tui.experiments.db.texts import visible
 
@@ -25,6 +26,7 @@ def plain_warning(message: object, *_: object, **__: object) -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    open_missing()
     protect_terminal()
     warnings.formatwarning = plain_warning
     arguments = list(sys.argv[1:] if args is None else args)

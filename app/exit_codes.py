@@ -11,6 +11,7 @@ from typing import Final, TextIO
 
 from grpo_engine import errors
 from grpo_engine.errors import quoted, shortened
+from grpo_tui.app.streams import discard
 from grpo_tui.experiments.db.texts import visible
 
 OK: Final = 0
@@ -21,20 +22,20 @@ INTERRUPTED: Final = 130
 
 REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the process that started it
 
-UNUSABLE: Final = frozenset({
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNUSABLE: Final = FULL | {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
-    errno.ELOOP, errno.ENOSPC, errno.EDQUOT,
-})  # fmt: skip
+    errno.ELOOP,
+}  # fmt: skip
 LONG_WORD: Final = re.compile(r"\S{300,}")
 OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether a person can act on the error: our own, memory, or an unusable path."""
-    unusable = isinstance(error, OSError) and error.errno in UNUSABLE and error.filename
+    """Return whether a person can act on the error: our own, memory, a path, or a full disk."""
     return (
         type(error) is MemoryError
-        or bool(unusable)
+        or (isinstance(error, OSError) and error.errno in (UNUSABLE if error.filename else FULL))
         or any(cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__)
     )
 
@@ -68,8 +69,9 @@ def report(error: BaseException, stream: TextIO) -> int:
     message = visible(brief(" ".join(str(error).split()))) or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         message = "interrupted"
-    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.filename:
-        message = f"{visible(quoted(str(error.filename)))} cannot be used: {error.strerror}"
+    if type(error).__module__ == "builtins" and isinstance(error, OSError):
+        name = visible(quoted(str(error.filename))) if error.filename else "the output"
+        message = f"{name} cannot be {'used' if error.filename else 'written'}: {error.strerror}"
     if type(error) is MemoryError:
         message = f"not enough memory ({message}); close other programs, or see `ulimit -v`"
     stream.write(f"grpo-tui: {message}\n")
@@ -82,8 +84,16 @@ def report(error: BaseException, stream: TextIO) -> int:
 def guarded(call: Callable[[], int]) -> int:
     """Call, and report an error that a person can act on; return the exit status."""
     try:
-        return call()
+        status = call()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = FAILED  # the reader has what it wanted
     except (KeyboardInterrupt, Exception) as error:
         if not (isinstance(error, KeyboardInterrupt) or is_ours(error)):
             raise
-        return report(error, sys.stderr)
+        status = report(error, sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)  # the interpreter would try again and print a traceback
+    return status

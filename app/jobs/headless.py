@@ -24,6 +24,7 @@ from grpo_tui.app.jobs.engine_thread import EngineThread
 from grpo_tui.app.jobs.progress import Printer, printer
 from grpo_tui.app.jobs.run_log import RunLog, fault_log
 from grpo_tui.app.jobs.start import Job
+from grpo_tui.app.streams import discard
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.record.writer import PROGRESS
 
@@ -94,6 +95,7 @@ class Watcher:
         self._deadline = float("inf")
         self._rank_lost_at: float | None = None
         self._blocked = ""
+        self._unprinted: OSError | None = None  # of a full disk: what was printed is not whole
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._train_ended = False
 
@@ -170,24 +172,24 @@ class Watcher:
         if isinstance(event, ev.RunFinished | ev.RunFailed):
             self._ended = event
         self._log.write(event)
-        try:
-            self._printer.show(event)
-        except OSError:
-            self._go_dark()
+        self._print(lambda: self._printer.show(event))
 
     def _write(self, text: str) -> None:
+        self._print(lambda: self._printer.write(text))
+
+    def _print(self, act: Callable[[], None]) -> None:
         try:
-            self._printer.write(text)
-        except OSError:
-            self._go_dark()
+            act()
+        except OSError as error:
+            if error.errno in exit_codes.FULL:
+                self._printer, self._unprinted = Printer(), error
+            else:
+                self._go_dark()
 
     def _go_dark(self) -> None:
         """Stop printing when the output has no reader; the run, its log and its record continue."""
         self._printer = Printer()
-        null = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                os.dup2(null, stream.fileno())
+        discard(sys.stdout, sys.stderr)
 
     def _announce(self, event: ev.Event) -> None:
         """Report the start or failure of a detached run to the process that started it."""
@@ -246,8 +248,7 @@ class Watcher:
         if isinstance(ended, ev.RunFailed):
             cause, trace = ended.message, ended.traceback.rstrip()
         self._job.close(cause)
-        with suppress(OSError):
-            self._printer.close()
+        self._print(self._printer.close)
         if trace:
             self._write(trace)
         self._log.close()
@@ -260,5 +261,7 @@ class Watcher:
                 return exit_codes.of_failure(self._ended.error)
             case ev.RunFinished(reason=reason):
                 at_once = reason == "aborted" or (reason == "stopped" and self._interrupts > 1)
+                if self._unprinted is not None and not at_once:
+                    raise self._unprinted
                 return exit_codes.INTERRUPTED if at_once else exit_codes.OK
         return exit_codes.FAILED
