@@ -78,6 +78,11 @@ if words[0] in ("train", "sweep"):
 line = command(*words)
 os.execv(line[0], line)
 """
+LEARNED = """
+right, rewards = run.metrics["eval/accuracy"], run.metrics["reward"]
+assert right[20] > right[0] + 0.2, dict(right)
+assert min(rewards.values()) > -2, dict(rewards)
+"""
 ANSWERS = "1\n2\n3\n" * 5  # to commands that ask
 ALL = [block for page in PAGES for block in blocks(page) if block.language != "diff"]
 RUN_PAGES = sorted({block.page for block in ALL if block.language in ("python", "sh", "yaml")})
@@ -146,6 +151,15 @@ def test_a_page_runs_from_its_first_block_to_its_last(page: str, tmp_path: Path)
     if script:
         (here / "cells.py").write_text(script)
         run([sys.executable, "cells.py"], page, here, env)
+
+
+@pytest.mark.slow
+def test_the_reward_function_of_the_page_teaches_the_model_in_its_steps(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    env = prepared(here, "docs/python.md")
+    (block,) = [b for b in ALL if b.page == "docs/python.md" and "def near(" in b.text]
+    (here / "cells.py").write_text(f"import grpo_engine as grpo\n{block.text}{LEARNED}")
+    run([sys.executable, "cells.py"], block, here, env)
 
 
 def prepared(here: Path, page: str) -> dict[str, str]:
