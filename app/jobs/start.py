@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grpo_engine.config.parse import build, merge
+from grpo_engine.config.parse import build, merge, with_steps
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
@@ -225,13 +225,7 @@ def resumed_job(
 def _resumable(config: RunConfig, steps: int | None, step: int) -> RunConfig:
     """The settings with as many steps; raise if they cannot be resumed at this step, or here."""
     refuse_python_objects(config)
-    if steps is None:
-        return config
-    if steps < step:
-        raise CheckpointError(
-            f"--steps {steps} is before step {step}, where the run is; give {step + 1} or more"
-        )
-    return build(merge(config.model_dump(mode="json"), {"steps": steps}))
+    return config if steps is None else with_steps(config, steps, step)
 
 
 def refuse_python_objects(config: RunConfig) -> None:

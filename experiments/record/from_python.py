@@ -24,13 +24,13 @@ class PythonStore:
         run = start_run(self.path, config, name=config.name, control=control, tags=tags)
         return PythonRecord(run)
 
-    def config(self, run: str) -> Mapping[str, Any]:
-        """The settings of a run that can be resumed."""
+    def resumable(self, run: str) -> tuple[str, Mapping[str, Any]]:
         with closing(StoreReader(self.path)) as reader:
-            return reader.resumable(run).config
+            detail = reader.resumable(run)
+            return detail.summary.status, detail.config
 
-    def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
-        return PythonRecord(resume_run(self.path, run, from_step=from_step, control=control))
+    def resume(self, run: str, **options: Any) -> "PythonRecord":
+        return PythonRecord(resume_run(self.path, run, **options))
 
     def folder(self, run: str) -> Path:
         with closing(StoreReader(self.path)) as reader:

@@ -11,7 +11,7 @@ from grpo_engine.api.progress import Bar
 from grpo_engine.api.records import open_store
 from grpo_engine.api.run import Callbacks, Run
 from grpo_engine.api.settings import Settings, merged, name_object, named_tree, settings_of
-from grpo_engine.config.parse import build
+from grpo_engine.config.parse import build, with_steps
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
@@ -73,16 +73,17 @@ def iterate(
 
 
 def resume(
-    run: Run | str | Path, /, *, rewards: Iterable[Any] = (), task: Any = None,
-    tools: Iterable[Any] = (), environment: Any = None, functions: Iterable[Any] = (),
-    callbacks: Callbacks = (), record: bool | str | Path = True, progress: bool | None = None,
+    run: Run | str | Path, /, *, steps: int | None = None, rewards: Iterable[Any] = (),
+    task: Any = None, tools: Iterable[Any] = (), environment: Any = None,
+    functions: Iterable[Any] = (), callbacks: Callbacks = (),
+    record: bool | str | Path = True, progress: bool | None = None,
 ) -> Run:  # fmt: skip
-    """Resume a run from its last checkpoint, and train to the end.
+    """Resume a run from its last checkpoint, and train to the end, or up to step `steps`.
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
-    that was not recorded. What it was given as Python objects is given again in `rewards`, `task`,
-    `tools`, `environment` and `functions` (of the recipe's choices); a run of this process still
-    has them, and its store.
+    that was not recorded; a complete one needs more `steps`. What it was given as Python objects is
+    given again in `rewards`, `task`, `tools`, `environment` and `functions` (of the recipe's
+    choices); a run of this process still has them, and its store.
     """
     control = Control()
     objects = UserObjects(
@@ -98,28 +99,45 @@ def resume(
     old_record, folder, previous = None, Path(str(run)), NO_OBJECTS
     if isinstance(run, Run):
         old_record, folder, previous = run.record, run.folder, run.objects
-    new_record = None
+    store = None
     if old_record or not folder.is_dir():
         name = old_record.id if old_record else str(run)
         store = open_store(old_record.store if old_record else record)
         if store is None:
             raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
-        config = build(store.config(name), f"run {name}")
-        objects = _objects_of(config, previous, objects)
+        status, tree = store.resumable(name)
         folder = store.folder(name)
-        new_record = store.resume(name, checkpoint.newest_step(folder), control)
+        step, is_complete = checkpoint.newest_step(folder), status == "completed"
     else:
-        saved, _ = checkpoint.latest(folder)
-        if saved is None:
-            raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
-        config = build(saved.state["config"], str(folder))
-        objects = _objects_of(config, previous, objects)
+        name = str(folder)
+        tree, step, is_complete = _checkpoint_in(folder)
+    config = build(tree, f"run {name}")
+    if is_complete and (steps is None or steps <= config.steps):
+        raise CheckpointError(
+            f"run {name} is complete at step {step}; grpo_engine.resume(run, steps=N) continues it "
+            f"to a step N after {config.steps}"
+        )
+    config = config if steps is None else with_steps(config, steps, step)
+    objects = _objects_of(config, previous, objects)
+    new_record = None
+    if store is not None:
+        changed = None if steps is None else config
+        new_record = store.resume(name, from_step=step, control=control, config=changed)
     resumed = Run(
         config, objects, record=new_record, control=control, resume=True, callbacks=callbacks,
         folder=None if new_record else folder,
     )  # fmt: skip
     _finish(resumed, progress)
     return resumed
+
+
+def _checkpoint_in(folder: Path) -> tuple[Mapping[str, Any], int, bool]:
+    """The settings and step of the last checkpoint, and whether the run was complete there."""
+    saved, _ = checkpoint.latest(folder)
+    if saved is None:
+        raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
+    tree, ended_by = saved.state["config"], saved.state["progress"].get("ended_by")
+    return tree, saved.step, bool(ended_by) or saved.step >= tree["steps"]
 
 
 def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:

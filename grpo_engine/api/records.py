@@ -42,11 +42,16 @@ class Store(Protocol):
     def begin(self, config: RunConfig, control: Control, tags: tuple[str, ...]) -> Record:
         """Begin to record a run; requests of other processes go to `control`."""
 
-    def config(self, run: str) -> Mapping[str, Any]:
-        """The settings of a run that can be resumed, by its name or id, or `@last`."""
+    def resumable(self, run: str) -> tuple[str, Mapping[str, Any]]:
+        """The status and settings of a run that has ended, by its name or id, or `@last`."""
 
-    def resume(self, run: str, from_step: int, control: Control) -> Record:
-        """Begin to record the next attempt of a run, whose checkpoint is of this step."""
+    def resume(
+        self, run: str, *, from_step: int, control: Control, config: RunConfig | None
+    ) -> Record:
+        """Begin to record the next attempt of a run, whose checkpoint is of this step.
+
+        `config` replaces its settings, if it continues for more steps.
+        """
 
     def folder(self, run: str) -> Path:
         """The folder of a run by its name or id."""

@@ -18,7 +18,7 @@ from grpo_engine.config.recipes import path_of
 from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
-from grpo_engine.errors import ConfigError, RecipeError, quoted
+from grpo_engine.errors import CheckpointError, ConfigError, RecipeError, quoted
 
 SECTIONS = {
     name: field.default
@@ -202,6 +202,15 @@ def build(tree: Mapping[str, Any], source: str = "the configuration") -> RunConf
         return RunConfig.model_validate(current)
     except ValidationError as error:
         raise ConfigError(f"{source}: {'; '.join(map(str, _problems(error)))}") from error
+
+
+def with_steps(config: RunConfig, steps: int, step: int) -> RunConfig:
+    """The settings of a run that is resumed at `step` and trains up to `steps`."""
+    if steps < step:
+        raise CheckpointError(
+            f"{steps} steps are fewer than the {step} that the run has; give {step + 1} or more"
+        )
+    return build(merge(config.model_dump(mode="json"), {"steps": steps}))
 
 
 def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:

@@ -11,7 +11,7 @@ import pytest
 import grpo_engine as grpo
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.recipes import recipe
-from grpo_engine.errors import EngineError
+from grpo_engine.errors import CheckpointError, EngineError
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
@@ -123,6 +123,12 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
         resumed_job("closure", store=store)
     resumed = grpo.resume("closure", functions=[scaled], record=store, progress=False)
     assert resumed.status == "completed"
+    with pytest.raises(CheckpointError, match="complete at step 2"):
+        grpo.resume("closure", functions=[scaled], record=store, progress=False)
+    longer = grpo.resume(resumed, steps=3, progress=False)
+    assert sorted(longer.metrics["reward"]) == [1, 2, 3]
+    with closing(StoreReader(store)) as opened:
+        assert opened.run(opened.resolve("closure").key).config["steps"] == 3
 
 
 ALL = """

@@ -109,6 +109,37 @@ def test_a_folder_is_resumed_with_its_functions_given_again(world: Path, tmp_pat
         grpo.resume(world, progress=False)
 
 
+def test_a_complete_run_continues_only_for_more_steps(world: Path) -> None:
+    run = train(world, steps=1)
+    with pytest.raises(CheckpointError, match=r"complete at step 1; .*resume\(run, steps=N\)"):
+        grpo.resume(run, progress=False)
+    with pytest.raises(CheckpointError, match="complete at step 1"):
+        grpo.resume(run, steps=1, progress=False)
+    longer = grpo.resume(run, steps=2, progress=False)
+    assert (longer.status, sorted(longer.metrics["reward"])) == ("completed", [2])
+    with pytest.raises(CheckpointError, match="complete at step 2"):
+        grpo.resume(run.folder, rewards=[variety], progress=False)
+
+
+def test_a_run_that_met_its_condition_is_complete(world: Path) -> None:
+    run = train(world, stop_when="reward > -1")
+    assert (run.status, sorted(run.metrics["reward"])) == ("completed", [1])
+    with pytest.raises(CheckpointError, match="complete at step 1"):
+        grpo.resume(run, progress=False)
+    with pytest.raises(CheckpointError, match="a step N after 4"):
+        grpo.resume(run, steps=4, progress=False)  # its condition would still hold
+    assert sorted(grpo.resume(run, steps=5, progress=False).metrics["reward"]) == [2]
+
+
+def test_a_run_is_not_resumed_to_a_step_that_it_is_past(world: Path) -> None:
+    run = grpo.iterate(record=False, **short(world))
+    for event in run:
+        if isinstance(event, ev.StepFinished) and event.step == 2:
+            run.stop()
+    with pytest.raises(CheckpointError, match="give 3 or more"):
+        grpo.resume(run, steps=1, progress=False)
+
+
 def test_a_loop_that_is_left_ends_the_run_and_its_reward_process(world: Path) -> None:
     before = threading.active_count()
     run = grpo.iterate(record=False, **short(world, rewards={"functions": ["format_all"]}))
