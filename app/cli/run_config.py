@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.parse import build, merge, parse_sets, read_yaml
+from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml
 from grpo_engine.config.settings import RunConfig
+
+COMMAND_LINE = "the command line"  # in messages
 
 
 def assemble(
@@ -24,9 +26,7 @@ def assemble(
     The user's own settings come together first, so that a file that names no recipe changes
     whichever is chosen.
     """
-    tree: dict[str, Any] = {}
-    changes = parse_sets(sets)
-    source = "the command line"
+    tree, changes, source = dict[str, Any](), parse_sets(sets), COMMAND_LINE
     if start is not None:
         tree, source = dict(start), "the run to begin from"
     elif preset is not None or file is None:
@@ -34,13 +34,21 @@ def assemble(
 
         chosen = preset or "starter"
         tree, source = read_preset(chosen).tree, f"preset {chosen}"
+    before = tree
     if file is not None:
-        changes, source = merge(read_yaml(file), changes), str(file)
+        settings, source = read_yaml(file), str(file)
+        before, changes = merge(tree, settings), merge(settings, changes)
     tree = merge(tree, changes)
     overrides = {key: value for key, value in options.items() if value is not None}
     if overrides.keys() & changes.keys():
-        build(tree, source)  # a value that an option replaces is checked as well
-    return build({**tree, **overrides}, source)
+        _build(tree, before, source)  # a value that an option replaces is checked as well
+    return _build({**tree, **overrides}, before, source)
+
+
+def _build(tree: dict[str, Any], before: dict[str, Any], source: str) -> RunConfig:
+    """Build the settings, in which the command line changed those of `source` from `before`."""
+    is_of_source = set(problems(before)).intersection(problems(tree))
+    return build(tree, source if is_of_source else COMMAND_LINE)
 
 
 def checkpoint_start(ref: str, store: Path, *, with_optimizer: bool) -> dict[str, Any]:

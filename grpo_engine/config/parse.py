@@ -215,7 +215,7 @@ def with_steps(config: RunConfig, steps: int, step: int) -> RunConfig:
 
 def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
     try:
-        RunConfig.model_validate(dict(tree))
+        RunConfig.model_validate(without_removed(tree)[0])
     except ValidationError as error:
         return _problems(error)
     return ()

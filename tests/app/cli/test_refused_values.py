@@ -108,6 +108,28 @@ def test_it_is_refused_with_the_option_and_the_remedy(
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"s.db", "runs"}
 
 
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (("--preset", "starter", "--set", "evaluation.problems=0"), "the command line: eval"),
+        (("--preset", "starter", "--steps", "0"), "the command line: steps: "),
+        (("--seed", "-1"), "the command line: seed: "),
+        (("good.yaml", "--name", "@x"), "the command line: name: "),
+        (("good.yaml", "--set", "steps=-1", "--steps", "2"), "the command line: steps: "),
+        (("bad.yaml", "--set", "seed=3"), "bad.yaml: steps: "),
+        (("bad.yaml", "--set", "steps=-1"), "the command line: steps: "),
+    ],
+)
+def test_a_refused_value_is_said_of_what_gave_it(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...], source: str
+) -> None:
+    (tmp_path / "good.yaml").write_text("{seed: 2, record: {kl: true}}")
+    (tmp_path / "bad.yaml").write_text("{steps: -2, record: {kl: true}}")
+    refused = cli("train", *words)
+    assert refused.code == exit_codes.USAGE
+    assert source in refused.err
+
+
 def test_a_folder_to_resume_from_is_one_with_a_checkpoint(cli: Cli) -> None:
     done = cli("resume", "./runs")
     assert (done.code, done.out) == (exit_codes.FAILED, "")
