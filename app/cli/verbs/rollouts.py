@@ -95,12 +95,17 @@ def _of_step(
         step = last[0]
         print_stderr(f"step {step}")
     groups = reader.groups(run.key, step=step, **chosen)
-    if not groups:
-        which = f"group {chosen['idx']}" if "idx" in chosen else "rollouts"
+    if groups:
+        return groups
+    index = chosen.pop("idx", None)
+    if indices := {group.index for group in reader.groups(run.key, step=step, **chosen)}:
         raise NothingStoredError(
-            f"{run.name} has no {which} at step {step}; its last step is {run.step}"
+            f"{run.name} has no group {index} at step {step}; it has {min(indices)} to "
+            f"{max(indices)} there"
         )
-    return groups
+    raise NothingStoredError(
+        f"{run.name} has no rollouts at step {step}; its last step is {run.step}"
+    )
 
 
 def _sorted(rows: list[dict[str, Any]], sort: Sort | None) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("compare", "plain-otter"), 2, "two different runs"),
         (("compare", "plain-otter", "@last", "--at", "epoch"), 2, "choose from step, tokens, wall"),
         (("rollouts", "plain-otter", "--step", "9"), 3, "its last step is 3"),
-        (("rollouts", "plain-otter", "--group", "9"), 3, "has no group 9 at step 3"),
+        (("rollouts", "plain-otter", "--group", "9"), 3, "at step 3; it has 0 to 1 there"),
         (("export", "plain-otter", "--what", "metric"), 2, "is not one of 'runs', 'metrics'"),
         (("export", "plain-otter", "--out", "x.xlsx"), 2, "use --format"),
         (("export", "plain-otter", "--format", "tensorboard"), 2, "writes a folder"),
