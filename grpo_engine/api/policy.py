@@ -9,6 +9,7 @@ from typing import Any
 from grpo_engine.api.thread import enter
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
+from grpo_engine.errors import EngineError
 from grpo_engine.events import RolloutsAdvanced
 from grpo_engine.policy import load
 from grpo_engine.policy.batch import make_batch
@@ -53,6 +54,8 @@ class LoadedPolicy:
 
         A prompt is a text or chat messages; the temperature is the run's if it is not given.
         """
+        if count < 1:
+            raise EngineError(f"the number of answers must be 1 or more, got {count}")
         enter()
         if not isinstance(prompt, str):
             prompt = tuple(dict(message) for message in prompt)

@@ -116,7 +116,12 @@ class Run(Iterator[ev.Event]):
         last = self._summary.groups_step
         step = last if step is None else step
         if self.record is not None:
-            return Rollouts(step, self.record.rollouts(step))
+            groups = self.record.rollouts(step)
+            if not groups and not 0 <= step <= self._summary.step:
+                raise EngineError(
+                    f"run {self.name} has no step {step}: its last one is {self._summary.step}"
+                )
+            return Rollouts(step, groups)
         if step != last:
             raise EngineError(
                 f"run {self.name} is not recorded: only the rollouts of step {last} are here, not "

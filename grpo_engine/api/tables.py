@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.errors import MissingPackageError
+from grpo_engine.errors import MissingPackageError, nearest, quoted
 from grpo_engine.events import Group
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ Series = Mapping[int, float]
 
 class Metrics(dict[str, Series]):
     """Every metric of a run by name: its value by step."""
+
+    def __missing__(self, name: str) -> Series:
+        raise KeyError(f"the run has no metric {quoted(name)}{nearest(name, self)}")
 
     def __repr__(self) -> str:
         steps = {step for series in self.values() for step in series}

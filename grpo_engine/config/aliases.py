@@ -18,4 +18,6 @@ MEANT: Final = {
 def meant(path: str, settings: Iterable[str]) -> str:
     """The setting that a wrong path means, or those of a similar name, as the end of a sentence."""
     leaf = path.rpartition(".")[2]
-    return f"; did you mean {MEANT[leaf]}?" if leaf in MEANT else nearest(path, settings)
+    if leaf in MEANT:
+        return f"; did you mean {MEANT[leaf]}?"
+    return nearest(path, settings) or "; `grpo-tui config init --full` lists them"

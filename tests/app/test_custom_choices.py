@@ -127,6 +127,9 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
         grpo.resume("closure", functions=[scaled], record=store, progress=False)
     longer = grpo.resume(resumed, steps=3, progress=False)
     assert sorted(longer.metrics["reward"]) == [1, 2, 3]
+    assert longer.rollouts(step=1)
+    with pytest.raises(EngineError, match="has no step 9: its last one is 3"):
+        longer.rollouts(step=9)
     with closing(StoreReader(store)) as opened:
         assert opened.run(opened.resolve("closure").key).config["steps"] == 3
 

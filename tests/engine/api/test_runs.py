@@ -60,6 +60,9 @@ def test_a_run_is_trained_with_a_function_and_can_be_asked_afterwards(world: Pat
     assert mean == pytest.approx(run.metrics["reward"][4])
     with pytest.raises(EngineError, match="only the rollouts of step 4 are here, not those of 3"):
         run.rollouts(step=3)
+    with pytest.raises(KeyError, match="no metric 'rewad'; did you mean reward"):
+        run.metrics["rewad"]
+    assert run.metrics.get("rewad") is None
 
 
 def test_pandas_tables_have_the_same_numbers(world: Path) -> None:
@@ -260,6 +263,8 @@ def test_a_run_is_evaluated_and_its_policy_answers(world: Path) -> None:
     assert policy is run.policy
     answer = policy.generate("say 3", max_new_tokens=5)
     assert answer == policy.generate("say 3", max_new_tokens=5)
+    with pytest.raises(EngineError, match="1 or more, got -1"):
+        policy.sample("say 3", -1)
     several = policy.sample("say 3", 3, max_new_tokens=5, seed=1)
     assert len(several) == 3
     assert several != policy.sample("say 3", 3, max_new_tokens=5, seed=2)

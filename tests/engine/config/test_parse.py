@@ -68,7 +68,7 @@ def test_set_values_take_the_settings_own_type() -> None:
         (["learning_rate=1"], "did you mean optimizer.learning_rate"),
         (["algorithm.iterations=2"], r"; did you mean algorithm\.passes\?"),
         (["epsilon=2"], r"; did you mean algorithm\.clip_low\?"),
-        (["algorithm.quux=2"], r"'algorithm\.quux'$"),
+        (["algorithm.quux=2"], r"'algorithm\.quux'; `grpo-tui config init --full` lists"),
     ],
 )
 def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) -> None:
