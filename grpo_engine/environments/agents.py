@@ -7,6 +7,7 @@ answer before them continues the context, any other begins a new one.
 import asyncio
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -35,6 +36,8 @@ WAITING = 16  # requests of a program that may wait
 TAIL = 4096  # bytes of what a program writes as its last
 MAX_SCORE = 100_000  # bytes of the file with its reward
 LOOPBACK = "127.0.0.1,localhost"
+# the end of what Python writes about an exception that nothing caught
+TRACEBACK = re.compile(rb'^  File ".*", line \d+.*\n(?: .*\n)*\S.*\n(?: .*\n)*\Z', re.MULTILINE)
 OVER = "the rollout has ended: it has had all its turns or tokens"
 
 Ended = tuple[float | None, dict[str, Any]]  # the reward, and what else is told
@@ -86,7 +89,7 @@ class Player(Endpoint):
         self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
         if reply["done"]:
-            raise UnusableError("it ended before it asked for an answer")
+            raise UnusableError(f"it ended before it asked for an answer{self.refused}")
         return reply
 
     async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
@@ -158,7 +161,7 @@ class Program(Player):
     ) -> None:  # fmt: skip
         """With `by_status`, exit status 0 and 1 are rewards where the program writes none."""
         super().__init__("agent", sampling)
-        self._command, self._tail = command, b""
+        self._command, self._tail, self._has_told = command, b"", asyncio.Event()
         self._score = folder / secrets.token_hex(8)
         self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
@@ -186,6 +189,9 @@ class Program(Player):
         process.stdin.write(json.dumps(row).encode())
         process.stdin.close()
         status = await process.wait()
+        if status:
+            with suppress(TimeoutError):  # what it started may go on writing
+                await asyncio.wait_for(self._has_told.wait(), 1.0)
         score: Any = {}
         if self._score.exists():
             score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
@@ -193,8 +199,11 @@ class Program(Player):
                 score = json.loads(score)
         info = score if isinstance(score, dict) else {"reward": score}
         reward = number(info.pop("reward", None))
-        if reward is None and (status not in (0, 1) or not self._answers):
-            raise UnusableError(f"the program {ending(status, self._tail)}")
+        # Requests after the last turn are refused, and most programs end by that.
+        may_fail = self._is_over or (self._by_status and not TRACEBACK.search(self._tail))
+        accepted = (0, 1) if may_fail else (0,)
+        if reward is None and (status not in accepted or not self._answers):
+            raise UnusableError(f"the program {ending(status, self._tail)}{self.refused}")
         if reward is None and self._by_status:
             reward = float(status == 0)
         return reward, info
@@ -212,6 +221,7 @@ class Program(Player):
         if not data:
             asyncio.get_running_loop().remove_reader(output)
             os.close(output)
+            self._has_told.set()
             os.write(2, self._tail)  # to the log
 
 

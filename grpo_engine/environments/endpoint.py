@@ -169,6 +169,7 @@ class Endpoint(ABC):
     def __init__(self, sampling: Mapping[str, float]) -> None:
         self._sampling, self._key = sampling, secrets.token_hex(16)
         self._server: asyncio.Server | None = None
+        self.refused = ""  # the last request that was, for errors
 
     @abstractmethod
     async def ask(self, request: Request) -> Mapping[str, Any]:
@@ -192,6 +193,7 @@ class Endpoint(ABC):
                 response = await self._respond(*await _read(reader))
             except RefusedError as refusal:
                 error = {"message": str(refusal), "type": "invalid_request_error"}
+                self.refused = f"; the last request that was refused: {refusal}"
                 status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
             if isinstance(response, str):
                 kind = "text/event-stream"

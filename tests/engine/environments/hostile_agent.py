@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,24 @@ elif kind == "never ends":
 elif kind == "ends as failed":
     talk(1)
     sys.exit(1)
+elif kind == "raises":
+    talk(1)
+    raise ValueError("bang")
+elif kind == "notes an error":
+    talk(1)
+    try:
+        json.loads("handled")
+    except ValueError:
+        traceback.print_exc()
+    sys.exit("a wrong answer")
+elif kind == "is refused":
+    talk(1)
+    post([USER], n=2)
+    sys.exit(3)
+elif kind == "begins refused":
+    post([USER], temperature=0.2)
+elif kind == "goes on until it fails":
+    talk(9)
 elif kind == "ends well":
     talk(1)
 elif kind == "breaks":

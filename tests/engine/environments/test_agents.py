@@ -160,8 +160,37 @@ def test_requests_after_the_end_are_refused_and_the_program_may_still_score(tmp_
 
 def test_a_status_is_no_reward_where_functions_score(tmp_path: Path) -> None:
     with hostile(tmp_path, by_status=False) as environments:
-        ((reply,),) = play(environments, ["ends as failed"])
-    assert (reply.done, reply.reward) == (True, None)
+        well, failed, raised = (
+            replies[-1] for replies in play(environments, ["ends well", "ends as failed", "raises"])
+        )
+    assert (well.done, well.reward, well.error) == (True, None, "")
+    assert failed.error == "step: the program exited with status 1"
+    assert raised.error == "step: the program exited with status 1: ValueError: bang"
+
+
+def test_a_program_that_raises_has_no_reward(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        ((raised,), (noted,)) = play(environments, ["raises", "notes an error"])
+    assert raised.error == "step: the program exited with status 1: ValueError: bang"
+    assert (noted.error, noted.reward) == ("", 0.0)
+
+
+@pytest.mark.parametrize("by_status", [True, False])
+def test_a_program_may_fail_at_the_request_after_its_last_turn(
+    tmp_path: Path, by_status: bool
+) -> None:
+    with hostile(tmp_path, by_status=by_status) as environments:
+        play(environments, ["goes on until it fails"], turns=2)
+        (outcome,) = environments.finish([False])
+        assert environments.last(0).error == ""
+    assert outcome.reward == (0.0 if by_status else None)
+
+
+def test_an_error_ends_with_the_request_that_was_refused_last(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        played = play(environments, ["is refused", "begins refused"])
+    for (reply,), reason in zip(played, ("n is 2", "temperature is 0.2"), strict=True):
+        assert f"refused: {reason}, but the run samples with 1" in reply.error
 
 
 def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
