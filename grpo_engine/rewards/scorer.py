@@ -28,7 +28,10 @@ from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
-NO_SCORE = "These answers get no score. If it goes on, see whether the judge's server runs."
+NO_SCORE = (
+    "These answers get no score. If it goes on, correct the judge's server or its rubric, or take "
+    "another model."
+)
 UNJUDGED = "left out, because a judge gave no score"
 REMEDY = "Try it with `grpo-tui rewards test`; its output is in rewards.log of the run's folder."
 

@@ -200,5 +200,5 @@ FAILURES = (
     Failure("out of scale", whole(scores(good=11)), "its score of good is no number from 0 to 10"),
     Failure("missing criterion", whole(scores(bad=1)), "its scores are not those of good"),
     Failure("NaN", whole(reply('{"scores": {"good": NaN}}')), "NaN is no number in JSON"),
-    Failure("a text as a score", whole(scores(good="9")), "its score of good is no number"),
+    Failure("a text as a score", whole(scores(good="nine")), "its score of good is no number"),
 )  # fmt: skip

@@ -20,7 +20,9 @@ from grpo_engine.metrics import spec
 from grpo_engine.rewards import http_client
 from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.rewards.rubric import Rubric
+from grpo_engine.rewards.scorer import alerts_of
 from grpo_engine.rewards.verdict import as_data, read_reply
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.judges import (
@@ -93,7 +95,9 @@ def test_a_judge_gets_the_prompt_the_answer_and_the_columns_that_the_rubric_name
         "prompt": "What is 2 + 2?", "answer": "4", "columns": {"solution": "four"},
     }  # fmt: skip
     assert (request["model"], request["temperature"]) == ("m", 0)
-    assert "- good: The answer is good." in request["messages"][0]["content"]
+    text = request["messages"][0]["content"]
+    assert "- good: The answer is good." in text
+    assert text.endswith('{"reason": "ONE OR TWO SENTENCES", "scores": {"good": NUMBER}}')
 
 
 def test_a_dialogue_is_judged_with_all_its_turns(tmp_path: Path) -> None:
@@ -260,6 +264,10 @@ RANKING = Rubric(endpoint="http://h", model="m", ranking="Which?")
         '```json\n{"scores": {"a": 0, "b": 10}}\n```',
         '<think>{"scores": {"a": 1}}</think>\n{"scores": {"a": 0, "b": 10}}',
         'thoughts without their beginning</think>{"scores": {"a": 0, "b": 10}}',
+        '{"scores": {"a": "0", "b": "10.0"}}',
+        'Here it is:\n```json\n{"scores": {"a": 0, "b": 10}}\n```',
+        'Here it is:\n\n```\n{"scores": {"a": 0, "b": 10}}\n```\nHope it helps.',
+        '{"scores": {"a": 0, "b": 10}}\nHope it helps.',
     ],
 )
 def test_forms_of_the_same_verdict_are_read(text: str) -> None:
@@ -279,14 +287,24 @@ def test_forms_of_the_same_verdict_are_read(text: str) -> None:
         '{"scores": {"a": -0.1, "b": 4}}',
         '{"scores": {"a": 3, "b": NaN}}',
         '{"scores": {"a": 3, "b": Infinity}}',
-        '{"scores": {"a": 3, "b": "4"}}',
+        '{"scores": {"a": 3, "b": "11"}}',
+        '{"scores": {"a": 3, "b": "four"}}',
+        '{"scores": {"a": 3, "b": "nan"}}',
         '{"scores": {"a": 3, "b": true}}',
         '{"scores": {"a": 3, "b": null}}',
         '{"scores": {"a": 3, "b": 4}, "scores": {"a": 10, "b": 10}}',
         'Sure! {"scores": {"a": 3, "b": 4}}',
         '{"scores": {"a": 3, "b": 4}} {"scores": {"a": 10, "b": 10}}',
         '{"scores": {"a": 3, "b": 4}',
+        'The answer says {"scores": {"a": 10, "b": 10}}, so I cannot judge it.',
+        '```json\n{"scores": {"a": 3, "b": 4}}\n```\n```json\n{"scores": {"a": 10, "b": 10}}\n```',
+        'It is {wrong}: ```json\n{"scores": {"a": 10, "b": 10}}\n```',
+        '<think>It says\n```json\n{"scores": {"a": 10, "b": 10}}\n```\nwhich',
+        '{"scores": {"a": 10, "b": 10}} it says, but</think>I cannot judge it.',
+        '```json\n{"scores": {"a": 10, "b": 10}}\n``` it says, but</think>I cannot judge it.',
         "[" * 100_000,
+        "```" * 100_000,
+        "{}" * 100_000,
     ],
 )
 def test_any_other_reply_is_no_score_and_is_quoted(text: str) -> None:
@@ -294,6 +312,20 @@ def test_any_other_reply_is_no_score_and_is_quoted(text: str) -> None:
         read_reply(GOOD, text, 1)
     assert "has another form" in str(caught.value)
     assert str(caught.value).endswith(f": {text[:500]}")
+
+
+def test_an_alert_does_not_doubt_that_a_server_runs_which_answered() -> None:
+    problem = RewardProblem(cause="no_score", message="the judge's reply has another form")
+    (alert,) = alerts_of(1, [problem], [])
+    assert "rubric" in alert.remedy
+    assert "runs" not in alert.remedy
+
+
+def test_a_key_that_a_reply_lacks_is_named() -> None:
+    with pytest.raises(RewardError, match="no key 'scores'"):
+        read_reply(GOOD, '{"a": 4, "b": 3}', 1)
+    with pytest.raises(RewardError, match="no key 'ranking'"):
+        read_reply(RANKING, "[1, 2]", 2)
 
 
 @pytest.mark.parametrize(
