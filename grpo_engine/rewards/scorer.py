@@ -1,7 +1,7 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -46,10 +46,30 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
             RewardSpec(name=name, weight=weight, options=defaults.get(name, {}))
             for name, weight in zip(settings.functions, weights, strict=True)
         )
+    names = [spec.name for spec in specs]
+    options = {
+        name: values for key, values in settings.options.items() for name in _meant(key, names)
+    }
     return tuple(
-        replace(spec, options={**spec.options, **settings.options.get(spec.name, {})})
-        for spec in specs
+        replace(spec, options={**spec.options, **options.get(spec.name, {})}) for spec in specs
     )
+
+
+def check_options(config: RunConfig, names: Collection[str]) -> None:
+    """Refuse options that are not of one of a run's functions, which have these names."""
+    for key in config.rewards.options:
+        if len(_meant(key, names)) != 1:
+            raise ConfigError(
+                f"rewards.options: {key!r} is not the name of one reward function of the run; its "
+                f"functions are {', '.join(names) or 'none'}",
+                "rewards.options",
+                "rewards.functions",
+            )
+
+
+def _meant(key: str, names: Collection[str]) -> list[str]:
+    """The functions that have this name, else those that have it after the colon."""
+    return [key] if key in names else [n for n in names if n.rpartition(":")[2] == key]
 
 
 def measured_specs(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> list[RewardSpec]:
@@ -153,7 +173,8 @@ class Scorer:
         text = f"It gets {self._received}. "
         if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
             return text
-        return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
+        task = self._config.task.name
+        return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {task}"
 
     @property
     def _received(self) -> str:

@@ -8,7 +8,8 @@ from grpo_engine.config.settings import CheckpointConfig, OtherTask, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
-from grpo_engine.rewards.scorer import Scorer
+from grpo_engine.rewards.scorer import Scorer, check_options
+from grpo_engine.rewards.scorer import specs_of as rewards_of
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.run.session import Part
 from grpo_engine.run.user_objects import UserObjects
@@ -34,6 +35,8 @@ def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
             task = load_task(further)
             settings = _settings_of(config, further, task)
             tasks.append(LoadedTask(label=label, config=settings, task=task, weight=further.weight))
+    specs = (spec for loaded in tasks for spec in rewards_of(loaded.config, loaded.task))
+    check_options(config, dict.fromkeys(spec.name for spec in specs))
     demonstrates = config.algorithm.resolved().demonstrates
     for loaded in tasks if len(tasks) > 1 or demonstrates else ():
         if specs_of(loaded.config, loaded.task)[1]:
