@@ -111,11 +111,12 @@ class RewardClient:
             available = {*GIVEN, *columns, *function.spec.options}
             if missing := [name for name in function.requires if name not in available]:
                 have = ", ".join(columns) or "none"
+                is_answer = missing[0] == "answer"  # for which any column may be taken
+                fix = "Name one of them in task.columns.answer, rename" if is_answer else "Rename"
                 raise RewardError(
                     f"reward {function.name} ({function.file or function.spec.name}) needs the "
-                    f"column {missing[0]!r}, which {task} does not have; it has: {have}. Name "
-                    f"one of them in task.columns.{missing[0]}, rename the parameter of your "
-                    "function, or give it a default or rewards.options"
+                    f"column {missing[0]!r}, which {task} does not have; it has: {have}. {fix} "
+                    "the parameter of your function, or give it a default or rewards.options"
                 )
 
     def score(

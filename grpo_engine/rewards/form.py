@@ -1,5 +1,6 @@
 """The form in which reward functions get completions: that of the data set's prompts, as in TRL."""
 
+import re
 from typing import Any
 
 from grpo_engine.rewards.outcome import RewardProblem
@@ -24,9 +25,11 @@ def received(task: Task, setting: str) -> str:
 
 def hint(problem: RewardProblem, completion: Any) -> str:
     """What a function got, if it may have taken it for something else."""
-    if not problem.message.startswith(("AttributeError", "TypeError")):
+    is_text = isinstance(completion, str)
+    types = "str|string" if is_text else "list|dict"
+    if not re.match(rf"(AttributeError|TypeError).*\b({types})\b", problem.message):
         return ""
-    if isinstance(completion, str):
+    if is_text:
         return ". Each completion came as text; messages come after chat prompts"
     return (
         f". Each completion came as chat messages, {MESSAGES}; rewards.completions text gives text"

@@ -120,7 +120,11 @@ def _step(pair: Any, weight: float) -> tuple[int, float]:
             return int(end), _number(score, weight)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InvalidError("type", f"gave the step {str(pair)[:80]}; a step is (end character, score)")
+    raise InvalidError(
+        "type",
+        f"gave the step {str(pair)[:80]}; a list or tuple in place of a score has steps, each "
+        '(end character, score); reasons are given by log_extra("reason", [...])',
+    )
 
 
 def _number(item: Any, weight: float) -> float:

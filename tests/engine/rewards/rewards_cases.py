@@ -125,6 +125,10 @@ def needs_solution(completions: list[str], solution: list[str], **kwargs: Any) -
     return [1.0] * len(completions)
 
 
+def gives_reasons_in_place_of_steps(completions: list[str], **kwargs: Any) -> list[Any]:
+    return [(1.0, "right") for _ in completions]
+
+
 def in_steps(completions: list[str], **kwargs: Any) -> list[Any]:
     return [[(3, 1.0), (len(c), 0.0)] for c in completions]
 

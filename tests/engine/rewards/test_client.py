@@ -237,6 +237,8 @@ def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
         ("gives_words", "on completion 1"),
         ("gives_words", "gave str 'good'; a score is a number or None"),
         ("gives_one_number", "returned float, not one score per completion"),
+        ("gives_reasons_in_place_of_steps", "a list or tuple in place of a score has steps"),
+        ("gives_reasons_in_place_of_steps", 'log_extra("reason", ['),
     ],
 )
 def test_an_unusable_return_value_ends_the_first_step(
@@ -334,6 +336,16 @@ def test_a_missing_column_is_named_before_training(tmp_path: Path) -> None:
         with pytest.raises(RewardError, match="needs the column 'solution', which task t does not"):
             made.check(["answer"], "task t")
         made.check(["answer", "solution"], "task t")
+
+
+def test_a_column_is_named_by_a_setting_only_where_there_is_one(tmp_path: Path) -> None:
+    for function, has_setting in (("needs_solution", False), ("only_some", True)):
+        with (
+            worker(tmp_path, function) as made,
+            pytest.raises(RewardError, match=r"Name one of|Rename the parameter") as caught,
+        ):
+            made.check(["other"], "task t")
+        assert ("task.columns.answer" in str(caught.value)) == has_setting
 
 
 def test_no_function_at_all_is_an_error(tmp_path: Path) -> None:

@@ -94,6 +94,14 @@ def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: P
     assert not [text for text in said if text.startswith("reward content")]
 
 
+def test_the_command_that_is_advised_has_the_task_of_the_settings(world: Path) -> None:
+    task = world / "advised.jsonl"
+    row = '{"prompt": "say a:", "answer": "a"}\n'
+    task.write_text(row + row.replace("a", "b") * 6)
+    said = notes(of_mine(world, "nothing", task={"name": str(task), "held_out_size": 1}))
+    assert [text for text in said if text.endswith(f"mine.py:nothing --task {task}")]
+
+
 def test_only_users_functions_are_told_of_their_form(world: Path) -> None:
     config, _ = settings_of({**SHORT, "steps": 1}, "starter", {})
     assert not [text for text in notes(events_of(config, world / "built-in")) if " get" in text]
@@ -144,6 +152,9 @@ def test_a_function_that_takes_messages_for_text_says_what_it_got(world: Path) -
         ("TypeError: string indices must be integers, not 'str'", "a", "as text; messages come"),
         ("AttributeError: 'str' object has no attribute 'get'", "a", "as text; messages come"),
         ("ZeroDivisionError: division by zero", [{}], ""),
+        ("TypeError: 'types.SimpleNamespace' object is not subscriptable", [{}], ""),
+        ("TypeError: 'types.SimpleNamespace' object is not subscriptable", "a", ""),
+        ("AttributeError: 'NoneType' object has no attribute 'strip'", "a", ""),
     ],
 )
 def test_the_form_is_named_only_where_it_may_be_the_cause(
