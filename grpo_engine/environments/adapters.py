@@ -84,7 +84,7 @@ class ProtocolEpisodes:
         """Reply to an answer."""
         reply = self.run(self.instance.step, answer)
         if not isinstance(reply, Reply):
-            raise UnusableError(f"it returned {preview(reply)}, not a Reply")
+            raise UnusableError(f"it returned {preview(reply)}, not a Reply; `return Reply([...])`")
         messages = checked_messages(reply.messages)
         if not messages and not reply.done:
             raise UnusableError("it returned a Reply without messages that is not done")

@@ -89,7 +89,7 @@ class _EpisodeCall(Call):
         if is_new and self.arguments["method"] != "reset" and "repeat" not in self.arguments:
             repeat = {"start": episode.start, "past": episode.past}
             self.arguments = {**self.arguments, "repeat": repeat}
-            self.limit *= 2 + len(episode.past)
+            self.factor = 2 + len(episode.past)
         episode.process = process
 
 

@@ -1,9 +1,10 @@
 """The environments in the sandbox: loads them and makes the calls of their episodes."""
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import LOADING
 from grpo_engine.sandbox.program import Server
 
+NO_SEED = "if it replies to answers, begin episodes by `reset(row, seed)`; if it is a tool, "
 FORMS = "a package's name, file.py:name or module:name"
 
 
@@ -55,6 +57,8 @@ class EnvironmentService:
                 self._make[key] = self._agents(name, options, **agents)
             else:
                 factory = self._find(name, "environment") if name else None
+                if callable(factory):
+                    _check_factory(name, factory)
                 self._make[key] = partial(self._new, factory)
         return {key: self._described(key, name) for key, name in environments.items()}
 
@@ -138,6 +142,18 @@ class EnvironmentService:
         return ToolEpisodes(run, {**self._tools, **tools_of(instance)}, instance)
 
 
+def _check_factory(name: str, factory: Callable[..., Any]) -> None:
+    """Refuse a class that cannot be made without arguments."""
+    try:
+        with suppress(ValueError):  # some built-in callables have no signature
+            inspect.signature(factory).bind()
+    except TypeError as error:
+        raise BrokenEnvironmentError(
+            f"environment {name}: {error}; the class is made without arguments, so give its "
+            "parameters defaults"
+        ) from error
+
+
 def _schema(name: str, tool: Callable[..., Any]) -> Any:
     from transformers.utils.chat_template_utils import get_json_schema
 
@@ -145,6 +161,7 @@ def _schema(name: str, tool: Callable[..., Any]) -> Any:
         return get_json_schema(tool)
     except Exception as error:  # users' code may raise anything
         raise BrokenEnvironmentError(
-            f"tool {name} cannot be described to the model ({error}); give it a docstring with "
-            "a line for each parameter under `Args:`, and types"
+            f"tool {name} cannot be described to the model ({error}); "
+            f"{NO_SEED if name == 'step' else ''}give it a docstring with a line for each "
+            "parameter under `Args:`, and types"
         ) from error

@@ -43,13 +43,14 @@ class Call:
     limit: float
     in_thread: bool = False
     loads: str = ""
+    factor: int = field(default=1, init=False)  # on its limit, if it repeats other calls first
     begun: float = field(default=0.0, init=False)
     value: Any = field(default=None, init=False)
     failure: Failure | None = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
 
     def prepare(self, process: int) -> None:
-        """Set arguments and limit for the process of this number, to which it is sent next."""
+        """Set arguments and factor for the process of this number, to which it is sent next."""
 
     def value_or(self, error: Callable[[str], Exception]) -> Any:
         """What the call returned; if it failed, raises an error that says why."""
@@ -175,7 +176,8 @@ class Sandbox:
             self._sent[self._calls] = call
             frame = {
                 "id": self._calls, "method": call.method, "arguments": call.arguments,
-                "limit": call.limit, "in_thread": call.in_thread, "memory": self._limit,
+                "limit": call.limit, "factor": call.factor, "in_thread": call.in_thread,
+                "memory": self._limit,
             }  # fmt: skip
             self._process.post(frame)
 
@@ -228,7 +230,7 @@ class Sandbox:
             if process.has_more(self._limit):
                 failure = self._needs_more()
         for call in self._sent.values():
-            if now > call.begun + call.limit + SLACK:
+            if now > call.begun + call.limit * call.factor + SLACK:
                 failure = timeout(call.limit)
         if failure:
             location = process.hung_at() if len(self._sent) == 1 else ""

@@ -152,7 +152,7 @@ class Server:
 
     def _make(self, frame: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        call = _Call(frame, threading.get_ident(), now, now + frame["limit"])
+        call = _Call(frame, threading.get_ident(), now, now + frame["limit"] * frame["factor"])
         self._calls[frame["id"]] = self._current.call = call
         try:
             reply = {"value": getattr(self._service, frame["method"])(**frame["arguments"])}

@@ -28,7 +28,7 @@ SAID = {
     "raises": "step: RuntimeError: broke (at ",
     "5 GB": "step: needs more than 4 GB of memory (at ",
     "100 MB": "step: its reply has 1000000",
-    "a number": "step: it returned int '42', not a Reply",
+    "a number": "step: it returned int '42', not a Reply; `return Reply(",
     "a text for messages": "step: it returned str 't'; a message",
     "a number as content": "step: it returned dict \"{'role': 'user', 'content': 5}\"; a message",
     "no role": "step: it returned dict \"{'content': 'x'}\"; a message has a role and a text",
@@ -154,6 +154,23 @@ def test_episodes_of_a_lost_process_are_repeated_and_continue_as_if_nothing_had_
     assert found[4][-1].done or "does not repeat its replies" in found[4][-1].error
 
 
+def test_the_limit_that_was_set_is_reported_after_a_process_was_lost(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text("""
+import os, time
+class Hangs:
+    def reset(self, row, seed):
+        self.row = dict(row)
+    def step(self, answer):
+        if "dies" in self.row:
+            time.sleep(0.3)
+            os._exit(1)
+        time.sleep(1000)
+""")
+    with pool(tmp_path, f"{tmp_path}/hangs.py:Hangs") as environments:
+        *_, (late,) = play(environments, [{"dies": True}, {}, {}])
+    assert late.error.startswith("step: took longer than 1 s")
+
+
 def test_an_episode_that_does_not_repeat_its_replies_fails(tmp_path: Path) -> None:
     (tmp_path / "count.py").write_text(COUNTING)
     with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
@@ -247,6 +264,9 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     assert sum(reply.ms for reply in found) >= 40 * 1000
 
 
+STEP = "  def step(self, answer): return 1"
+
+
 @pytest.mark.parametrize(
     ("code", "name", "said"),
     [
@@ -255,6 +275,9 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
         ("class X:\n  pass", "e.py:X", "has neither `reset(row, seed)` and `step(answer)` nor"),
         ("import os; os._exit(5)", "e.py:X", "exited with status 5"),
         ("class X:\n  def go(self, x): return 1", "e.py:X", "tool go cannot be described"),
+        (f"class X:\n  def reset(self, row): 0\n{STEP}", "e.py:X", "by `reset(row, seed)`"),
+        (f"class X:\n{STEP}", "e.py:X", "by `reset(row, seed)`"),
+        ("class X:\n  def __init__(self, size): 0", "e.py:X", "is made without arguments"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_before_training(
