@@ -25,12 +25,8 @@ def received(task: Task, setting: str) -> str:
 
 def hint(problem: RewardProblem, completion: Any) -> str:
     """What a function got, if it may have taken it for something else."""
-    is_text = isinstance(completion, str)
-    types = "str|string" if is_text else "list|dict"
-    if not re.match(rf"(AttributeError|TypeError).*\b({types})\b", problem.message):
-        return ""
-    if is_text:
-        return ". Each completion came as text; messages come after chat prompts"
-    return (
-        f". Each completion came as chat messages, {MESSAGES}; rewards.completions text gives text"
-    )
+    types, form = "list|dict", f"chat messages, {MESSAGES}; rewards.completions text gives text"
+    if isinstance(completion, str):
+        types, form = "str|string", "text; messages come after chat prompts"
+    is_about_it = re.match(rf"(Attribute|Type)Error.*\b({types})\b", problem.message)
+    return f". Each completion came as {form}" if is_about_it else ""
