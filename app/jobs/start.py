@@ -15,7 +15,7 @@ from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
 from grpo_engine.evaluation.target import of_run
-from grpo_engine.events import EvaluationFinished, Event, PhaseStarted, RunFailed
+from grpo_engine.events import EvaluationFinished, Event, NoteWritten, PhaseStarted, RunFailed
 from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
@@ -23,6 +23,7 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
+from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.ready import require
 from grpo_tui.experiments.db.paths import inside_store, run_folder
 from grpo_tui.experiments.errors import StoreError
@@ -216,10 +217,14 @@ def resumed_job(
         store, detail.summary.key, from_step=step, control=control,
         config=None if steps is None else config,
     )  # fmt: skip
-    return Job(
+    job = Job(
         config=config, folder=recorder.folder, resume=True, recorder=recorder, control=control,
         muted=muted, evaluations=evaluations,
     )  # fmt: skip
+    if step < 0 and (redone := detail.summary.step):
+        text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"
+        job.record(NoteWritten(step=0, text=text, severity="warning"))
+    return job
 
 
 def _resumable(config: RunConfig, steps: int | None, step: int) -> RunConfig:

@@ -24,6 +24,7 @@ from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 from tests.app.stored import record, run_events
@@ -115,6 +116,21 @@ def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
         assert reader.run(key).config["steps"] == 30
     with pytest.raises(ConfigError, match="steps"):
         resumed_job("calm-otter", store=path, steps=0)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_run_without_a_checkpoint_says_how_many_steps_are_redone(
+    steps: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.db"
+    events = [event for event in run_events(steps=2) if not isinstance(event, ev.RunFinished)]
+    key = record(path, (event for event in events if event.step <= steps), name="calm-otter")
+    resumed_job("calm-otter", store=path).close()
+    with closing(StoreReader(path)) as reader:
+        notes = [fact.event for fact in events_after(reader, key)
+                 if isinstance(fact.event, ev.NoteWritten)]  # fmt: skip
+    assert [note.severity for note in notes] == ["warning"] * bool(steps)
+    assert all(f"redoes {steps} steps" in note.text for note in notes)
 
 
 def test_the_closing_table_of_an_extended_run_begins_before_the_run(
