@@ -72,6 +72,13 @@ RunRef = Annotated[
     str,
     typer.Argument(help="Id, unique prefix, name or @last.", autocompletion=complete_runs),
 ]
+RunOrFolder = Annotated[
+    str,
+    typer.Argument(
+        help="Id, unique prefix, name, @last, or the ./folder of a run that is not stored.",
+        autocompletion=complete_runs,
+    ),
+]
 Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")]
 Checkpoint = Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")]

@@ -42,7 +42,7 @@ def open_workbench() -> int:
 
 
 def leave_to_background(*, as_json: bool) -> int:
-    """Run the same command in the background, print its run's name, and return the exit status."""
+    """Run the same command in the background, print how to refer to its run; return the status."""
     from grpo_tui.app.jobs.detach import LaunchError, start_detached
 
     try:
@@ -50,5 +50,6 @@ def leave_to_background(*, as_json: bool) -> int:
     except LaunchError as error:
         print_stderr(error.log or str(error))
         return error.code
-    print(json.dumps(started) if as_json else visible(started["name"]))
+    ref = started["name"] if "id" in started else str(Path(started["folder"]).absolute())
+    print(json.dumps(started) if as_json else visible(ref))
     return exit_codes.OK

@@ -11,6 +11,7 @@ from grpo_tui.app.cli.params import (
     Detach,
     JsonLines,
     Preset,
+    RunOrFolder,
     Sets,
     Steps,
     complete_runs,
@@ -80,13 +81,7 @@ def train(
 
 
 def resume(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Id, unique prefix, name, @last, or the ./folder of a run that is not stored.",
-            autocompletion=complete_runs,
-        ),
-    ] = "@last",
+    run: RunOrFolder = "@last",
     steps: Annotated[
         int | None,
         typer.Option(

@@ -60,6 +60,20 @@ def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> Non
     assert recorded(store) == (0, 0)
 
 
+@pytest.mark.parametrize("id_", [{"id": "abc"}, {}])
+def test_a_run_in_the_background_is_named_as_other_verbs_find_it(
+    id_: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started = {"name": "otter", "folder": "otter", **id_}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpo_tui.app.jobs.detach.start_detached", lambda *_: started)
+    assert leave_to_background(as_json=False) == 0
+    assert capsys.readouterr().out == f"{'otter' if id_ else tmp_path / 'otter'}\n"
+
+
 def test_a_run_in_the_background_gets_the_same_words_without_detach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

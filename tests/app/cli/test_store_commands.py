@@ -302,6 +302,20 @@ def test_logs_are_followed_until_the_run_ends(
     assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]
 
 
+def test_the_log_of_a_run_that_is_not_stored_is_printed_and_followed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "none.db"))
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time", SimpleNamespace(sleep=interrupt))
+    (tmp_path / "log.txt").write_text("first\nsecond\n", encoding="utf-8")
+    assert cli("logs", f"{tmp_path}/").out == "first\nsecond\n"
+    done = cli("logs", f"{tmp_path}/", "--lines", "1", "--follow")
+    assert (done.code, done.out) == (exit_codes.INTERRUPTED, "second\n")
+
+
 def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> None:
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
