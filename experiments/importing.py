@@ -39,7 +39,7 @@ def import_store(
         with closing(StoreReader(path)) as source:
             for run in source.runs(archived=True, sort="created"):
                 try:
-                    if _is_new(store, run):
+                    if _is_new(store, run.uid):
                         progress(f"importing {run.name}: {run.step} steps")
                         imported.append(_copy_run(store, source, run))
                 except Exception as error:  # whatever is wrong with it, the others are imported
@@ -54,19 +54,12 @@ def import_store(
     return imported
 
 
-def _is_new(store: ExperimentStore, run: RunSummary) -> bool:
-    """Whether a run is not in the store; what a killed import left of it is removed.
-
-    Raises ImportRefusedError for one that was trained further since it was imported.
-    """
-    for row in store.execute(select(RUN).filter_by(uid=run.uid)):
-        if row.note != INTERRUPTED:
-            if run.step > row.step:
-                raise ImportRefusedError(
-                    f"it has {run.step} steps now; first delete {row.name}, which has {row.step}"
-                )
+def _is_new(store: ExperimentStore, uid: str) -> bool:
+    """Whether a run is not in the store; what a killed import left of it is removed."""
+    for key, note in store.execute(select(RUN.c.id, RUN.c.note).filter_by(uid=uid)):
+        if note != INTERRUPTED:
             return False
-        purge(store, row.id)
+        purge(store, key)
     return True
 
 
@@ -82,10 +75,9 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     try:
         for attempt in detail.attempts:
             # its process is of no use here
-            store.execute(ATTEMPT.insert().values({
-                "run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt),
-                "ended_at": attempt.ended_at or attempt.heartbeat,
-            }))  # fmt: skip
+            values = {"run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt)}
+            values["ended_at"] = attempt.ended_at or attempt.heartbeat
+            store.execute(ATTEMPT.insert().values(values))
         after = 0
         with closing(RunWriter(store, row)) as writer:
             while page := events_after(source, run.key, after):

@@ -12,10 +12,9 @@ from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import resume_run
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import ended, evaluated, finished, hits_of, put_all, record_run, started
+from tests.experiments.made import evaluated, hits_of, record_run
 
 
 def facts(path: Path, run: str) -> list[ev.Event]:
@@ -46,24 +45,6 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         assert tokens.rows == earlier.rows
         assert len(hits_of(reader, "yes", run.id)) == 6
     assert facts(here, short) == facts(there, "theirs")
-
-
-def test_a_run_that_was_trained_further_is_refused_with_both_numbers_of_steps(
-    tmp_path: Path,
-) -> None:
-    there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
-    record_run(there, name="theirs")
-    with closing(ExperimentStore(here)) as store:
-        ((short, _),) = import_store(store, there)
-        handle = resume_run(there, "theirs", from_step=3)
-        put_all(handle, started(3), finished(4), ended(4))
-        assert handle.close()
-        with pytest.raises(ImportRefusedError, match=r"4 steps now.* has 3"):
-            import_store(store, there)
-        purge(store, store.key_of(short))
-        assert len(import_store(store, there)) == 1
-    with closing(StoreReader(here)) as reader:
-        assert reader.resolve("theirs").step == 4
 
 
 def test_a_store_in_the_same_folder_gives_its_runs_and_keeps_its_files(tmp_path: Path) -> None:
