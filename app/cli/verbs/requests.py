@@ -56,6 +56,8 @@ def _send(run: str, verb: str, as_json: bool) -> None:
             )
         if not target.active and target.status != "unknown":
             raise QueryError(f"{target.name} is already {target.status}")
+        if (verb, target.status) == ("pause", "paused"):
+            raise QueryError(f"{target.name} is already paused")
         with writing() as store:
             request = store.request(target.key, verb)
         view = reader.control(request)
@@ -67,6 +69,8 @@ def _send(run: str, verb: str, as_json: bool) -> None:
         print_json({"run": target.id, "request": request, "state": view.state,
                     "message": view.message})  # fmt: skip
     else:
-        print_stderr(f"{target.name}: {view.message}")
+        unpaused = verb == "continue" and target.status != "paused" and view.state == "taken"
+        told = "it was not paused, and a pause that it was asked for is taken back"
+        print_stderr(f"{target.name}: {told if unpaused else view.message}")
     if view.state != "taken":
         raise typer.Exit(exit_codes.FAILED)

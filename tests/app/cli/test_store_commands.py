@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.verbs.logs import _follow
@@ -18,7 +19,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli
-from tests.experiments.made import config, evaluated, finished, record_run, started
+from tests.experiments.made import config, evaluated, finished, put_all, record_run, started
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +282,18 @@ def test_requests_are_taken_by_the_run_and_their_fate_is_told(
     assert (stopped.code, stopped.out) == (exit_codes.OK, "")
     assert "at-work: " in stopped.err
     assert control.stop_after_step
+
+
+def test_a_request_that_changes_nothing_says_so(cli: Cli, store: Path) -> None:
+    with closing(start_run(store, config(), name="at-work")) as handle:
+        put_all(handle, started(), ev.RunPaused(step=1))
+        assert handle.flush(10)
+        done = cli("pause", "at-work")
+        assert (done.code, done.err) == (exit_codes.USAGE, "grpo-tui: at-work is already paused\n")
+        assert "it was not paused" not in cli("continue", "at-work").err
+        handle.put(ev.RunResumed(step=1))
+        assert handle.flush(10)
+        assert "it was not paused" in cli("continue", "at-work").err
 
 
 def test_logs_are_followed_until_the_run_ends(
