@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.config.parse import build
+from grpo_tui.app import exit_codes
 from grpo_tui.app.chat.client import Chat, Pair, Token, Turn, pair_of
+from grpo_tui.app.cli.main import main
 from grpo_tui.app.jobs.start import new_job
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
@@ -76,6 +78,18 @@ def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
     assert turn.texts[0] == turn.texts[1]
     # LoRA's B is 0: adapter and base differ in nothing
     assert [one.trained for one in turn.tokens[0]] == [one.before for one in turn.tokens[0]]
+
+
+@pytest.mark.slow
+def test_a_question_that_is_too_long_is_refused_with_an_option_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, 1e-2)
+    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "s.db"))
+    assert main(["chat", "@last", "ab" * 2000]) == exit_codes.USAGE
+    refused = capsys.readouterr().err
+    assert "lower --tokens" in refused
+    assert "max_new_tokens" not in refused
 
 
 @pytest.mark.slow

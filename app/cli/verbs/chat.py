@@ -46,7 +46,8 @@ def chat(
         for prompt in prompts:
             *_, turn = talk.send(prompt)
             if turn.problem:
-                raise typer.BadParameter(turn.problem)
+                text = turn.problem.replace("rollout.max_new_tokens", "--tokens")
+                raise typer.BadParameter(text)
             if as_json:
                 print(json.dumps(dataclasses.asdict(turn), ensure_ascii=False))
                 continue
