@@ -20,7 +20,8 @@ def check(command: Any, context: Any, args: Sequence[str]) -> None:
         value = typed.get(param.name)
         is_empty = "" in value if isinstance(value, list | tuple) else value == ""
         if is_empty and param.name not in MAY_BE_EMPTY:
-            raise typer.BadParameter("it is empty: give one, or leave it out", context, param)
+            remedy = "give one" if param.required else "give one, or leave it out"
+            raise typer.BadParameter(f"it is empty: {remedy}", context, param)
 
 
 class StrictCommand(TyperCommand):

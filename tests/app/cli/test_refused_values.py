@@ -74,7 +74,8 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
     ("words", "message"),
     [
         (["--db", "", "runs"], "'--db': it is empty"),
-        (["runs", "show", ""], "'run': it is empty"),
+        (["runs", "show", ""], "'run': it is empty: give one\n"),
+        (["resume", ""], "'run': it is empty: give one, or leave it out\n"),
         (["runs", "--filter", "reward>"], "half a comparison, 'reward>'; write NAME>VALUE"),
         (["runs", "--filter", "status:"], "half a comparison, 'status:'"),
         (["runs", "--filter", "=3"], "half a comparison, '=3'"),
