@@ -35,10 +35,12 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     """Return the tree of settings, and notes on what was changed, dropped or needs a decision."""
     notes: list[str] = []
     names = {*TRANSLATED, *UNLIKE, *UNNEEDED}
+    if settings and names.isdisjoint(settings):
+        raise ConfigError("none of the names is a setting of TRL's GRPOConfig")
     values: Tree = {**DEFAULTS}
     for name, value in settings.items():
         if name not in names:
-            hint = nearest(name, names, 1)
+            hint = "" if isinstance(value, Mapping) else nearest(name, names, 1)  # not a section
             notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
         values[name] = value if is_text else _number(value)

@@ -336,3 +336,10 @@ def test_a_limit_that_counts_tool_tokens_is_told_and_one_of_calls_becomes_one_of
     assert "counts their results too" in told
     assert "rollout.max_context" in told
     assert "max_turns" not in translate({"max_tool_calling_iterations": None})[0]["task"]
+
+
+def test_a_file_of_other_settings_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none of the names is a setting of TRL's GRPOConfig"):
+        translate({"task": {"name": "arithmetic"}, "steps": 3})
+    _, notes = translate({"task": {"name": "arithmetic"}, "beta": 0.1})
+    assert notes[0] == "task: not a known setting of TRL's GRPOConfig"
