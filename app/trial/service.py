@@ -114,7 +114,7 @@ class Trials:
             return {"problems": problems, "now": now, "fetches": fetches}
         if has_task:
             passes("rewards.functions", self._rewards.rehearse)
-            if run.task.others or run.algorithm.choices:
+            if run.task.others or run.algorithm.choices or run.rewards.options:
                 passes("task.others" if run.task.others else "algorithm.recipe", _tasks)
         if not run.model.trust_remote_code:  # custom code of a model runs only in a run
             passes("optimizer.name", _rule)

@@ -56,9 +56,9 @@ def response_of(
     text = min((text.partition(stop)[0] for stop in request.stop), key=len, default=text)
     calls = find_calls(text) if request.tools else []
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    finish = "length" if is_cut else "stop"
-    if calls and not any(call.error for call in calls):
-        finish = "length" if is_cut else "tool_calls"
+    is_call = calls and not any(call.error for call in calls)
+    finish = "length" if is_cut else "tool_calls" if is_call else "stop"
+    if is_call:
         message["content"] = CALL.sub("", text).strip() or None
         message["tool_calls"] = [
             {

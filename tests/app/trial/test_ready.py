@@ -99,6 +99,7 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rewards.functions", {"rewards": {"functions": ["{world}/broken.py:needs_color"]}}),
     ("rewards.functions", {"rewards": {"functions": ["no.such.module:score"]}}),
     ("rewards.functions", {"rewards": {"functions": ["http://127.0.0.1:9/score"]}}),
+    ("rewards.options", {"rewards": {"options": {"wrods": {"longest": 3}}}}),
     ("model.path", {"model": {"path": "{world}/nowhere"}}),
     ("model.path", {"model": {"path": "{world}/empty"}}),
     ("model.path", {"model": {"path": "{world}/model.gguf"}}),
