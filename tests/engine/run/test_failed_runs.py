@@ -66,4 +66,5 @@ def test_only_a_state_after_a_whole_step_is_saved(
     monkeypatch.setattr(persist, "save_checkpoint", lambda _: ["saved"])
     usual = {"step": 5, "saved_step": 4, "step_state": None, "is_changing": False}
     run: Any = SimpleNamespace(**{**usual, "ranks": SimpleNamespace(size=1), **changes})
-    assert list(persist.save_after_failure(run)) == ["saved"] * saves
+    events: list[Any] = list(persist.save_after_failure(run))
+    assert events == ["saved"] * saves
