@@ -17,13 +17,14 @@ from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary
 
 Imported = list[tuple[str, str]]
+Progress = Callable[[str], None]
 MAX_STEPS = 10_000_000
 INTERRUPTED = "the import was interrupted; import the file again"
 COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
 
 
 def import_store(
-    store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
+    store: ExperimentStore, path: Path, progress: Progress = lambda _: None
 ) -> Imported:
     """Import every new run of another store; checkpoints and logs are not copied.
 
@@ -39,7 +40,7 @@ def import_store(
         with closing(StoreReader(path)) as source:
             for run in source.runs(archived=True, sort="created"):
                 try:
-                    if _is_new(store, run.uid):
+                    if _is_new(store, run, progress):
                         progress(f"importing {run.name}: {run.step} steps")
                         imported.append(_copy_run(store, source, run))
                 except Exception as error:  # whatever is wrong with it, the others are imported
@@ -54,12 +55,17 @@ def import_store(
     return imported
 
 
-def _is_new(store: ExperimentStore, uid: str) -> bool:
+def _is_new(store: ExperimentStore, run: RunSummary, progress: Progress) -> bool:
     """Whether a run is not in the store; what a killed import left of it is removed."""
-    for key, note in store.execute(select(RUN.c.id, RUN.c.note).filter_by(uid=uid)):
-        if note != INTERRUPTED:
+    for row in store.execute(select(RUN).filter_by(uid=run.uid)):
+        if row.note != INTERRUPTED:
+            if row.step < run.step:
+                progress(
+                    f"{row.name} has {row.step} steps here and {run.step} there: to import it "
+                    f"again, delete this one first: grpo-tui runs delete {row.short} --force"
+                )
             return False
-        purge(store, key)
+        purge(store, row.id)
     return True
 
 
@@ -75,9 +81,9 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     try:
         for attempt in detail.attempts:
             # its process is of no use here
-            values = {"run_id": row.id, "boot": "", "pid_start": "", **asdict(attempt)}
-            values["ended_at"] = attempt.ended_at or attempt.heartbeat
-            store.execute(ATTEMPT.insert().values(values))
+            ended_at = attempt.ended_at or attempt.heartbeat
+            of_run = {"run_id": row.id, "boot": "", "pid_start": "", "ended_at": ended_at}
+            store.execute(ATTEMPT.insert().values(asdict(attempt) | of_run))
         after = 0
         with closing(RunWriter(store, row)) as writer:
             while page := events_after(source, run.key, after):

@@ -12,9 +12,18 @@ from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import resume_run
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import evaluated, hits_of, record_run
+from tests.experiments.made import (
+    ended,
+    evaluated,
+    hits_of,
+    put_all,
+    record_run,
+    started,
+    step_events,
+)
 
 
 def facts(path: Path, run: str) -> list[ev.Event]:
@@ -45,6 +54,43 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         assert tokens.rows == earlier.rows
         assert len(hits_of(reader, "yes", run.id)) == 6
     assert facts(here, short) == facts(there, "theirs")
+
+
+def test_a_run_that_went_on_after_its_import_is_named_with_both_numbers_of_steps(
+    tmp_path: Path,
+) -> None:
+    there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
+    theirs = record_run(there, name="theirs", last=(evaluated(3),))
+    record_run(there, name="unchanged")
+    said: list[str] = []
+    with closing(ExperimentStore(here)) as store:
+        imported = {name: short for short, name in import_store(store, there)}
+        handle = resume_run(there, theirs, from_step=3)
+        put_all(handle, started(3), *step_events(4), *step_events(5), ended(5))
+        assert handle.close()
+        assert import_store(store, there, said.append) == []
+        (text,) = said
+        assert "theirs" in text
+        assert "3 steps" in text
+        assert "5" in text
+        assert f"runs delete {imported['theirs']}" in text
+        purge(store, store.key_of(imported["theirs"]))
+        assert [name for _, name in import_store(store, there)] == ["theirs"]
+    with closing(StoreReader(here)) as reader:
+        assert reader.resolve("theirs").step == 5
+
+
+def test_a_run_that_went_on_here_is_not_called_older(tmp_path: Path) -> None:
+    there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
+    record_run(there, name="theirs")
+    said: list[str] = []
+    with closing(ExperimentStore(here)) as store:
+        ((short, _),) = import_store(store, there)
+        handle = resume_run(here, short, from_step=3)
+        put_all(handle, started(3), *step_events(4), ended(4))
+        assert handle.close()
+        assert import_store(store, there, said.append) == []
+    assert said == []
 
 
 def test_a_store_in_the_same_folder_gives_its_runs_and_keeps_its_files(tmp_path: Path) -> None:

@@ -270,4 +270,4 @@ def import_(
         imported = [run for file in files for run in import_store(store, file, print_stderr)]
     print_rows([{"id": run, "name": called} for run, called in imported], as_json=as_json)
     if not imported:
-        print_stderr("nothing to import: all these runs are already in the store")
+        print_stderr("nothing was imported: all these runs are already in the store")
