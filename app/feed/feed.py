@@ -36,6 +36,7 @@ class Feed:
         self.head = head  # the run's names and settings
         self.muted: frozenset[str] = frozenset()  # alert rules
         self.status: Status | None = None  # `lost` and `aborted`, which events cannot tell
+        self.checkpoint: int | None = None  # the step that a lost run can be resumed from
 
     @property
     def mark(self) -> str:
@@ -137,7 +138,7 @@ class Session:
         for at, event in feed.facts():
             self.state.apply(event, at)
         self.opened = self.opened or not catching_up
-        self.state.look(feed.board(), feed.head, feed.muted, feed.status)
+        self.state.look(feed.board(), feed.head, feed.muted, feed.status, feed.checkpoint)
         if self._snapshot is not None and catching_up:
             return self._snapshot
         self._snapshot = None

@@ -29,7 +29,7 @@ ENDINGS = {
     "completed": "The run is complete",
     "stopped": "The run was stopped",
     "aborted": "The run was stopped in the middle of a step",
-    "lost": "The process of this run is gone; r on Runs resumes it",
+    "lost": "The process of this run is gone",
 }
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
@@ -213,7 +213,12 @@ def _ended(snapshot: Snapshot) -> list[str]:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
         held_out = f"Held-out accuracy, sampled: {ends}{at}."
-    head = f"{ENDINGS[snapshot.status]} after {snapshot.step} steps."
+    head = f"{ENDINGS[snapshot.status]} after {snapshot.step} steps"
+    if snapshot.status == "lost":
+        saved = snapshot.checkpoint
+        resumed = "begins it again" if saved is None else f"resumes it from step {saved}"
+        head += f"; r on Runs {resumed}"
+    head += "."
     return [part for part in (head, held_out, change) if part]
 
 

@@ -85,6 +85,7 @@ class RunState:
     def look(
         self, board: BoardView | None, head: Head | None = None,
         muted: frozenset[str] = frozenset(), status: Status | None = None,
+        checkpoint: int | None = None,
     ) -> None:  # fmt: skip
         """Take what comes beside the events: progress, names, muted rules, a lost process."""
         if board is not None and board is not self._board:
@@ -94,7 +95,8 @@ class RunState:
         if muted != self._muted:
             self._muted, self._dirty = muted, True
         if status not in (None, self._values["status"]):
-            self._values["status"], self._dirty = status, True
+            self._values.update(status=status, checkpoint=checkpoint)
+            self._dirty = True
 
     def ask(self, verb: Request) -> None:
         """Show a person's request before the engine answers; a pause taken back needs no answer."""

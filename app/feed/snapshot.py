@@ -71,6 +71,7 @@ class Snapshot:
     log: tuple[LogLine, ...] = ()
     paused_for: str = ""  # why the engine paused by itself
     failure: ev.RunFailed | None = None
+    checkpoint: int | None = None  # the step that a lost run can be resumed from
 
     @property
     def active(self) -> bool:

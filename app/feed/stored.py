@@ -130,6 +130,8 @@ class StoreFeed(Feed):
         return None
 
     def _follow(self, reader: "StoreReader") -> None:
+        from grpo_tui.experiments.post_mortem import post_mortem
+
         summary = reader.resolve(self._ref)
         self.run, groups_from = summary.key, summary.step
         self.head = head_of(reader, summary)
@@ -152,7 +154,10 @@ class StoreFeed(Feed):
             if now - checked > QUIET_S:
                 checked = now
                 summary = reader.resolve(summary.uid)
-                self.status = GONE.get(summary.status)
+                status = GONE.get(summary.status)
+                if status == "lost" != self.status:
+                    self.checkpoint = post_mortem(reader, self.run).checkpoint_step
+                self.status = status
                 if (stored := reader.muted_alerts(self.run)) != muted:  # not what is being written
                     muted = self.muted = stored
             self._stop.wait(POLL_S if summary.active else QUIET_S)

@@ -44,6 +44,10 @@ class ControlScreen(WorkbenchScreen):
         session = self.workbench.session
         return ControlledRun.of(session.state.snapshot()) if session is not None else None
 
+    def unused_controls(self, *, active: bool) -> frozenset[str]:
+        """The keys that change nothing: without an active run, or where the view is read-only."""
+        return frozenset() if active and not self.workbench.read_only else CONTROLS
+
     def send(self, verb: Request) -> None:
         """Send a request to that run."""
         self.workbench.control(verb)
@@ -65,10 +69,10 @@ class ControlScreen(WorkbenchScreen):
                 self.send(verb)
 
         run = self.controlled_run()
-        if run is not None and run.active:
-            self.app.push_screen(stop_dialog(run), stop)
-        else:
+        if run is None or not run.active:
             self.warn("No run is active.")
+        elif not self.refused():
+            self.app.push_screen(stop_dialog(run), stop)
 
 
 def stop_dialog(run: ControlledRun) -> Choice[Request]:

@@ -1,7 +1,10 @@
 """Real runs of a tiny model inside the workbench, and the same run through every feed."""
 
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,28 @@ def test_a_run_that_has_ended_is_not_shown_as_running_while_it_is_read(
         ("loading", 0, "Reading what the run has recorded."),
         ("completed", 4, "The run is complete after 4 steps."),
     }
+
+
+@pytest.mark.parametrize("saved", [(), (2,)])
+def test_a_lost_run_is_resumed_from_its_checkpoint_or_begins_again(
+    saved: tuple[int, ...], tmp_path: Path
+) -> None:
+    store, folder = tmp_path / "grpo.db", tmp_path / "checkpoint"
+    folder.mkdir()
+    checkpoints = [
+        ev.CheckpointSaved(step=step, path=str(folder), best=False, seconds=0.1) for step in saved
+    ]
+    events = (one for one in run_events(steps=4) if not isinstance(one, ev.RunFinished))
+    record(store, chain(events, checkpoints), name="otter")
+    with closing(sqlite3.connect(store)) as conn, conn:
+        conn.execute("UPDATE run SET status = 'running'")
+        conn.execute("UPDATE attempt SET ended_at = NULL, pid_start = 'gone'")
+    session = Session(StoreFeed(store, "otter"))
+    patience.until(lambda: session.pull().status == "lost")
+    sentence = narrate(session.pull())[0]
+    session.close()
+    assert "gone after 4 steps" in sentence
+    assert ("from step 2" in sentence, "begins it again" in sentence) == (bool(saved), not saved)
 
 
 @pytest.mark.slow

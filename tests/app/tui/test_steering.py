@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from textual.containers import Vertical
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.events import RunPaused
+from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.jobs import queue_worker
 from grpo_tui.app.jobs.launch import enqueue
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.run_keys import ControlledRun, ControlScreen
 from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.queue import RunQueue
@@ -25,6 +28,9 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script, ScriptFeed, started
 from tests.app.stored import record
+from tests.patience import PATIENCE
+
+OTHER = ControlledRun("", active=False, held=False)
 
 
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:
@@ -93,6 +99,32 @@ async def test_the_stop_dialog_names_no_step_since_the_run_goes_on(tmp_path: Pat
         lines = [line[box.x : box.right] for line in frames.frame(app)[box.y : box.bottom]]
         assert "after this step" in "".join(lines)
         assert not re.search(r"\d", "".join(lines))
+
+
+@pytest.mark.parametrize("mode", ["watch", "runs"])
+async def test_a_read_only_view_offers_no_key_that_controls_a_run(
+    mode: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "grpo.db"
+    handle = start_run(store, build(CONFIG), name="far-away")
+    handle.put(started())
+    assert handle.flush(10)
+    for read_only in (True, False):
+        feed = StoreFeed(store, "far-away", may_control=not read_only)
+        assert feed.caught_up.wait(PATIENCE)
+        app = Workbench(store, feed=feed, mode=mode, read_only=read_only)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            screen = app.screen
+            assert isinstance(screen, ControlScreen)
+            await until(app, partial(lambda one: (one.controlled_run() or OTHER).active, screen))
+            await pilot.press("S")
+            told = "This view is read-only." if read_only else "after this step"
+            await until(app, partial(lambda app, told: told in frames.text(app), app, told))
+            assert (app.screen is screen) == read_only
+            offered = ("pause run" in frames.text(app), "w checkpoint" in frames.text(app))
+            assert not read_only or offered == (False, False)
+            assert read_only or "stop" in frames.text(app)
+    handle.close()
 
 
 @pytest.mark.parametrize("verb", ["pause", "continue", "checkpoint", "stop_after_step", "stop_now"])

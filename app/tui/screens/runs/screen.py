@@ -210,7 +210,7 @@ class RunsScreen(ControlScreen):
         self.query_one(RunsTable).now = now
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
-        bar.hidden = frozenset() if run is not None and run.active else CONTROLS
+        bar.hidden = self.unused_controls(active=run is not None and run.active)
         if self.view.is_empty:
             bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
 

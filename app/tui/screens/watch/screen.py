@@ -21,7 +21,6 @@ from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
-    CONTROLS,
     HELD,
     ControlledRun,
     ControlScreen,
@@ -88,7 +87,7 @@ class WatchScreen(ControlScreen):
             self._run = snapshot.head.id
             self._return()
         bar = self.key_bar
-        bar.hidden = frozenset() if snapshot.active and not snapshot.reading else CONTROLS
+        bar.hidden = self.unused_controls(active=snapshot.active and not snapshot.reading)
         if snapshot.status == "empty":
             bar.hidden |= READING
         if not snapshot.alerts:
