@@ -116,11 +116,12 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
 @contextmanager
 def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:
     """A run of a local trackio project; an export has a folder of its own, live runs the user's."""
+    package = installed("trackio")
     if not live:
         out.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(out)
     yield from _logged(
-        installed("trackio"),
+        package,
         reader,
         run,
         name=f"{run.name}-{run.id}",

@@ -312,7 +312,8 @@ def test_a_tracker_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, format, None)
     with pytest.raises(ExportError, match=f"pip install {format}"):
-        export_to(format, reader, reader.runs(), tmp_path)
+        export_to(format, reader, reader.runs(), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 class OfflineRun:

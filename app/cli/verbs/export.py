@@ -50,6 +50,9 @@ def export(
     format = format or ENDINGS[ending]
     if raw and format != "csv":
         raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
+    if format in TRACKERS and what != "metrics":
+        raise typer.BadParameter(f"{format} takes metrics only: leave --what {what} out, or "
+                                 "choose csv or jsonl")  # fmt: skip
     with reading() as reader:
         selected = resolve_all(reader, runs)
         if format in TRACKERS:
