@@ -1,7 +1,9 @@
 """`grpo-tui sweep`: a grid over settings and seeds, one run after another."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +17,11 @@ from grpo_tui.app.jobs.launch import checked_sweep
 from grpo_tui.app.jobs.sweep import Point, values_in
 from grpo_tui.app.text.stderr import print_stderr
 
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import QueueItemView
+
+WAITING = ("queued", "leased")
 RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 
 
@@ -51,21 +58,25 @@ def sweep(
     if queue and (file or preset or sets or steps is not None):
         raise typer.BadParameter("--queue runs what is queued: leave CONFIG, --preset, --set and "
                                  "--steps out")  # fmt: skip
-    with writing() as store:
+    with writing() as store, reading() as reader:
         waiting = RunQueue(store)
-        key = None
+        key = sweep_name = None
         if not queue:
             points = _points(file, preset, sets or [], steps)
             grid, downloads = checked_sweep(points, seeds, store.path, later=add_only)
             for download in downloads:
                 print_stderr(download)
             key, new = waiting.sweep(name, grid.axes, grid.runs)
-            print_stderr(f"{'queued' if new else 'continuing with'} {len(grid.runs)} runs")
+            sweep_name = reader.sweep(key)[0].sweep
+            text = "queued {}" if new else "continuing with {}: they are those of sweep {}"
+            print_stderr(text.format(f"{len(grid.runs)} runs", sweep_name))
         for state, chosen in (("failed", retry), ("skipped", again)):
             if chosen:
                 print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")
+        before = {item.key for item in _items(reader, key) if queue and item.state not in WAITING}
         failed = 0 if add_only else work(waiting, key)
-        rows = [] if key is None else _report(key, as_json=as_json)
+        items = [item for item in _items(reader, key) if item.key not in before]
+        rows = _report(reader, items, sweep_name, as_json=as_json)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -87,26 +98,42 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     path, sign, text = pair.partition("=")
     if not sign:
         raise typer.BadParameter(f"--set {quoted(pair)} has no `=`; write --set section.name=1,2,3")
-    return path.strip(), values_in(text)
+    values = values_in(text)
+    if "" in values and values != [""]:
+        raise typer.BadParameter(f"--set {quoted(pair)} has an empty value; remove the comma that "
+                                 "is too many, or write null")  # fmt: skip
+    return path.strip(), values
 
 
-def _report(key: int, *, as_json: bool) -> list[dict[str, Any]]:
-    with reading() as reader:
-        items = reader.sweep(key)
-        runs = {item.run: reader.resolve(item.run) for item in items if item.run}
+def _items(reader: "StoreReader", sweep: int | None) -> "list[QueueItemView]":
+    """The runs of a sweep, or all that were ever queued, in their order."""
+    items = reader.queue(ended=sys.maxsize) if sweep is None else reader.sweep(sweep)
+    return sorted(items, key=lambda item: item.key)
+
+
+def _report(
+    reader: "StoreReader", items: "Sequence[QueueItemView]", sweep: str | None, *, as_json: bool
+) -> list[dict[str, Any]]:
+    """Print these runs, of a sweep or of the queue."""
+    runs = {item.run: reader.resolve(item.run) for item in items if item.run}
     measured = {name for run in runs.values() for name in run.metrics}
     shown = next((name for name in RESULTS if name in measured), "reward")
     rows = []
     for item in items:
         run = runs[item.run] if item.run else None
         line = run.metrics.get(shown) if run else None
+        # runs of the queue may differ in their names only
+        named = {"name": item.name} if sweep is None else {}
         rows.append({
-            **item.settings, "state": item.state, "run": item.run, "step": run and run.step,
+            **named, **item.settings, "state": item.state, "run": item.run,
+            "step": run and run.step,
             f"best {shown}": line and line.best, f"last {shown}": line and line.last,
             "note": item.note,
         })  # fmt: skip
     if as_json:
-        print_json({"sweep": items[0].sweep, "metric": shown, "items": rows})
+        print_json({"sweep": sweep, "metric": shown, "items": rows})
+    elif not rows:
+        print_stderr("nothing is queued")
     else:
         print_table(rows)
         if len(runs) > 1:

@@ -15,6 +15,7 @@ from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.verbs.logs import _follow
 from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
@@ -255,6 +256,46 @@ def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
     wrong = cli("sweep", "--set", "algorithm.betta=1,2", "--add-only")
     assert wrong.code == exit_codes.USAGE
     assert "beta" in wrong.err
+
+
+@pytest.fixture
+def trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of the queue are recorded without training."""
+
+    def train(queue: RunQueue, item: Any) -> tuple[str, str]:
+        run = record_run(queue.store.path, name=item.name, tree=dict(item.config))
+        queue.attach(item.id, queue.store.key_of(run))
+        return "done", ""
+
+    monkeypatch.setattr("grpo_tui.app.jobs.queue_worker.run_item", train)
+
+
+@pytest.mark.usefixtures("trained_at_once")
+def test_the_queue_reports_what_it_trained_and_nothing_before(cli: Cli, store: Path) -> None:
+    for names in (["early"], ["one", "two"], []):
+        with closing(ExperimentStore(store)) as opened:
+            for name in names:
+                RunQueue(opened).add(config(name=name))
+        done = cli("sweep", "--queue", "--json")
+        assert done.code == exit_codes.OK
+        assert [(row["name"], row["state"], row["step"]) for row in done.data["items"]] == [
+            (name, "done", 3) for name in names
+        ]
+    assert "nothing is queued" in cli("sweep", "--queue").err
+
+
+@pytest.mark.usefixtures("trained_at_once")
+def test_the_same_settings_under_another_name_are_told_to_be_the_first_sweep(
+    cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
+    grid = ("sweep", "--steps", "1", "--set", "algorithm.beta=0,0.04", "--json")
+    assert cli(*grid, "--name", "first").data["sweep"] == "first"
+    again = cli(*grid, "--name", "second")
+    assert again.data["sweep"] == "first"
+    assert "those of sweep first" in again.err
+    with closing(StoreReader(store)) as reader:
+        assert {run.sweep for run in reader.runs()} == {"first"}
 
 
 @pytest.fixture
