@@ -31,7 +31,7 @@ def import_store(
     The other file may be damaged or made to harm: a run is imported whole or not at all.
     """
     if not path.is_file():
-        raise ImportRefusedError(f"there is no file {path}")
+        raise ImportRefusedError(f"there is no file {path}; give the SQLite file of a store")
     if path.resolve() == store.path.resolve():
         raise ImportRefusedError(f"{path} is the current store")
     imported: Imported = []
@@ -45,8 +45,10 @@ def import_store(
                         imported.append(_copy_run(store, source, run))
                 except Exception as error:  # whatever is wrong with it, the others are imported
                     refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
-    except Exception as error:  # the file is from elsewhere
-        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
+    except Exception as error:  # the file is from elsewhere, and remedies are for the current one
+        raise ImportRefusedError(
+            f"{path} cannot be imported: {str(error).rpartition(';')[0] or error}"
+        ) from error
     if refused:
         raise ImportRefusedError(
             f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "
@@ -81,8 +83,8 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     try:
         for attempt in detail.attempts:
             # its process is of no use here
-            ended_at = attempt.ended_at or attempt.heartbeat
-            of_run = {"run_id": row.id, "boot": "", "pid_start": "", "ended_at": ended_at}
+            of_run = {"run_id": row.id, "boot": "", "pid_start": "",
+                      "ended_at": attempt.ended_at or attempt.heartbeat}  # fmt: skip
             store.execute(ATTEMPT.insert().values(asdict(attempt) | of_run))
         after = 0
         with closing(RunWriter(store, row)) as writer:

@@ -79,14 +79,15 @@ def _finite(row: Row) -> dict[str, float]:
 def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
     start = time.time() if live else seconds(run.started_at or run.created_at)
-    folder = inside_store(out, f"{_safe(run.name)}-{run.id}")
+    name = re.sub(r"[^\w. -]", "_", run.name).strip(". ") or "run"  # usable as a folder's
+    folder = inside_store(out, f"{name}-{run.id}")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"events.out.tfevents.{int(start)}.grpo-tui").open("wb") as file:
         file.write(version(start))
 
         def add(step: int, at: float, values: Mapping[str, float]) -> None:
-            for name, value in values.items():
-                file.write(scalar(name, value, step, at))
+            for key, value in values.items():
+                file.write(scalar(key, value, step, at))
             file.flush()
 
         yield add
@@ -147,11 +148,6 @@ def installed(name: str) -> Any:
         raise ExportError(
             f"this export needs the package {name}, which is not installed: pip install {name}"
         ) from error
-
-
-def _safe(name: str) -> str:
-    """Make a run's name usable as a folder name."""
-    return re.sub(r"[^\w. -]", "_", name).strip(". ") or "run"
 
 
 TRACKERS: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}

@@ -1,5 +1,6 @@
 """Importing runs from another store."""
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -123,10 +124,17 @@ def test_an_attempt_without_an_end_ends_in_the_import_at_its_last_sign_of_life(
 
 def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path) -> None:
     store = ExperimentStore(tmp_path / "s.db")
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "text.db").write_text("no database at all" * 100)
     for file, words in (
         (tmp_path / "nowhere.db", "there is no file"),
+        (tmp_path, "SQLite file of a store"),
         (tmp_path / "s.db", "is the current store"),
+        (tmp_path / "empty.db", "is empty"),
+        (tmp_path / "text.db", "not a database"),
     ):
-        with pytest.raises(ImportRefusedError, match=words):
+        with pytest.raises(ImportRefusedError, match=words) as refusal:
             import_store(store, file)
+        # remedies for the current store are none here
+        assert not re.search("--db|the first run", str(refusal.value))
     store.close()

@@ -81,6 +81,7 @@ def _line(run: "RunSummary") -> dict[str, Any]:
     created = seconds(run.created_at)
     age = run.created_at if isnan(created) else duration(max(0.0, time.time() - created))
     status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
+    status += ", archived" * run.archived
     return {
         "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
         "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
@@ -190,10 +191,13 @@ def tag(
 
     Example: grpo-tui runs tag @last --add good --remove todo
     """
-    if not add and not remove:
+    given = [*(add or ()), *(remove or ())]
+    if not given or not all(map(str.strip, given)):
         raise typer.BadParameter("give --add TAG or --remove TAG")
-    names = _change(runs, lambda store, key: store.tag(key, add or (), remove or ()))
-    print_stderr(f"tagged {names}")
+    _change(runs, lambda store, key: store.tag(key, add or (), remove or ()))
+    with reading() as reader:
+        for run in resolve_all(reader, runs):
+            print_stderr(f"tags of {run.name}: {', '.join(run.tags) or 'none'}")
 
 
 @app.command("note")
@@ -216,7 +220,7 @@ def archive(
     Example: grpo-tui runs archive old-run
     """
     names = _change(runs, lambda store, key: store.change(key, archived=not undo))
-    print_stderr(f"{'shown again' if undo else 'archived'}: {names}")
+    print_stderr(f"{'not archived' if undo else 'archived'}: {names}")
 
 
 @app.command("delete")

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import QueueItemView
 
-WAITING = ("queued", "leased")
 RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
 
 
@@ -73,11 +72,12 @@ def sweep(
         for state, chosen in (("failed", retry), ("skipped", again)):
             if chosen:
                 print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")
-        before = {item.key for item in _items(reader, key) if queue and item.state not in WAITING}
+        selected = reader.queue() if key is None else reader.sweep(key)
         failed = 0 if add_only else work(waiting, key)
-        items = [item for item in _items(reader, key) if item.key not in before]
-        rows = _report(reader, items, sweep_name, as_json=as_json)
-    if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
+        every = {item.key: item for item in reader.queue(ended=sys.maxsize)}
+        items = [every[item.key] for item in selected]
+        _report(reader, items, sweep_name, as_json=as_json)
+    if not add_only and (failed or any(item.state == "failed" for item in items)):
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -105,15 +105,9 @@ def _axis(pair: str) -> tuple[str, list[str]]:
     return path.strip(), values
 
 
-def _items(reader: "StoreReader", sweep: int | None) -> "list[QueueItemView]":
-    """The runs of a sweep, or all that were ever queued, in their order."""
-    items = reader.queue(ended=sys.maxsize) if sweep is None else reader.sweep(sweep)
-    return sorted(items, key=lambda item: item.key)
-
-
 def _report(
     reader: "StoreReader", items: "Sequence[QueueItemView]", sweep: str | None, *, as_json: bool
-) -> list[dict[str, Any]]:
+) -> None:
     """Print these runs, of a sweep or of the queue."""
     runs = {item.run: reader.resolve(item.run) for item in items if item.run}
     measured = {name for run in runs.values() for name in run.metrics}
@@ -122,10 +116,8 @@ def _report(
     for item in items:
         run = runs[item.run] if item.run else None
         line = run.metrics.get(shown) if run else None
-        # runs of the queue may differ in their names only
-        named = {"name": item.name} if sweep is None else {}
         rows.append({
-            **named, **item.settings, "state": item.state, "run": item.run,
+            "name": item.name, **item.settings, "state": item.state, "run": item.run,
             "step": run and run.step,
             f"best {shown}": line and line.best, f"last {shown}": line and line.last,
             "note": item.note,
@@ -138,4 +130,3 @@ def _report(
         print_table(rows)
         if len(runs) > 1:
             print_stderr(f"which setting is better: grpo-tui compare {' '.join(runs)}")
-    return rows

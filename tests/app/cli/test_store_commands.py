@@ -219,6 +219,22 @@ def test_verbs_of_runs_change_what_they_say(cli: Cli, two: tuple[str, str]) -> N
     assert cli("runs", "show", two[0]).code == exit_codes.NOT_FOUND
 
 
+def test_a_change_is_told_as_what_the_run_has_now(cli: Cli, two: tuple[str, str]) -> None:
+    assert "tags of plain-otter: a, b" in cli("runs", "tag", two[0], "-a", "b", "-a", "a").err
+    assert "tags of plain-otter: b" in cli("runs", "tag", two[0], "-r", "a", "-r", "other").err
+    assert "tags of plain-otter: none" in cli("runs", "tag", two[0], "-r", "b").err
+    done = cli("runs", "tag", two[0], "--add", "  ")
+    assert (done.code, "give --add TAG" in done.err) == (exit_codes.USAGE, True)
+    assert "again" not in cli("runs", "archive", "--undo", two[0]).err
+
+
+def test_the_list_of_all_runs_says_which_are_archived(cli: Cli, two: tuple[str, str]) -> None:
+    cli("runs", "archive", two[0])
+    rows = {line.split()[0]: line for line in cli("runs", "--all").out.splitlines()[1:]}
+    assert {run: "archived" in rows[run] for run in two} == {two[0]: True, two[1]: False}
+    assert "archived" not in cli("runs").out
+
+
 def test_the_next_command_that_writes_removes_runs_that_were_deleted_before_a_crash(
     cli: Cli, two: tuple[str, str], store: Path
 ) -> None:
