@@ -176,9 +176,11 @@ def _model_config(config: RunConfig) -> None:
 def _tasks(config: RunConfig) -> None:
     from grpo_engine.run.user_objects import NO_OBJECTS
     from grpo_engine.setup.functions import check_functions
-    from grpo_engine.setup.parts import load_tasks
+    from grpo_engine.setup.parts import check_reward_options, load_tasks
 
-    check_functions(config.algorithm.resolved(), load_tasks(config, NO_OBJECTS))
+    tasks = load_tasks(config, NO_OBJECTS)
+    check_reward_options(config, tasks)
+    check_functions(config.algorithm.resolved(), tasks)
 
 
 def _rule(config: RunConfig) -> None:

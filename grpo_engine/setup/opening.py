@@ -42,7 +42,7 @@ from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
 from grpo_engine.setup.functions import load_functions
-from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
+from grpo_engine.setup.parts import LoadedTask, check_reward_options, load_tasks, open_parts
 from grpo_engine.setup.teacher import check_teacher, load_teacher
 from grpo_engine.tasks.base import Task, fingerprint_of
 from grpo_engine.training.drawing import take_rates
@@ -92,6 +92,8 @@ def open_run(
     optimizer.build(config.optimizer)  # validates settings before anything slow
     check_teacher(config)
     tasks = load_tasks(config, objects)
+    if not resume:  # a run of an earlier version may have some that do nothing
+        check_reward_options(config, tasks)
     chosen = load_functions(config, objects, tasks, ranks)
     functions = chosen.functions
     threads = _threads(state["threads"] if state else None)

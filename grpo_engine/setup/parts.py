@@ -35,8 +35,6 @@ def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
             task = load_task(further)
             settings = _settings_of(config, further, task)
             tasks.append(LoadedTask(label=label, config=settings, task=task, weight=further.weight))
-    specs = (spec for loaded in tasks for spec in rewards_of(loaded.config, loaded.task))
-    check_options(config, dict.fromkeys(spec.name for spec in specs))
     demonstrates = config.algorithm.resolved().demonstrates
     for loaded in tasks if len(tasks) > 1 or demonstrates else ():
         if specs_of(loaded.config, loaded.task)[1]:
@@ -49,6 +47,12 @@ def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
                 "task.environment",
             )
     return tasks
+
+
+def check_reward_options(config: RunConfig, tasks: Sequence[LoadedTask]) -> None:
+    """Refuse options of reward functions that no task of a new run has."""
+    specs = (spec for loaded in tasks for spec in rewards_of(loaded.config, loaded.task))
+    check_options(config, dict.fromkeys(spec.name for spec in specs))
 
 
 def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig:
