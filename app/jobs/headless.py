@@ -9,12 +9,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from grpo_engine import errors
 from grpo_engine import events as ev
@@ -45,11 +44,11 @@ def run_headless(start: Callable[[], Job], *, as_json: bool = False) -> int:
         with suppress(OSError):
             print_stderr("stopping before the first step")
 
-    with handled({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}):
+    with signals(stop, hang_up=lambda *_: None):
         job = _started(engine, start, stops)
         job.folder.mkdir(parents=True, exist_ok=True)
         watcher = Watcher(job, as_json=as_json, ready=ready)
-        with fault_log(job.folder), watcher.signals():
+        with fault_log(job.folder), signals(watcher.stop, watcher.go_dark):
             if stops and not job.follows:
                 watcher.stop_now()
             return watcher.watch(engine)
@@ -71,8 +70,9 @@ def _started(engine: EngineThread, start: Callable[[], Job], stops: Sequence[flo
 
 
 @contextmanager
-def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle these signals, and restore their handlers."""
+def signals(stop: Callable[..., None], hang_up: Callable[..., None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM by `stop`, SIGHUP by `hang_up`."""
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hang_up}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -184,9 +184,9 @@ class Watcher:
             if error.errno in exit_codes.FULL:
                 self._printer, self._unprinted = Printer(), error
             else:
-                self._go_dark()
+                self.go_dark()
 
-    def _go_dark(self) -> None:
+    def go_dark(self, *_: object) -> None:
         """Stop printing when the output has no reader; the run, its log and its record continue."""
         self._printer = Printer()
         discard(sys.stdout, sys.stderr)
@@ -207,17 +207,8 @@ class Watcher:
 
     # -- signals --------------------------------------------------------------------------------
 
-    def signals(self) -> AbstractContextManager[None]:
-        """Handle SIGINT and SIGTERM: stop cleanly, then at once; SIGHUP ends only the output."""
-        return handled(
-            {
-                signal.SIGINT: self._stop,
-                signal.SIGTERM: self._stop,
-                signal.SIGHUP: lambda *_: self._go_dark(),
-            }
-        )
-
-    def _stop(self, *_: object) -> None:
+    def stop(self, *_: object) -> None:
+        """Stop cleanly at the first signal, then at once."""
         self._interrupts += 1
         if self._job.follows and self._interrupts == 1:
             return  # rank 0 got the same signal and decides for all
@@ -248,12 +239,12 @@ class Watcher:
         if isinstance(ended, ev.RunFailed):
             cause, trace = ended.message, ended.traceback.rstrip()
         self._job.close(cause)
-        self._print(self._printer.close)
         if trace:
             self._write(trace)
         self._log.close()
         if self._job.recorder is not None and self._job.recorder.left:
             self._write(f"not in the store yet: {self._job.recorder.left}")
+        self._print(self._printer.close)  # after what must not wait for a reader of the table
 
     def _status(self) -> int:
         match self._ended:
