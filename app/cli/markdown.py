@@ -8,6 +8,8 @@ from typing import Any
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import cell
 
+HTML = re.compile(r"&(?=[#\w])|<(?=[a-zA-Z/!?])|^>")  # not `p < .001`, which is read on terminals
+
 
 def table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Return the lines of a table, in which fractional numbers have four digits."""
@@ -24,5 +26,6 @@ def _line(values: Sequence[Any]) -> str:
 
 def md_cell(value: Any) -> str:
     """Format a value as a table cell, on one line and escaped."""
-    text = re.sub(r"[|`*[]", r"\\\g<0>", escape(cell(value, raw=True), quote=False))
+    text = HTML.sub(lambda mark: escape(mark[0]), cell(value, raw=True))
+    text = re.sub(r"[|`*[]", r"\\\g<0>", text)
     return visible(re.sub(r"\r?\n", "<br>", text))

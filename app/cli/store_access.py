@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from grpo_engine.errors import nearest, quoted
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import store_path
-from grpo_tui.experiments.errors import NothingStoredError, QueryError
+from grpo_tui.experiments.errors import QueryError
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -80,8 +80,6 @@ def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]
 def check_metric(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> None:
     """Refuse a metric that none of the runs has."""
     keys = sorted({name for run in runs for name in reader.metric_keys(run.key)})
-    if not keys:
-        names = " and ".join(run.name for run in runs)
-        raise NothingStoredError(f"{names} recorded no metrics: no step was finished")
     if key not in keys:
-        raise QueryError(f"there is no metric {quoted(key)} here{nearest(key, keys)}")
+        reason = nearest(key, keys) if keys else ": no step was finished"
+        raise QueryError(f"there is no metric {quoted(key)} here{reason}")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from math import fsum
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -110,10 +109,10 @@ def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) ->
     alike = start == other
     if alike and (is_equal or more < UNEQUAL * max(1, less)):
         return ""
-    parts = (f"{longer} had {_work(axis, more)}{start}", f"{shorter} {_work(axis, less)}{other}")
     way = (f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
-           "(evaluation.every).")  # fmt: skip
-    return f"Unequal training: {', '.join(parts)}.{way * alike}"
+           "(evaluation.every).") * alike  # fmt: skip
+    return (f"Unequal training: {longer} had {_work(axis, more)}{start}, "
+            f"{shorter} {_work(axis, less)}{other}.{way}")  # fmt: skip
 
 
 def _start(side: "Evaluated", comparison: "Comparison") -> str:
@@ -178,7 +177,7 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
 def ranking_of(comparison: "Comparison", metric: str) -> "Ranking | None":
     """Return the ranking by greedy answers if the metric is of them, else by sampled ones."""
     first = "greedy" if metric.startswith(GREEDY) else "sampled"
-    return next(iter(sorted(comparison.rankings, key=lambda ranking: ranking.mode != first)), None)
+    return min(comparison.rankings, key=lambda ranking: ranking.mode != first, default=None)
 
 
 def ranked(comparison: "Comparison", run: str, metric: str) -> "RankedSetting | None":
@@ -354,9 +353,7 @@ def phase_times(runs: "Sequence[RunSummary]") -> dict[str, float]:
     means = ({key: line.mean for key, line in run.metrics.items() if line.mean} for run in runs)
     measured = [spent for item in means if (spent := phase_seconds(item))]
     names = dict.fromkeys(name for spent in measured for name in spent)
-    return {
-        name: fsum(spent.get(name, 0.0) for spent in measured) / len(measured) for name in names
-    }
+    return {name: fmean(spent.get(name, 0.0) for spent in measured) for name in names}
 
 
 def metric_name(key: str) -> str:

@@ -17,12 +17,14 @@ def short(value: float | None, digits: int = 2) -> str:
         return str(value)
     if math.isnan(value):
         return "NaN"
+    size, sign = abs(value), MINUS if value < 0 else ""
     if math.isinf(value):
-        return "∞" if value > 0 else f"{MINUS}∞"
-    size = abs(value)
-    sign = MINUS if value < 0 else ""
+        return f"{sign}∞"
     if size == 0:
         return "0"
+    if not 0.00095 <= size < 9_999.5e6:
+        mantissa, _, exponent = f"{size:.1e}".partition("e")
+        return f"{sign}{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", MINUS)
     if size >= 999_500:
         return f"{sign}{size / 1e6:.{0 if size >= 9.95e6 else 1}f}M"
     if size >= 9_995:
@@ -31,12 +33,13 @@ def short(value: float | None, digits: int = 2) -> str:
         return f"{sign}{size:.0f}"
     if size >= 9.995:
         return sign + f"{size:.1f}".removesuffix(".0")
-    if size >= 0.00095:
-        decimals = digits + (size < 0.0995) + (size < 0.0095)
-        text = f"{size:.{decimals}f}".rstrip("0").rstrip(".")
-        return sign + (text[1:] if text.startswith("0.") else text)
-    mantissa, _, exponent = f"{size:.1e}".partition("e")
-    return f"{sign}{mantissa.removesuffix('.0')}e{MINUS}{abs(int(exponent))}"
+    decimals = digits + (size < 0.0995) + (size < 0.0095)
+    return sign + _no_zero(f"{size:.{decimals}f}".rstrip("0").rstrip("."))
+
+
+def _no_zero(text: str) -> str:
+    """A number below 1 without the 0 before its point."""
+    return text[1:] if text.startswith("0.") else text
 
 
 def narrow(value: float | None, room: int) -> str:
@@ -44,8 +47,9 @@ def narrow(value: float | None, room: int) -> str:
     text = short(value)
     if value is None or len(text) <= room or not math.isfinite(value):
         return text[:room]
-    power = math.floor(math.log10(abs(value)))
-    texts = [short(value, 1), f"{round(value / 10.0**power)}e{power}", f"{value:.0f}"]
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    power = int(exponent)
+    texts = [short(value, 1), f"{mantissa}e{power}", f"{value:.0f}", f"{mantissa[:-1]}e{power}"]
     if power >= 0:
         texts[1:1] = [f"{value:.0f}", f"{value / 1e3:.0f}k"]
     return next((text for text in texts if len(text) <= room), text).replace("-", MINUS)
@@ -71,15 +75,15 @@ def share(value: float | None) -> str:
     return f"{percent:.1f}%".replace("-", MINUS).replace("0.", ".", abs(percent) < 0.95)
 
 
-def with_unit(value: float | None, unit: str) -> str:
-    """Format a metric's value by its unit."""
+def with_unit(value: float | None, unit: str, room: int = 99) -> str:
+    """Format a metric's value by its unit; one without a unit fits so many cells."""
     if unit == "share":
         return share(value)
     if unit == "s":
         return seconds(value)
     if unit == "GB" and value is not None and abs(value) < MEGABYTES_BELOW:
         return f"{short(value * 1e3)} MB"
-    text = short(value)
+    text = narrow(value, room)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
 
 
@@ -89,7 +93,7 @@ def seconds(value: float | None) -> str:
         return str(value) if isinstance(value, Unreadable) else "–"
     if value < 9.95:
         text = f"{value:.1f}"
-        return "0s" if text == "0.0" else f"{text[1:] if text.startswith('0.') else text}s"
+        return "0s" if text == "0.0" else f"{_no_zero(text)}s"
     if value < 99.5:
         return f"{value:.0f}s"
     if value < 5400:
@@ -117,7 +121,7 @@ def change(value: float, delta: float, unit: str = "") -> str:
     text = f"{abs(delta):.{decimals}f}"
     if not text.strip("0."):
         return "="
-    text = text[1:] if text.startswith("0.") else text
+    text = _no_zero(text)
     if len(text) > 5:
         text = short(abs(delta), 1)
     return f"{'▲' if delta > 0 else '▼'}{text}"
@@ -146,7 +150,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None,
     differs = span > 1e-9 * max(abs(low), abs(high))  # less is rounding
     return "".join(
         " " if not math.isfinite(value)
-        else BARS[max(0, min(7, round(7 * (value - low) / span)))] if differs else BARS[3]
+        else BARS[clamped(round(7 * (value - low) / span), 8)] if differs else BARS[3]
         for value in values
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from grpo_tui.app.cli.output import data_stdout
 from grpo_tui.app.cli.params import Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.words import count_of
 
 What = Literal["runs", "metrics", "rollouts", "turns", "tokens", "evaluations"]
 Format = Literal["csv", "jsonl", "tensorboard", "wandb", "trackio"]
@@ -66,4 +67,4 @@ def export(
         on_terminal = out is None and sys.stdout.isatty()
         target = out or data_stdout()
         count = write_rows(rows, format, target, raw=raw and not on_terminal, header=header)
-    print_stderr(f"{count} rows" + (f" in {out}" if out else ""))
+    print_stderr(count_of(count, "row") + (f" in {out}" if out else ""))

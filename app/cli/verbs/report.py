@@ -104,7 +104,10 @@ def summary_of(run: Mapping[str, Any]) -> str:
 def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tables of a report, by title."""
     settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
-    metrics = [row for row in content["metrics"] if not row["metric"].endswith(("_low", "_high"))]
+    metrics = [
+        row | ({"best": None, "best_step": None} if row.get("direction") == "none" else {})
+        for row in content["metrics"] if not row["metric"].endswith(("_low", "_high"))
+    ]  # fmt: skip
     return {
         "Phase times": content["phases"],
         "Held-out": [evaluation_row(row) for row in content["evaluations"]],

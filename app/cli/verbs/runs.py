@@ -12,6 +12,7 @@ from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_
 from grpo_tui.app.cli.params import Json, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ def list_(
     if not selected and filter:
         print_stderr(f"no run matches {quoted(filter)}")
     if queued:
-        print_stderr(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
+        print_stderr(f"{count_of(queued, 'queued run')}; `grpo-tui sweep --queue` trains them")
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
@@ -129,8 +130,9 @@ def show(
         )  # fmt: skip
         return
     device = content["run"]["device"]
-    fields = content["run"] | {"device": device and device_text(device)}
-    fields["begun_from"] = detail.descent
+    fields = content["run"] | {
+        "device": device and device_text(device), "begun_from": detail.descent
+    }  # fmt: skip
     print_fields(
         {
             name: value
@@ -155,7 +157,7 @@ def show(
         print_text(
             f"\n{summary.status}: {mortem.cause}\n"
             f"last step {mortem.last_step}, {saved}, "
-            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
+            f"{count_of(mortem.steps_to_redo, 'step')} to redo: grpo-tui resume {summary.id}"
         )
 
 

@@ -16,6 +16,7 @@ from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.jobs.launch import checked_sweep
 from grpo_tui.app.jobs.sweep import Point, values_in
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.text.words import count_of
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -68,7 +69,7 @@ def sweep(
             key, new = waiting.sweep(name, grid.axes, grid.runs)
             sweep_name = reader.sweep(key)[0].sweep
             text = "queued {}" if new else "continuing with {}: they are those of sweep {}"
-            print_stderr(text.format(f"{len(grid.runs)} runs", sweep_name))
+            print_stderr(text.format(count_of(len(grid.runs), "run"), sweep_name))
         for state, chosen in (("failed", retry), ("skipped", again)):
             if chosen:
                 print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.markdown import md_cell
 from grpo_tui.app.cli.verbs.report import tables
 from tests.app.compared import cli, refs_of, sweep_of_settings
 from tests.app.stored import record, run_events
@@ -22,13 +23,29 @@ def test_a_report_says_first_whether_the_run_has_learned(
     assert main(["report", "@last", "--db", str(path)]) == 0
     said = capsys.readouterr().out
     places = [said.index(part) for part in (
-        "**Held-out accuracy rose: from ", "greedy answers, steps 0 and 6; p &lt; .001",
+        "**Held-out accuracy rose: from ", "greedy answers, steps 0 and 6; p < .001",
         "sampled 4 times, steps 0 and 6", "## Curves", "## Phase times", "## Metrics",
     )]  # fmt: skip
     assert places == sorted(places)
     assert "grad_norm" not in said
     assert main(["report", "@last", "--all", "--db", str(path)]) == 0
     assert "grad_norm" in capsys.readouterr().out
+
+
+def test_text_is_no_html_and_a_comparison_is_read_on_a_terminal_too() -> None:
+    for text in ("p < .001", "reward > .5 & kl <= 1"):
+        assert md_cell(text) == text
+    assert md_cell("<b>&lt;") == "&lt;b>&amp;lt;"
+    assert md_cell("> a") == "&gt; a"
+
+
+def test_a_metric_without_a_better_direction_has_no_best_value() -> None:
+    metrics = [{"metric": name, "last": 1.0, "best": 2.0, "best_step": 3, "direction": direction}
+               for name, direction in (("reward", "up"), ("entropy", "none"))]  # fmt: skip
+    content = {"settings": {}, "phases": [], "alerts": [], "evaluations": [], "metrics": metrics}
+    reward, entropy = tables(content)["Metrics"]
+    assert (reward["best"], reward["best_step"]) == (2.0, 3)
+    assert (entropy["last"], entropy["best"], entropy["best_step"]) == (1.0, None, None)
 
 
 def test_the_results_of_an_evaluation_have_their_intervals_beside_them() -> None:

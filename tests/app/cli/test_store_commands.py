@@ -165,8 +165,8 @@ def test_compare_shows_a_setting_that_is_not_set_as_the_screen_does(cli: Cli, st
 def test_of_a_run_without_steps_it_is_said_that_it_recorded_none(cli: Cli, store: Path) -> None:
     record_run(store, name="clo", steps=0)
     done = cli("plot", "clo")
-    assert (done.code, done.out) == (exit_codes.NOT_FOUND, "")
-    assert "clo recorded no metrics" in done.err
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    assert "no step was finished" in done.err
 
 
 def test_runs_of_other_tasks_are_told_apart_by_their_tasks(cli: Cli, store: Path) -> None:
@@ -254,6 +254,18 @@ def test_runs_of_another_store_are_imported(cli: Cli, two: tuple[str, str], tmp_
     assert cli("runs", "import", str(tmp_path / "other.db"), "--json").data == []
 
 
+def test_one_thing_is_not_counted_as_several(cli: Cli, store: Path) -> None:
+    run = start_run(store, config(), name="once")
+    run.put(started())
+    run.put(finished(1))
+    run.close()
+    assert "1 step to redo" in cli("runs", "show", "once").out
+    assert "1 row" in cli("export", "once", "--what", "runs").err.splitlines()
+    with closing(ExperimentStore(store)) as writable:
+        RunQueue(writable).sweep("alone", {}, [({}, config())])
+    assert "1 queued run;" in cli("runs").err
+
+
 @pytest.mark.slow
 def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
     grid = ("sweep", "--preset", "starter", "--set", "algorithm.beta=0,0.04", "--seeds", "2",
@@ -268,7 +280,7 @@ def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
     assert {row["state"] for row in again.data["items"]} == {"queued"}
     with closing(StoreReader(store)) as reader:
         assert len(reader.queue()) == 4
-    assert "4 runs are queued" in cli("runs").err
+    assert "4 queued runs;" in cli("runs").err
     wrong = cli("sweep", "--set", "algorithm.betta=1,2", "--add-only")
     assert wrong.code == exit_codes.USAGE
     assert "beta" in wrong.err

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app.text.numbers import change, narrow, short, with_unit
+from tests.app.pictures import value_of
 
 
 @pytest.mark.parametrize(
@@ -12,12 +13,20 @@ from grpo_tui.app.text.numbers import change, narrow, short, with_unit
     [
         (2.2e-6, "2e−6"), (0.0022, ".002"), (-0.0022, "−0"), (0.12, ".12"), (-12.34, "−12"),
         (-1234.0, "−1k"), (-123456789.0, "−1e8"), (12.34, "12.3"), (None, "–"), (0.0, "0"),
+        (-1.1e16, "−e16"), (9.6e9, "1e10"), (5e-324, "0"),
     ],
 )  # fmt: skip
 def test_a_number_in_four_cells_has_fewer_digits_and_no_dots(
     value: float | None, shown: str
 ) -> None:
     assert narrow(value, 4) == shown
+
+
+@given(st.floats(-1e300, 1e300), st.integers(6, 8))
+def test_a_number_is_never_cut_but_has_an_exponent(value: float, room: int) -> None:
+    text = narrow(value, room)
+    assert len(text) <= room
+    assert value_of(text) == pytest.approx(value, rel=0.5, abs=0.1)
 
 
 @given(st.floats(-1e9, 1e9))

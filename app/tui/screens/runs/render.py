@@ -112,7 +112,7 @@ def _best(key: str) -> Draw:
         if metric is None or metric.best is None:
             return [("–", "label")]
         step = pad(f"@{short(metric.best_step)}", 5)
-        return [(with_unit(metric.best, unit), "text"), (f" {step}", "label")]
+        return [(with_unit(metric.best, unit, 7), "text"), (f" {step}", "label")]
 
     return draw
 
@@ -122,7 +122,7 @@ def _last(key: str) -> Draw:
 
     def draw(run: RunSummary, _view: View) -> Line:
         metric = metric_of(run, key)
-        return [(with_unit(metric.last if metric else None, unit), "text")]
+        return [(with_unit(metric.last if metric else None, unit, 6), "text")]
 
     return draw
 
@@ -135,7 +135,7 @@ def _added(expression: str) -> Column:
     def draw(run: RunSummary, _view: View) -> Line:
         value = run.columns.get(label)
         is_number = value is None or isinstance(value, float)
-        return [(with_unit(value, unit) if is_number else value_text(value), "text")]
+        return [(with_unit(value, unit, width) if is_number else value_text(value), "text")]
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))

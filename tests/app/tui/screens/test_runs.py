@@ -20,7 +20,7 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
-from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines
+from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines, run_line
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
 from grpo_tui.app.tui.screens.runs.state import View, load_sparks
 from grpo_tui.app.tui.store import writes
@@ -34,10 +34,11 @@ from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RunSummary
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
+from tests.app.pictures import value_of
 from tests.app.rest import until
 from tests.app.script import algorithm, started
 from tests.app.stored import half_recorded, record, run_events
-from tests.experiments.made import CONFIG
+from tests.experiments.made import CONFIG, finished
 
 
 @pytest.fixture(scope="module")
@@ -424,6 +425,21 @@ def test_columns_fit_their_room(width: int) -> None:
     columns = fitting(width, View(columns=("last kl",), sort="-kl"))
     assert len(columns) < 2 or "KL" in [column.title for column in columns]
     assert 2 + sum(column.width + 1 for column in columns) <= width
+
+
+@pytest.mark.parametrize("reward", [-1.1021e16, -1.1021e100, -1.2e-7])
+def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    events: list[ev.Event] = [started(), finished(1, reward=reward, kl=-reward)]
+    record(path, iter(events), name="odd")
+    view = View(columns=("last reward",))
+    with closing(StoreReader(path)) as reader:
+        (run,) = reader.runs(metrics=("reward", "kl"), columns=view.columns)
+    row = plain_text([run_line(run, fitting(120, view), view)])
+    numbers = re.findall(r"[−.\d]+e\S+", row)
+    assert [value_of(number) for number in numbers] == pytest.approx(
+        [reward, reward, -reward], rel=0.2
+    )
 
 
 async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
