@@ -193,8 +193,7 @@ def tag(
 
     Example: grpo-tui runs tag @last --add good --remove todo
     """
-    given = [*(add or ()), *(remove or ())]
-    if not given or not all(map(str.strip, given)):
+    if not "".join([*(add or ()), *(remove or ())]).strip():
         raise typer.BadParameter("give --add TAG or --remove TAG")
     _change(runs, lambda store, key: store.tag(key, add or (), remove or ()))
     with reading() as reader:

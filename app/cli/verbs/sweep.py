@@ -68,8 +68,8 @@ def sweep(
                 print_stderr(download)
             key, new = waiting.sweep(name, grid.axes, grid.runs)
             sweep_name = reader.sweep(key)[0].sweep
-            text = "queued {}" if new else "continuing with {}: they are those of sweep {}"
-            print_stderr(text.format(count_of(len(grid.runs), "run"), sweep_name))
+            verb = "queued" if new else "continuing with"
+            print_stderr(f"{verb} {count_of(len(grid.runs), 'run')} of sweep {sweep_name}")
         for state, chosen in (("failed", retry), ("skipped", again)):
             if chosen:
                 print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")

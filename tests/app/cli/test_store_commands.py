@@ -321,7 +321,7 @@ def test_the_same_settings_under_another_name_are_told_to_be_the_first_sweep(
     assert cli(*grid, "--name", "first").data["sweep"] == "first"
     again = cli(*grid, "--name", "second")
     assert again.data["sweep"] == "first"
-    assert "those of sweep first" in again.err
+    assert "of sweep first" in again.err
     with closing(StoreReader(store)) as reader:
         assert {run.sweep for run in reader.runs()} == {"first"}
 
