@@ -154,9 +154,9 @@ def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison
 
 def _size(test: "PairedTest", *, up: bool = True) -> str:
     """A difference with its interval; the other way round if not `up`."""
-    values = (test.difference, test.low, test.high)
-    middle, low, high = values if up else (-values[0], -values[2], -values[1])
-    return f"{points(middle)} points (95%: {points(low)} to {points(high)})"
+    sign = 1 if up else -1
+    low, high = sorted((sign * test.low, sign * test.high))
+    return f"{points(sign * test.difference)} points (95%: {points(low)} to {points(high)})"
 
 
 def needed(row: "RankedSetting", ranking: "Ranking") -> str:
@@ -249,11 +249,10 @@ def reached_text(reached: int, seeds: int) -> str:
     return f"{reached} of {seeds} seeds" if seeds > 1 else "yes"
 
 
-def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:
-    """Return the runs of each setting; single runs if all share one setting."""
-    seeds = {run: group for group in comparison.seeds for run in group}
-    groups = list(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in comparison.runs))
-    return groups if len(groups) > 1 else [(run.id,) for run in comparison.runs]
+def columns_of(comparison: "Comparison", *, pooled: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the runs of each column of a table: those of a setting where seeds are pooled."""
+    seeds = {run: group for group in comparison.seeds for run in group} if pooled else {}
+    return tuple(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in comparison.runs))
 
 
 def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:

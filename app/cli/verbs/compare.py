@@ -16,10 +16,10 @@ from grpo_tui.app.cli.store_access import check_metric, reading, resolve_all
 from grpo_tui.app.text.comparison import (
     ARROWS,
     MAIN_METRICS,
+    columns_of,
     comparison_json,
     metric_name,
     phase_times,
-    pooled,
     ranking_rows,
     ranking_title,
     setting_name,
@@ -106,8 +106,11 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     for ranking in result.rankings:
         print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
+    pooled = columns_of(result, pooled=True)
+    if len(pooled) == 1:  # one setting: its runs
+        pooled = columns_of(result, pooled=False)
     columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
-               for runs in pooled(result)}  # fmt: skip
+               for runs in pooled}  # fmt: skip
     _print_block([
         {"seconds a step": name, **times} for name, mask in columns.items()
         if (times := phase_times(list(compress(result.runs, mask))))

@@ -13,6 +13,7 @@ from grpo_tui.app.charts.stored import Charts
 from grpo_tui.app.text.comparison import (
     GREEDY,
     MAIN_METRICS,
+    columns_of,
     ranking_of,
     run_name,
     setting_name,
@@ -140,9 +141,7 @@ class View:
     @property
     def columns(self) -> tuple[tuple[str, ...], ...]:
         """The runs of each column of a table: those of a setting where seeds are pooled."""
-        seeds = self.comparison.seeds if self.bands else ()
-        pooled = {run: group for group in seeds for run in group}
-        return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
+        return columns_of(self.comparison, pooled=self.bands)
 
     @property
     def reading(self) -> bool:
