@@ -114,7 +114,7 @@ class Series:
         return (None, None) if index is None else (self.values[index], self.steps[index])
 
 
-def _last_finite(values: "array[float]") -> float:
+def _last_finite(values: Sequence[float]) -> float:
     return next(filter(math.isfinite, reversed(values)), math.nan)
 
 
@@ -157,7 +157,7 @@ class Column:
     @property
     def end(self) -> float:
         """Where the line leaves the column."""
-        return next(filter(math.isfinite, reversed(self.line)), math.nan)
+        return _last_finite(self.line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Task
 
 Piece = dict[str, Any]
+Turns = Sequence[tuple[str, Sequence[str]]]  # each a prompt and what the models answered
 
 
 class Answers:
@@ -23,10 +24,8 @@ class Answers:
         task = Task(name="chat", train=())
         self._models.append(of_config(build(config, "the run"), task, chat=None))
 
-    def begin(
-        self, turns: Sequence[tuple[str, Sequence[str]]], temperature: float, seed: int, tokens: int
-    ) -> None:
-        """Begin to answer the last of the turns, each a prompt and what the models answered."""
+    def begin(self, turns: Turns, temperature: float, seed: int, tokens: int) -> None:
+        """Begin to answer the last of the turns."""
         self._pieces = self._answer(turns, temperature, seed, tokens)
 
     def next(self) -> Piece | None:
@@ -39,9 +38,7 @@ class Answers:
         """Drop the answer."""
         self._pieces = iter(())
 
-    def _answer(
-        self, turns: Sequence[tuple[str, Sequence[str]]], temperature: float, seed: int, tokens: int
-    ) -> Iterator[Piece]:
+    def _answer(self, turns: Turns, temperature: float, seed: int, tokens: int) -> Iterator[Piece]:
         answers = []
         for index, model in enumerate(self._models):
             texts = model.answers(
@@ -72,9 +69,7 @@ def _texts(
             return answers[0]
 
 
-def _prompt(
-    model: LoadedPolicy, index: int, turns: Sequence[tuple[str, Sequence[str]]]
-) -> str | list[dict[str, str]]:
+def _prompt(model: LoadedPolicy, index: int, turns: Turns) -> str | list[dict[str, str]]:
     """The dialogue as this model had it; without a chat template, the last text alone."""
     if not model.chat:
         return turns[-1][0]

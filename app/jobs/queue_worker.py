@@ -69,7 +69,7 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
             process.wait()
             raise
         refused = refusal.read_text(encoding="utf-8") if refusal.exists() else ""
-        refused = refused.removeprefix(f"{Path(folder) / CONFIG}: ")
+        refused = refused.removeprefix(f"{folder / CONFIG}: ")
     run = queue.item(item.id).run_id
     if run is None:
         return "failed", refused or (

@@ -107,7 +107,7 @@ def new_job(
     """Prepare a new run; in a folder of its own it is not stored."""
     if launched_rank():
         return follower(config, resume=False)
-    config = with_teacher(with_pass_rates(config, store), store)
+    config = with_pass_rates(config, store)
     control = control or Control()
     recorder = None
     if folder is None:
@@ -203,25 +203,26 @@ def resumed_job(
     control = control or Control()
     with closing(StoreReader(store)) as reader:
         detail = reader.resumable(run)
-        muted = reader.muted_alerts(detail.summary.key)
-        tried = reader.evaluations(detail.summary.key)
-    if detail.summary.status == "completed" and steps is None:
+        summary = detail.summary
+        muted = reader.muted_alerts(summary.key)
+        tried = reader.evaluations(summary.key)
+    if summary.status == "completed" and steps is None:
         raise CheckpointError(
-            f"run {detail.summary.name} is complete at step {detail.summary.step}; "
-            f"`grpo-tui resume {detail.summary.name} --steps N` continues it to step N"
+            f"run {summary.name} is complete at step {summary.step}; "
+            f"`grpo-tui resume {summary.name} --steps N` continues it to step N"
         )
-    step = newest_step(run_folder(store, detail.summary.id))
-    config = _resumable(build(detail.config, f"run {detail.summary.name}"), steps, step)
+    step = newest_step(run_folder(store, summary.id))
+    config = _resumable(build(detail.config, f"run {summary.name}"), steps, step)
     evaluations = tuple(event for event in tried if event.step <= step)
     recorder = resume_run(
-        store, detail.summary.key, from_step=step, control=control,
+        store, summary.key, from_step=step, control=control,
         config=None if steps is None else config,
     )  # fmt: skip
     job = Job(
         config=config, folder=recorder.folder, resume=True, recorder=recorder, control=control,
         muted=muted, evaluations=evaluations,
     )  # fmt: skip
-    if step < 0 and (redone := detail.summary.step):
+    if step < 0 and (redone := summary.step):
         text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"
         job.record(NoteWritten(step=0, text=text, severity="warning"))
     return job
