@@ -28,7 +28,7 @@ class VerbGroup(StrictGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.verbs = {verb.name: verb for verb in VERBS}
-        for verb in self.verbs.values():
+        for verb in VERBS:
             self.add_command(TyperCommand(verb.name, help=verb.help, rich_markup_mode=None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -44,8 +44,8 @@ class VerbGroup(StrictGroup):
             raise typer.Exit(exit_codes.report(error, sys.stderr)) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
-        width = max(map(len, self.verbs), default=0)
-        for section, verbs in groupby(self.verbs.values(), attrgetter("section")):
+        width = max(map(len, self.verbs))
+        for section, verbs in groupby(VERBS, attrgetter("section")):
             with formatter.section(section):
                 formatter.write_dl([(verb.name.ljust(width), verb.help) for verb in verbs])
 

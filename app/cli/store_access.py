@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from grpo_engine.errors import nearest, quoted
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import store_path
-from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.errors import QueryError, StoreReadOnlyError
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -45,7 +45,6 @@ def reading() -> Iterator["StoreReader"]:
 @contextmanager
 def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; take in what waits for it, and remove deleted runs."""
-    from grpo_tui.experiments.errors import StoreReadOnlyError
     from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore

@@ -10,9 +10,9 @@ from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import excerpt
 from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.experiments.export.rows import Row, rollout_row
 
 if TYPE_CHECKING:
-    from grpo_tui.experiments.export.rows import Row
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import GroupView, RunSummary, SearchHit
 
@@ -38,7 +38,6 @@ def rollouts(
     Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
     """
     from grpo_engine.errors import quoted
-    from grpo_tui.experiments.export.rows import rollout_row
     from grpo_tui.experiments.search import search as find
 
     columns = {"step": step, "idx": group, "origin": origin}
@@ -68,7 +67,7 @@ def rollouts(
         print_stderr(f"the first {limit}; --limit 0 gives all")
 
 
-def _line(row: "Row", hit: "SearchHit | None") -> dict[str, Any]:
+def _line(row: Row, hit: "SearchHit | None") -> dict[str, Any]:
     """The columns for people; a text that was searched shows its match."""
     line = {
         "origin": row["origin"], "step": row["step"], "group": row["group"],

@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grpo_engine.errors import quoted
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Json, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.words import count_of
+from grpo_tui.experiments.errors import NoStoreError, QueryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import RunSummary
-
-ALERT_FIELDS = (
-    "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
-    "explanation", "remedy", "muted",
-)  # fmt: skip
 
 app = typer.Typer(
     help="List runs; show, rename, tag, note, archive, delete, import. Without a command it is "
@@ -51,8 +48,6 @@ def list_(
 
     Example: grpo-tui runs --filter 'status:completed reward>0.5' --sort '-best reward'
     """
-    from grpo_engine.errors import quoted
-    from grpo_tui.experiments.errors import NoStoreError
     from grpo_tui.experiments.export.rows import run_row
 
     try:
@@ -124,7 +119,8 @@ def show(
                 "begun_from": detail.descent,
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
-                "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
+                "alerts": [dataclasses.asdict(item) | {"last_step": item.last_step}
+                           for item in alerts],
                 "post_mortem": mortem and dataclasses.asdict(mortem),
             }
         )  # fmt: skip
@@ -236,7 +232,6 @@ def delete(
 
     Example: grpo-tui runs delete old-run --yes
     """
-    from grpo_tui.experiments.errors import QueryError
     from grpo_tui.experiments.purge import purge
 
     with reading() as reader:
