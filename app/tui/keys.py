@@ -4,6 +4,7 @@ A key means the same on every screen: `tests/app/tui/test_key_grammar.py` has th
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from textual.binding import Binding
@@ -12,17 +13,14 @@ LAST: Final = 1_000_000  # lines that home and end move by: further than any pan
 
 
 def bind(
-    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
-) -> Binding:
-    """A key, with a hint in the key bar."""
-    return Binding(keys, action, name, id=id, tooltip=tooltip, key_display=written)
+    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None,
+    *, show: bool = True,
+) -> Binding:  # fmt: skip
+    """A key, with a hint in the key bar if it is to `show` there."""
+    return Binding(keys, action, name, show, written, id=id, tooltip=tooltip)
 
 
-def hidden(
-    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None
-) -> Binding:
-    """A key without a hint."""
-    return replace(bind(keys, action, name, id, tooltip, written), show=False)
+hidden: Final = partial(bind, show=False)
 
 
 def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:

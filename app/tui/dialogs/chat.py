@@ -16,7 +16,7 @@ from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
 
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
@@ -37,7 +37,7 @@ class AnswersPanel(Panel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         if not self._turns:
-            return paragraph(EMPTY[self._model], width - 1, 4, "label", (" ", ""))
+            return hint(EMPTY[self._model], width)
         lines = []
         for turn in self._turns:
             lines += paragraph(f"› {turn.prompt}", width, 5, "label")

@@ -177,10 +177,6 @@ class Picker(Dialog[Picked | None]):
         ]
         return Content.assemble((sign, "bold $accent"), *cells)
 
-    @work(exclusive=True)
-    async def _search_again(self, text: str) -> None:
-        await self._search(text)
-
     async def _search(self, text: str) -> None:
         """List the items that match."""
         empty = "nothing matches"
@@ -206,9 +202,10 @@ class Picker(Dialog[Picked | None]):
         self.query_one(DetailsPanel).item = self.item
 
     @on(Input.Changed)
-    def search(self, event: Input.Changed) -> None:
+    @work(exclusive=True)
+    async def search(self, event: Input.Changed) -> None:
         """Keep only the items that match the text."""
-        self._search_again(event.value)
+        await self._search(event.value)
 
     @on(OptionList.OptionHighlighted)
     def describe(self) -> None:

@@ -59,9 +59,9 @@ def push_colour(value: float | None, largest: float = 1.5) -> str:
     return _shade("push", value, largest)
 
 
-def advantage_colour(value: float | None, largest: float = 1.5) -> str:
-    """The name of the background colour for an advantage; grey for zero."""
-    return _shade("advantage", value, largest)
+def advantage_colour(shade: float) -> str:
+    """The name of the background colour for the shade of an advantage; grey for zero."""
+    return _shade("advantage", shade, 1.0)
 
 
 def _shade(ramp: str, value: float | None, largest: float) -> str:
@@ -79,19 +79,15 @@ PALETTES: dict[str, Palette] = {
 }
 
 
-def palette_of(theme: str) -> Palette:
-    """The palette of a theme; the dark one for themes that are not ours."""
-    return PALETTES.get(theme, PALETTES[DARK])
-
-
 @lru_cache(maxsize=4096)
 def style_named(theme: str, name: str) -> Style:
     """The style of a name in a theme, as `bold headline on cursor`; the base style for `""`.
 
-    A colour that is hard to read on a background is that of plain text.
+    A colour that is hard to read on a background is that of plain text. Themes that are not ours
+    have the dark palette.
     """
     written, on, back = f" {name}".partition(" on ")
-    words, palette = written.split(), palette_of(theme)
+    words, palette = written.split(), PALETTES.get(theme, PALETTES[DARK])
     colours = [palette.colour(word) for word in words if word not in EFFECTS]
     front = colours[0] if colours else None
     ground = palette.colour(back.split()[-1]) if on else None

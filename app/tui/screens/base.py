@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.reactive import reactive
@@ -161,7 +160,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         self.query_one(TopBar).active = self.mode
         self._size_classes()
 
-    def on_resize(self, _event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """Collapse side panels on small terminals, by `-narrow`, `-short` and `-wide`."""
         self._size_classes()
 

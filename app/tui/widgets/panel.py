@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
-from textual import events
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
@@ -86,10 +85,10 @@ class Panel(Widget, can_focus=True):
         """The lines or items that are visible, less one that stays in sight."""
         return max(1, self.inner.height - 1)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:  # noqa: ARG002 - Textual's
+    def on_mouse_scroll_down(self) -> None:
         self.action_move(self.wheel, 0)
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:  # noqa: ARG002 - Textual's
+    def on_mouse_scroll_up(self) -> None:
         self.action_move(-self.wheel, 0)
 
     def __init__(self, title: str = "", **kwargs: Any) -> None:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from grpo_engine.config.custom import FORMS
-from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import names, preset
@@ -196,11 +196,6 @@ def is_unread(view: View, field: FormField) -> bool:
     return not field.info.is_read(recipe)
 
 
-def allowed(info: Setting) -> str:
-    """The values of a number or a choice."""
-    return info.allowed if info.number or info.choices else ""
-
-
 # -- help on a setting ----------------------------------------------------------------------
 
 
@@ -225,7 +220,7 @@ def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     return [
         ("→ completes", ", ".join(completions(path, field.text)) if view.editing else ""),
         ("gets", view.examples.get("gets", "") if path in GETS else ""),
-        ("allowed", allowed(info)),
+        ("allowed", info.allowed if info.number or info.choices else ""),
         ("default", as_text(info.default) or no_value(path)),
         ("sweep", f"{sweep}: a run for each" if can_sweep(info) else ""),
         ("was", start if field.changed else ""),

@@ -111,7 +111,7 @@ class RunForm:
     def start(self) -> Mapping[str, Any]:
         """The base's values, without those that belonged to what was replaced."""
         owners = {path: text for path, text in self._single.items() if path in OWNERS}
-        remaining = merge(self.base.model_dump(), parse_sets(_pairs(owners)))
+        remaining = self._tree(owners)
         start = {PRESET: self.origin.name, SEEDS: 1, **flatten(self.base)}
         for path, info in settings().items():
             section, _, leaf = path.partition(".")
@@ -162,7 +162,8 @@ class RunForm:
         return build(self._tree(self._single), source="this run")
 
     def _tree(self, edits: Mapping[str, str]) -> dict[str, Any]:
-        return merge(self.base.model_dump(), parse_sets(_pairs(edits)))
+        pairs = [f"{path}={text}" for path, text in edits.items() if path not in FORM_ONLY]
+        return merge(self.base.model_dump(), parse_sets(pairs))
 
     @cached_property
     def config(self) -> RunConfig | None:
@@ -221,10 +222,6 @@ class RunForm:
         if self.config is not None:
             return self.config.algorithm.resolved()
         return available()[0].get(self._single.get(RECIPE) or self.base.algorithm.recipe or "")
-
-
-def _pairs(edits: Mapping[str, str]) -> list[str]:
-    return [f"{path}={text}" for path, text in edits.items() if path not in FORM_ONLY]
 
 
 # -- values of a setting --------------------------------------------------------------------

@@ -213,7 +213,7 @@ def bars(shades: Values, pieces: TokenLine, stopped: Container[int] = ()) -> Lin
         if shade is None:
             line.append((" " * piece.cells, ""))
             continue
-        colour = advantage_colour(shade, 1.0) if shade else "guide"
+        colour = advantage_colour(shade) if shade else "guide"
         style = "underline " * (piece.token in stopped) + colour
         line.append((BARS[round(7 * abs(shade))] * piece.cells, style))
     return line
