@@ -1,7 +1,7 @@
 """Open the store for commands: read-only by default; migrated and writable for changes."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from grpo_engine.errors import nearest, quoted
@@ -49,8 +49,7 @@ def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
-    store = ExperimentStore(store_path())
-    try:
+    with closing(ExperimentStore(store_path())) as store:
         if store.copied_to is not None:
             print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")
         if store.read_only:
@@ -67,8 +66,6 @@ def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
             for text in (*complaints, *kept):
                 print_stderr(text)
         yield store
-    finally:
-        store.close()
 
 
 def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]":

@@ -210,16 +210,14 @@ class Watcher:
     def stop(self, *_: object) -> None:
         """Stop cleanly at the first signal, then at once."""
         self._interrupts += 1
-        if self._job.follows and self._interrupts == 1:
-            return  # rank 0 got the same signal and decides for all
-        if self._interrupts == 1:
+        if self._interrupts > 1:
+            self.stop_now()
+            self._write("stopping now; the last checkpoint stays as it is")
+        elif not self._job.follows:  # rank 0, which got the same signal, decides for all
             self._job.control.ask("stop_after_step")
             self._write(
                 "stopping after this step, with a checkpoint; press Ctrl-C again to stop now"
             )
-            return
-        self.stop_now()
-        self._write("stopping now; the last checkpoint stays as it is")
 
     def stop_now(self) -> None:
         """Drop the unfinished step, or end the process if that takes too long."""

@@ -37,7 +37,8 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
     for question, asks in ASKS.items():
         settings = [s for s in SETTINGS.values() if s.belongs == question and s.is_read(recipe)]
         if question == "reuse":
-            choice, text = reuse_choice(recipe), "rollouts are used {often}"
+            choice = f"{recipe.passes}×" + f" in {recipe.minibatches}" * (recipe.minibatches > 1)
+            text = "rollouts are used {often}"
         else:
             choice, text = getattr(recipe, question), recipe.meaning(question).text
         text += "".join(s.phrase for s in settings if s.is_active(recipe))
@@ -113,11 +114,6 @@ def correction_text(recipe: Recipe) -> str:
     return (
         f"each {whose} is weighted by its trainer probability over its sampler probability, {done}"
     )
-
-
-def reuse_choice(recipe: Recipe) -> str:
-    """Passes and minibatches in short form."""
-    return f"{recipe.passes}×" + (f" in {recipe.minibatches}" if recipe.minibatches > 1 else "")
 
 
 def often(recipe: Recipe) -> str:
