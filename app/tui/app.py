@@ -29,7 +29,6 @@ from grpo_tui.app.tui import terminal
 from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
 from grpo_tui.app.tui.keys import hidden
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.messages import Said
 from grpo_tui.app.tui.preferences import Preferences, preferences_path
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.textual_private import waits
@@ -124,7 +123,7 @@ class Workbench(RunApp):
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
-        self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
+        self.said: deque[msg.Said] = deque(maxlen=MESSAGES_KEPT)
         self._early: deque[events.Key] = deque()
         self._stopped = threading.Event()
         self._garbage_collection = IdleGarbageCollection()
@@ -297,7 +296,7 @@ class Workbench(RunApp):
         """Show a message for a while in place of the one before, never reading markup in it."""
         at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
         text = f"{title}: {message}" if title else message
-        self.said.append(Said(f"{at} {SIGNS[severity]}", text))
+        self.said.append(msg.Said(f"{at} {SIGNS[severity]}", text))
         self.clear_notifications()
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip

@@ -97,9 +97,9 @@ class SweepRequested(Message):
 
     name: str
     points: "Sequence[Point]"
-    seeds: int = 1
-    parent: str = ""
-    start: bool = False
+    seeds: int
+    parent: str
+    start: bool
 
 
 @dataclass

@@ -49,9 +49,9 @@ class Preferences:
         renamed = {earlier[name]: key for name, key in keys.items() if name in earlier}
         return {str(name): str(key) for name, key in {**renamed, **keys}.items()}
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a remembered value."""
-        return self._values.get(name, default)
+    def get(self, name: str) -> Any:
+        """Return a remembered value; None if there is none."""
+        return self._values.get(name)
 
     def remember(self, **values: Any) -> None:
         """Save values; an unwritable folder is not an error."""

@@ -90,7 +90,7 @@ class SettingsPanel(ViewPanel, can_focus=False):
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
-        rows = len(self._changed.settings()) + len(self.view.sources)
+        rows = len(self._changed.settings()) + len(self.view.comparison.sources)
         return min(rows, 99 if len(self.view.runs) > 1 else 5)
 
     @property

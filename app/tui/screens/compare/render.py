@@ -266,7 +266,7 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
             row.append((pad(values[at], size - 1, ">") + " ", style))
         rows.append(row)
     marks = {"+": "good", "-": "bad"}
-    rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.sources]
+    rows += [[(clip(line, width), marks.get(line[:1], "text"))] for line in view.comparison.sources]
     return [head, *scrolled(rows, view.row, height - 1)]
 
 

@@ -367,7 +367,10 @@ class CompareScreen(WorkbenchScreen):
         if message.columns:
             self.action_run(message.columns)
             return
-        tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
+        tables = {
+            "settings": len(view.settings()) + len(view.comparison.sources),
+            "answers": MAX_ROW,
+        }
         self.update(row=clamped(view.row + message.rows, tables.get(view.page, len(view.rows))))
 
     # -- runs -------------------------------------------------------------------------------

@@ -305,11 +305,6 @@ class View:
 
     # -- pages ------------------------------------------------------------------------------
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """A diff of the functions that the runs' recipes have."""
-        return self.comparison.sources
-
     def settings(self) -> dict[str, tuple[object, ...]]:
         """The values of each setting by run; equal ones only on request."""
         comparison, count = self.comparison, len(self.runs)

@@ -177,7 +177,7 @@ class RunsScreen(ControlScreen):
 
     def on_mount(self) -> None:
         """Apply the remembered columns, read the runs, and poll for changes while active."""
-        columns = self.workbench.preferences.get("runs.columns", [])
+        columns = self.workbench.preferences.get("runs.columns")
         if isinstance(columns, list):
             self.update(columns=tuple(map(str, columns)))
         self.query_one(RunsTable).focus()
@@ -286,16 +286,13 @@ class RunsScreen(ControlScreen):
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
         view = self.view
         if view.is_empty:
-            self._start_starter()
+            from grpo_engine.presets import preset
+
+            self.post_message(msg.LaunchRequested(preset("starter").config))
         elif view.selected is not None:
             self.post_message(msg.RunOpened(view.selected.id))
         else:
             self.view = view.toggle_fold()
-
-    def _start_starter(self) -> None:
-        from grpo_engine.presets import preset
-
-        self.post_message(msg.LaunchRequested(preset("starter").config))
 
     def action_mark(self) -> None:
         """Mark the run or the whole group."""

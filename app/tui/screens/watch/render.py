@@ -300,6 +300,7 @@ def prompt_of(group: StepGroup, width: int, focused: bool) -> Line:
 
 # -- alerts and log -----------------------------------------------------------------------------
 
+# of a severity; one of another version is written as it is
 SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 
 
@@ -307,7 +308,8 @@ def entry_lines(
     entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
 ) -> list[Line]:
     """An alert or the marked line of the log, in at most so many lines; others in one."""
-    style, when, (sign, colour) = "text", clock(entry.at), sign_of(entry.severity)
+    style, when = "text", clock(entry.at)
+    sign, colour = SIGNS.get(entry.severity) or (safe(entry.severity, " "), "warn")
     if isinstance(entry, LogLine):
         text, limit = entry.text, limit if marked else 1
         style = "text" if entry.severity == "info" else colour
@@ -321,11 +323,6 @@ def entry_lines(
     head = (f"{when:>8} {sign} ", f"bold {colour}")
     lines = paragraph(safe(text, " "), width - 1, limit, style, head)
     return with_edge(lines or [[head]], marked)
-
-
-def sign_of(severity: str) -> tuple[str, str]:
-    """Sign and colour of a severity; one of another version is written as it is."""
-    return SIGNS.get(severity) or (safe(severity, " "), "warn")
 
 
 # -- phases and sentences -----------------------------------------------------------------------
