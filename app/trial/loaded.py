@@ -1,15 +1,15 @@
 """Tasks, tokenizers and the shapes of models, each kept until what it depends on changes."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.errors import EngineError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.tasks.base import Example, Task, draw, load_task
+from grpo_tui.app.latest import Latest
 from grpo_tui.app.trial.client import MAY_FETCH
 
 if TYPE_CHECKING:
@@ -17,22 +17,9 @@ if TYPE_CHECKING:
 
 COUNT = 3  # example problems
 
-T = TypeVar("T")
 
-
-class Loaded:
+class Loaded(Latest):
     """What was loaded last."""
-
-    def __init__(self) -> None:
-        self._latest: dict[str, tuple[object, Any]] = {}
-
-    def latest(self, name: str, key: object, load: Callable[[], T]) -> T:
-        """The value of this key, loaded unless it is the latest one."""
-        if name not in self._latest or self._latest[name][0] != key:
-            self._latest.pop(name, None)  # loading the new one may end the old one, and fail
-            self._latest[name] = key, load()
-        value: T = self._latest[name][1]
-        return value
 
     def task(self, config: RunConfig) -> Task:
         """The task of these settings, read again if its file has changed."""

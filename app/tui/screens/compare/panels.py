@@ -188,7 +188,7 @@ class CurvesPanel(ViewPanel, ChartStack):
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         content = (chart, size, view.columns, view.column)
-        plotted = self.unchanged(key, content, lambda: render.plot_of(key, chart, view, *size))
+        plotted = self.drawn.latest(key, content, lambda: render.plot_of(key, chart, view, *size))
         return render.chart_lines(key, view, plotted, width)
 
     def on_click(self, event: events.Click) -> None:

@@ -117,7 +117,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
         key = chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen
-        return self.unchanged(
+        return self.drawn.latest(
             chart.title, key,
             lambda: render.chart_lines(chart, snapshot, width, height, chosen),
         )  # fmt: skip

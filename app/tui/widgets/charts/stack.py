@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from textual.geometry import Offset
 
+from grpo_tui.app.latest import Latest
 from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, cells, visible
 
 GAP = 2
-Value = TypeVar("Value")
 Row = tuple[range, int]
 """The charts of a row, and its lines."""
 
@@ -26,7 +26,7 @@ class ChartStack(Panel):
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._boxes: list[tuple[int, Offset, int]] = []
-        self._cache: dict[str, tuple[Any, Any]] = {}
+        self.drawn = Latest()
 
     @property
     def alone(self) -> bool:
@@ -84,13 +84,6 @@ class ChartStack(Panel):
         boxes = ((index, at.x - corner.x) for index, corner, height in reversed(self._boxes)
                  if corner.y <= at.y < corner.y + height and at.x >= corner.x)  # fmt: skip
         return next(boxes, None)
-
-    def unchanged(self, name: str, key: object, make: Callable[[], Value]) -> Value:
-        """What was made for this key before, or made now."""
-        if name not in self._cache or self._cache[name][0] != key:
-            self._cache[name] = (key, make())
-        value: Value = self._cache[name][1]
-        return value
 
 
 def side_by_side(
