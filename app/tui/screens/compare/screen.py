@@ -315,10 +315,6 @@ class CompareScreen(WorkbenchScreen):
         self.update(axis=axes[(axes.index(self.view.axis) + 1) % len(axes)], at=None)
         self.reload()
 
-    def switched(self) -> None:
-        """Draw the curves anew."""
-        self.action_draw()
-
     def action_smooth(self, by: int) -> None:
         """Smooth more or less."""
         self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))

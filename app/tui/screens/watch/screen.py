@@ -15,7 +15,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.picker import Picked, Picker, metric_items
+from grpo_tui.app.tui.dialogs.picker import Picker, metric_items
 from grpo_tui.app.tui.keys import bind, hidden, step_keys
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
@@ -227,11 +227,9 @@ class WatchScreen(ControlScreen):
         chosen = self.query_one(Curves).chosen
         picker = Picker("metrics", metric_items(self.snapshot.series), verb="draw",
                         cursor=chosen.keys[0] if chosen else "")  # fmt: skip
-        self.app.push_screen(picker, self._draw_metric)
-
-    def _draw_metric(self, picked: Picked | None) -> None:
-        if picked is not None:
-            self.show_alone(picked.value)
+        self.app.push_screen(
+            picker, lambda picked: self.show_alone(picked.value) if picked is not None else None
+        )
 
     def show_alone(self, metric: str) -> None:
         """Show a metric alone."""

@@ -1,11 +1,9 @@
 """The lab as lines: settings, measures of both recipes, and what they do to steps and answers."""
 
-import math
-
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
-from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.axis import ANY, axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, undetermined
@@ -95,7 +93,7 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         curves.append(Curve(trace, COLOURS[index]))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
-                 natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
+                 natural=(0.0, 1.0) if unit == "share" else ANY)  # fmt: skip
     if not view.pending and not any(curve.trace.columns for curve in curves):
         title += ": unknown"
     rows = plot_lines(plot(curves, scale, wide, height - 1), scale)
