@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
 
-from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
+from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS, clamped
 
 LABEL_CELLS = 6
 ANY = (-math.inf, math.inf)
@@ -30,7 +30,7 @@ class Axis:
     def dot(self, value: float, tall: int) -> int:
         """The dot nearest to a value, of `tall` dots from the top down to the bottom."""
         dot = round((self.high - value) * (tall - 1) / (self.high - self.low) - 1e-6)
-        return max(0, min(tall - 1, dot))
+        return clamped(dot, tall)
 
     def margin(self, height: int) -> list[str]:
         """The label of each row of cells, four dots each; rows without one are blank."""

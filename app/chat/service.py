@@ -24,9 +24,9 @@ class Answers:
         task = Task(name="chat", train=())
         self._models.append(of_config(build(config, "the run"), task, chat=None))
 
-    def begin(self, turns: Turns, temperature: float, seed: int, tokens: int) -> None:
-        """Begin to answer the last of the turns."""
-        self._pieces = self._answer(turns, temperature, seed, tokens)
+    def begin(self, **question: Any) -> None:
+        """Begin to answer."""
+        self._pieces = self._answer(**question)
 
     def next(self) -> Piece | None:
         """More text of a model, or the tokens of its whole answer; None at the end."""
@@ -39,6 +39,7 @@ class Answers:
         self._pieces = iter(())
 
     def _answer(self, turns: Turns, temperature: float, seed: int, tokens: int) -> Iterator[Piece]:
+        """Answer the last of the turns by each model."""
         answers = []
         for index, model in enumerate(self._models):
             texts = model.answers(

@@ -83,11 +83,9 @@ def metric_chart(
     body = str(figure.build())
     body = body if canvas.colour else plotext.uncolorize(body)
     lines += (row.rstrip() for row in body.splitlines())
-    return lines if canvas.unicode else [_ascii(line) for line in lines]
-
-
-def _ascii(line: str) -> str:
-    return line.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
+    if canvas.unicode:
+        return lines
+    return [line.translate(_PLAIN).encode("ascii", "backslashreplace").decode() for line in lines]
 
 
 def lines_of(series: Series, wide: int) -> list[Points]:

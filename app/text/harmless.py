@@ -24,11 +24,9 @@ OBEYED = re.compile(rf"(\x1b\[[0-9;]*[mKA]|\x1b\[\?25[hl]|\x08)|[{_ACTING}]")
 
 def without_acting(text: str) -> str:
     """Leave out what a terminal would obey; these characters take no cells."""
-    return text if text.isprintable() else ACTING.sub(_as_wide, text)
-
-
-def _as_wide(match: re.Match[str]) -> str:
-    return "\ufffd" if unicodedata.category(match.group()) == "Cs" else ""
+    if text.isprintable():
+        return text
+    return ACTING.sub(lambda char: "\ufffd" if unicodedata.category(char[0]) == "Cs" else "", text)
 
 
 @lru_cache(maxsize=1024)

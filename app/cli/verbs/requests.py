@@ -60,11 +60,9 @@ def _send(run: str, verb: str, as_json: bool) -> None:
             raise QueryError(f"{target.name} is already paused")
         with writing() as store:
             request = store.request(target.key, verb)
-        view = reader.control(request)
         end = time.monotonic() + WAIT_S
-        while view.state == "asked" and time.monotonic() < end:
+        while (view := reader.control(request)).state == "asked" and time.monotonic() < end:
             time.sleep(0.1)
-            view = reader.control(request)
     if as_json:
         print_json({"run": target.id, "request": request, "state": view.state,
                     "message": view.message})  # fmt: skip
