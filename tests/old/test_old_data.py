@@ -81,7 +81,7 @@ def without_gone(tree: Any) -> Any:
 
 def comparable(version: Path, name: str, text: str) -> str:
     """What a command printed, without what is newer, and the tests that are now the rankings'."""
-    changed = {"compare.json": ["tests", "sources", "by_recipe", "seeds"]}
+    changed = {"compare.json": ["tests", "sources", "by_recipe", "seeds", "equal_work"]}
     changed |= {name: ["ancestry", "begun_from"] for name in ("show.json", "resumed.json")}
     text = re.sub(r'\s*"bytes": \d+,', "", text)  # the size of a run
     text = re.sub(r"\\+(?:x|u00)(?=[0-9a-f]{2})", r"\\u00", text)  # control characters in CSV

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import RunSummary
 
+ALERT_FIELDS = (
+    "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
+    "explanation", "remedy", "muted",
+)  # fmt: skip
+
 app = typer.Typer(
     help="List runs; show, rename, tag, note, archive, delete, import. Without a command it is "
     "`list`: grpo-tui runs --filter status:running"
@@ -119,8 +124,7 @@ def show(
                 "begun_from": detail.descent,
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
-                "alerts": [dataclasses.asdict(item) | {"last_step": item.last_step}
-                           for item in alerts],
+                "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
                 "post_mortem": mortem and dataclasses.asdict(mortem),
             }
         )  # fmt: skip

@@ -48,7 +48,7 @@ def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
             sandbox.submit(in_thread("hang", limit=1.0))
         results = finish([sandbox])
         assert [result.failure and result.failure.cause for result in results] == ["timeout"] * 6
-        assert sandbox._processes < 4  # some may be reported a moment later than others
+        assert sandbox._processes < 6  # some may be reported a moment later than others
 
 
 @pytest.mark.slow
