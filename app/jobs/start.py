@@ -107,7 +107,7 @@ def new_job(
     """Prepare a new run; in a folder of its own it is not stored."""
     if launched_rank():
         return follower(config, resume=False)
-    config = with_pass_rates(config, store)
+    config = with_pass_rates(with_teacher(config, store), store)
     control = control or Control()
     recorder = None
     if folder is None:
