@@ -56,7 +56,12 @@ from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.report import groups_scored, tokens_scored
 from grpo_engine.training.samples import Experience, OldScores, Samples, gather
 from grpo_engine.training.sampling import sample_step
-from grpo_engine.training.step import begin_step, finish_step, why_skipped
+from grpo_engine.training.step import (
+    begin_step,
+    check_environments,
+    finish_step,
+    why_skipped,
+)
 from grpo_engine.training.update import UpdateResult, update
 
 
@@ -175,6 +180,7 @@ def _train(run: Run) -> Iterator[Event]:
         control_entropy(run, result)
         yield from refresh_reference(run)
         planned_anew = yield from plan_next_step(run)
+        check_environments(run, sampled)  # the step is whole: it is saved if this ends the run
 
         yield from evaluate_if_due(run)
         yield from save_if_due(run, planned_anew=planned_anew)

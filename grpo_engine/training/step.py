@@ -1,13 +1,12 @@
 """Bookkeeping around a step: start, end, and checks between steps."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import BrokenEnvironmentError, NotFiniteError
 from grpo_engine.events import Event, NoteWritten, StepFinished
-from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.persist import drop_state, store_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
@@ -88,7 +87,6 @@ def finish_step(
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
     yield from check_finite(run, result)
-    check_environments(run, rollouts)
     yield from free_core(run)
 
 
@@ -132,8 +130,9 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
         )
 
 
-def check_environments(run: Run, rollouts: Sequence[Rollout]) -> None:
+def check_environments(run: Run, sampled: StepGroups) -> None:
     """End the run after several steps in which no answer was without an error."""
+    rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
     if not all(rollout.failed for rollout in rollouts):
         run.progress.failed_steps = 0
         return
