@@ -24,9 +24,14 @@ REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the pro
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNUSABLE: Final = FULL | {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
     errno.ELOOP,
-}  # fmt: skip
+}
 LONG_WORD: Final = re.compile(r"\S{300,}")
 OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
 

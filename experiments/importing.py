@@ -83,8 +83,12 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     try:
         for attempt in detail.attempts:
             # its process is of no use here
-            of_run = {"run_id": row.id, "boot": "", "pid_start": "",
-                      "ended_at": attempt.ended_at or attempt.heartbeat}  # fmt: skip
+            of_run = {
+                "run_id": row.id,
+                "boot": "",
+                "pid_start": "",
+                "ended_at": attempt.ended_at or attempt.heartbeat,
+            }
             store.execute(ATTEMPT.insert().values(asdict(attempt) | of_run))
         after = 0
         with closing(RunWriter(store, row)) as writer:

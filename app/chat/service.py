@@ -24,9 +24,9 @@ class Answers:
         task = Task(name="chat", train=())
         self._models.append(of_config(build(config, "the run"), task, chat=None))
 
-    def begin(self, **question: Any) -> None:
-        """Begin to answer."""
-        self._pieces = self._answer(**question)
+    def begin(self, turns: Turns, temperature: float, seed: int, tokens: int) -> None:
+        """Begin to answer the last of the turns."""
+        self._pieces = self._answer(turns, temperature, seed, tokens)
 
     def next(self) -> Piece | None:
         """More text of a model, or the tokens of its whole answer; None at the end."""

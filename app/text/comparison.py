@@ -101,18 +101,29 @@ def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) ->
     One that began from a checkpoint had what was trained until there as well.
     """
     (more, longer, start), (less, shorter, other) = sorted(
-        ((_trained(side, comparison, axis), setting_name(comparison, side.runs),
-          _start(side, comparison)) for side in (test.own, test.other)), reverse=True,
-    )  # fmt: skip
+        (
+            (
+                _trained(side, comparison, axis),
+                setting_name(comparison, side.runs),
+                _start(side, comparison),
+            )
+            for side in (test.own, test.other)
+        ),
+        reverse=True,
+    )
     # tokens and time are estimates, which cannot tell evaluations up to the same amount apart
     is_equal = comparison.equal_work and axis != "step"
     alike = start == other
     if alike and (is_equal or more < UNEQUAL * max(1, less)):
         return ""
-    way = (f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
-           "(evaluation.every).") * alike  # fmt: skip
-    return (f"Unequal training: {longer} had {_work(axis, more)}{start}, "
-            f"{shorter} {_work(axis, less)}{other}.{way}")  # fmt: skip
+    way = (
+        f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
+        "(evaluation.every)."
+    ) * alike
+    return (
+        f"Unequal training: {longer} had {_work(axis, more)}{start}, "
+        f"{shorter} {_work(axis, less)}{other}.{way}"
+    )
 
 
 def _start(side: "Evaluated", comparison: "Comparison") -> str:

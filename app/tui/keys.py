@@ -13,9 +13,15 @@ LAST: Final = 1_000_000  # lines that home and end move by: further than any pan
 
 
 def bind(
-    keys: str, action: str, name: str, id: str, tooltip: str, written: str | None = None,
-    *, show: bool = True,
-) -> Binding:  # fmt: skip
+    keys: str,
+    action: str,
+    name: str,
+    id: str,
+    tooltip: str,
+    written: str | None = None,
+    *,
+    show: bool = True,
+) -> Binding:
     """A key, with a hint in the key bar if it is to `show` there."""
     return Binding(keys, action, name, show, written, id=id, tooltip=tooltip)
 

@@ -148,11 +148,16 @@ def evaluation_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
     for item in reader.evaluations(run.key):
         for row in reader.samples(item.key):
             yield {
-                "run": run.id, "name": run.name, "step": item.step, "moment": item.moment,
-                "mode": item.mode, "example_key": row.example_key, "correct": row.correct,
+                "run": run.id,
+                "name": run.name,
+                "step": item.step,
+                "moment": item.moment,
+                "mode": item.mode,
+                "example_key": row.example_key,
+                "correct": row.correct,
                 "samples": row.samples,
                 **{f"reward/{name}": value for name, value in row.rewards.items()},
-            }  # fmt: skip
+            }
 
 
 WHAT: "dict[str, Callable[[StoreReader, RunSummary], Iterator[Row]]]" = {

@@ -80,8 +80,9 @@ def sweep_of_rates(folder: Path) -> Path:
         for name, rates, seeds in (("other", (1e-6,), 2), ("rates", (1e-5, 1e-4), 3)):
             points: list[tuple[dict[str, Any], int]] = [
                 ({"optimizer": {"learning_rate": rate}, "seed": seed}, place)
-                for place, rate in enumerate(rates) for seed in range(seeds)
-            ]  # fmt: skip
+                for place, rate in enumerate(rates)
+                for seed in range(seeds)
+            ]
             sweep, _ = RunQueue(made_in).sweep("rates", {"seed": [name]}, [])
             for number, (changes, place) in enumerate(points, 1):
                 events = (

@@ -102,9 +102,12 @@ def _made(steps: int, seed: int, prompts: int) -> Iterator[ev.Event]:
 
 
 def record(
-    path: Path, events: Iterator[ev.Event] | None = None, sweep: int | None = None,
-    parent: str = "", **changes: Any,
-) -> int:  # fmt: skip
+    path: Path,
+    events: Iterator[ev.Event] | None = None,
+    sweep: int | None = None,
+    parent: str = "",
+    **changes: Any,
+) -> int:
     """Write a run to the store and return its key; `changes` are sections of its config."""
     tree = {**CONFIG, **changes}
     handle = start_run(path, build(tree), name=str(tree.get("name", "")), parent=parent)

@@ -21,8 +21,12 @@ def redirected(
     """Run the command with streams that a shell redirects."""
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *command(*words)],
-        capture_output=True, text=True, timeout=240, env=environment(home), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(home),
+        check=False,
+    )
 
 
 @needs_full

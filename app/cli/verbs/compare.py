@@ -109,8 +109,9 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     pooled = columns_of(result, pooled=True)
     if len(pooled) == 1:  # one setting: its runs
         pooled = columns_of(result, pooled=False)
-    columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
-               for runs in pooled}  # fmt: skip
+    columns = {
+        setting_name(result, runs): [run.id in runs for run in result.runs] for runs in pooled
+    }
     _print_block([
         {"seconds a step": name, **times} for name, mask in columns.items()
         if (times := phase_times(list(compress(result.runs, mask))))
@@ -135,8 +136,9 @@ def _print_settings(result: Comparison, columns: Columns, all_settings: bool) ->
     if not result.differing:
         print("\nall settings are the same")
     if all_settings:
-        _print_block([{"same setting": path, "value": _value(value)}
-                      for path, value in result.same.items()])  # fmt: skip
+        _print_block(
+            [{"same setting": path, "value": _value(value)} for path, value in result.same.items()]
+        )
 
 
 def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) -> None:

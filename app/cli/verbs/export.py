@@ -52,8 +52,9 @@ def export(
     if raw and format != "csv":
         raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
     if format in TRACKERS and what != "metrics":
-        raise typer.BadParameter(f"{format} takes metrics only: leave --what {what} out, or "
-                                 "choose csv or jsonl")  # fmt: skip
+        raise typer.BadParameter(
+            f"{format} takes metrics only: leave --what {what} out, or choose csv or jsonl"
+        )
     with reading() as reader:
         selected = resolve_all(reader, runs)
         if format in TRACKERS:

@@ -95,9 +95,16 @@ def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
 def summary_of(run: Mapping[str, Any]) -> str:
     """Status, settings and cost of a run in one line."""
     device = f" on {device_text(run['device'])}" if run["device"] else ""
-    parts = [run["status"], run["model"], run["task"], run["recipe"], f"seed {run['seed']}",
-             f"step {run['step']} of {run['total_steps']}", f"{run['tokens']:,} tokens",
-             f"{run['elapsed']:.0f} s{device}"]  # fmt: skip
+    parts = [
+        run["status"],
+        run["model"],
+        run["task"],
+        run["recipe"],
+        f"seed {run['seed']}",
+        f"step {run['step']} of {run['total_steps']}",
+        f"{run['tokens']:,} tokens",
+        f"{run['elapsed']:.0f} s{device}",
+    ]
     return " · ".join(parts)
 
 
@@ -106,8 +113,9 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     settings = [{"setting": path, "value": value} for path, value in content["settings"].items()]
     metrics = [
         row | ({"best": None, "best_step": None} if row.get("direction") == "none" else {})
-        for row in content["metrics"] if not row["metric"].endswith(("_low", "_high"))
-    ]  # fmt: skip
+        for row in content["metrics"]
+        if not row["metric"].endswith(("_low", "_high"))
+    ]
     return {
         "Phase times": content["phases"],
         "Held-out": [evaluation_row(row) for row in content["evaluations"]],

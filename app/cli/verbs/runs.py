@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from grpo_tui.experiments.store import ExperimentStore
-    from grpo_tui.experiments.values import RunSummary
+    from grpo_tui.experiments.values import PostMortem, RunSummary
 
 ALERT_FIELDS = (
     "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
@@ -131,8 +131,9 @@ def show(
         return
     device = content["run"]["device"]
     fields = content["run"] | {
-        "device": device and device_text(device), "begun_from": detail.descent
-    }  # fmt: skip
+        "device": device and device_text(device),
+        "begun_from": detail.descent,
+    }
     print_fields(
         {
             name: value
@@ -152,13 +153,18 @@ def show(
             f"{alert.remedy}"
         )
     if mortem is not None:
-        step = mortem.checkpoint_step
-        saved = "no checkpoint" if step is None else f"checkpoint at {step}"
-        print_text(
-            f"\n{summary.status}: {mortem.cause}\n"
-            f"last step {mortem.last_step}, {saved}, "
-            f"{count_of(mortem.steps_to_redo, 'step')} to redo: grpo-tui resume {summary.id}"
-        )
+        _print_end(summary, mortem)
+
+
+def _print_end(summary: "RunSummary", mortem: "PostMortem") -> None:
+    """Say why a run ended, and what a resume repeats."""
+    step = mortem.checkpoint_step
+    saved = "no checkpoint" if step is None else f"checkpoint at {step}"
+    print_text(
+        f"\n{summary.status}: {mortem.cause}\n"
+        f"last step {mortem.last_step}, {saved}, "
+        f"{count_of(mortem.steps_to_redo, 'step')} to redo: grpo-tui resume {summary.id}"
+    )
 
 
 @app.command("rename")

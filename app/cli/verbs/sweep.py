@@ -101,8 +101,10 @@ def _axis(pair: str) -> tuple[str, list[str]]:
         raise typer.BadParameter(f"--set {quoted(pair)} has no `=`; write --set section.name=1,2,3")
     values = values_in(text)
     if "" in values and values != [""]:
-        raise typer.BadParameter(f"--set {quoted(pair)} has an empty value; remove the comma that "
-                                 "is too many, or write null")  # fmt: skip
+        raise typer.BadParameter(
+            f"--set {quoted(pair)} has an empty value; remove the comma that "
+            "is too many, or write null"
+        )
     return path.strip(), values
 
 

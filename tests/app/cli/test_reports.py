@@ -40,8 +40,10 @@ def test_text_is_no_html_and_a_comparison_is_read_on_a_terminal_too() -> None:
 
 
 def test_a_metric_without_a_better_direction_has_no_best_value() -> None:
-    metrics = [{"metric": name, "last": 1.0, "best": 2.0, "best_step": 3, "direction": direction}
-               for name, direction in (("reward", "up"), ("entropy", "none"))]  # fmt: skip
+    metrics = [
+        {"metric": name, "last": 1.0, "best": 2.0, "best_step": 3, "direction": direction}
+        for name, direction in (("reward", "up"), ("entropy", "none"))
+    ]
     content = {"settings": {}, "phases": [], "alerts": [], "evaluations": [], "metrics": metrics}
     reward, entropy = tables(content)["Metrics"]
     assert (reward["best"], reward["best_step"]) == (2.0, 3)

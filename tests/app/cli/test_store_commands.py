@@ -171,8 +171,13 @@ def test_of_a_run_without_steps_it_is_said_that_it_recorded_none(cli: Cli, store
 
 def test_runs_of_other_tasks_are_told_apart_by_their_tasks(cli: Cli, store: Path) -> None:
     for task in ("arithmetic", "guess"):
-        record_run(store, name=task, tree=config(task={"name": task}), fingerprint=f"{task}-data",
-                   last=(evaluated(3),))  # fmt: skip
+        record_run(
+            store,
+            name=task,
+            tree=config(task={"name": task}),
+            fingerprint=f"{task}-data",
+            last=(evaluated(3),),
+        )
     page = cli("compare", "arithmetic", "guess")
     first = page.out.splitlines()[0]
     assert "data sets differ (arithmetic, guess)" in first

@@ -44,8 +44,12 @@ def test_a_function_that_stops_scoring_stays_in_the_table_and_the_reward_has_no_
 
 
 def test_the_results_of_each_of_several_tasks_are_in_the_table() -> None:
-    tasks = {"eval/task/sums/accuracy": 0.5, "eval/task/sums/accuracy_low": 0.4,
-             "eval/task/sums/accuracy_high": 0.6, "eval/task/sums/truncated": 0.0}  # fmt: skip
+    tasks = {
+        "eval/task/sums/accuracy": 0.5,
+        "eval/task/sums/accuracy_low": 0.4,
+        "eval/task/sums/accuracy_high": 0.6,
+        "eval/task/sums/truncated": 0.0,
+    }
     assert rows_of((1, REWARD | tasks))[2:] == [
         ["task/sums/accuracy", "0.500", "[0.400,", "0.600]"]
     ]

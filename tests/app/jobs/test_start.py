@@ -127,8 +127,11 @@ def test_a_run_without_a_checkpoint_says_how_many_steps_are_redone(
     key = record(path, (event for event in events if event.step <= steps), name="calm-otter")
     resumed_job("calm-otter", store=path).close()
     with closing(StoreReader(path)) as reader:
-        notes = [fact.event for fact in events_after(reader, key)
-                 if isinstance(fact.event, ev.NoteWritten)]  # fmt: skip
+        notes = [
+            fact.event
+            for fact in events_after(reader, key)
+            if isinstance(fact.event, ev.NoteWritten)
+        ]
     assert [note.severity for note in notes] == ["warning"] * bool(steps)
     assert all(f"redoes {steps} steps" in note.text for note in notes)
 

@@ -222,9 +222,12 @@ def test_an_environment_that_fails_in_every_answer_ends_the_run(
 ) -> None:
     (tmp_path / "broken.py").write_text(BROKEN.format(every=1))
     config = settings(
-        world, steps=9, task={"environment": f"{tmp_path}/broken.py:Broken"},
-        evaluation={"pinned": 0}, checkpoint={"every": 0},
-    )  # fmt: skip
+        world,
+        steps=9,
+        task={"environment": f"{tmp_path}/broken.py:Broken"},
+        evaluation={"pinned": 0},
+        checkpoint={"every": 0},
+    )
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFailed)
     assert re.search(

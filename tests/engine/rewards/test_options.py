@@ -40,8 +40,9 @@ def test_a_key_is_a_functions_name_with_or_without_its_file(
 def test_a_whole_name_comes_before_a_short_one(tmp_path: Path) -> None:
     functions = ["a.py:length", "length"]
     assert options_of(tmp_path, functions, {"length": GIVEN}) == {
-        "a.py:length": {}, "length": GIVEN,
-    }  # fmt: skip
+        "a.py:length": {},
+        "length": GIVEN,
+    }
 
 
 @pytest.mark.parametrize("key", ["lenght", "near"])
@@ -73,9 +74,10 @@ def test_a_run_of_before_that_has_options_without_an_effect_is_resumed(tmp_path:
 def test_options_may_be_of_a_further_task(tmp_path: Path) -> None:
     further = {"name": "countdown", "weight": 1.0, "rewards": {"exact_answer": 1.0}}
     config = settings(
-        write_world(tmp_path), task={"others": {"countdown": further}},
+        write_world(tmp_path),
+        task={"others": {"countdown": further}},
         rewards={"functions": ["length"], "options": {"exact_answer": GIVEN}},
-    )  # fmt: skip
+    )
     tasks = load_tasks(config, UserObjects())
     check_reward_options(config, tasks)
     first, second = (specs_of(t.config, t.task) for t in tasks)

@@ -459,9 +459,14 @@ def reward_lines(view: View, width: int) -> list[Line]:
     lines += [[], *function_lines(rollout, largest, width)]
     marks = {"✓": "good", "✗": "bad", "·": "label"}
     labels = verdicts(rollout, group)
-    lines += [[], *(line for label in labels
-                    for line in paragraph(label[2:], width, 3, "text",
-                                          (label[:2], marks[label[0]])))]  # fmt: skip
+    lines += [
+        [],
+        *(
+            line
+            for label in labels
+            for line in paragraph(label[2:], width, 3, "text", (label[:2], marks[label[0]]))
+        ),
+    ]
     texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
     for text in texts:
         lines += paragraph(text, width, 3, "label")

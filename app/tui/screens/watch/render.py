@@ -381,8 +381,12 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = 
     if not snapshot.active:
         worked = f" after {seconds(snapshot.elapsed)}" if snapshot.elapsed else ""
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
-        return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
-                ("  per step" * bool(spent), "label"), *_usual_step(spent)]  # fmt: skip
+        return [
+            (f" {snapshot.status}", f"bold {status}"),
+            (worked, "label"),
+            ("  per step" * bool(spent), "label"),
+            *_usual_step(spent),
+        ]
     spans = []
     for name in filter(None, dict.fromkeys((*PHASES, board.phase))):
         if name == board.phase:

@@ -270,9 +270,15 @@ def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("axis", "x", "step", "text"),
-    [("step", 25.0, 25, ""), ("step", 25.0, 20, " @20"), ("step", 25.0, 0, " @0"),
-     ("tokens", 10_545.0, 3, ""), ("tokens", 10_545.0, 0, " @0"), ("wall", 60.0, 0, " @0")],
-)  # fmt: skip
+    [
+        ("step", 25.0, 25, ""),
+        ("step", 25.0, 20, " @20"),
+        ("step", 25.0, 0, " @0"),
+        ("tokens", 10_545.0, 3, ""),
+        ("tokens", 10_545.0, 0, " @0"),
+        ("wall", 60.0, 0, " @0"),
+    ],
+)
 def test_a_value_from_before_training_is_known_by_its_step_on_every_axis(
     axis: str, x: float, step: int, text: str
 ) -> None:

@@ -82,8 +82,9 @@ def test_the_command_names_its_option(tmp_path: Path, capsys: pytest.CaptureFixt
     runs = ("short", "long", "--db", str(path))
     assert "short 5 steps. --at compares" in " ".join(cli(capsys, *runs).split())
     assert "Unequal training" not in cli(capsys, *runs, "--at", "step")
-    equal = [json.loads(cli(capsys, *runs, *at, "--json"))["equal_work"]
-             for at in ((), ("--at", "step"))]  # fmt: skip
+    equal = [
+        json.loads(cli(capsys, *runs, *at, "--json"))["equal_work"] for at in ((), ("--at", "step"))
+    ]
     assert equal == [False, True]
 
 
@@ -95,8 +96,14 @@ def test_a_run_that_began_from_a_checkpoint_had_the_steps_until_there_as_well(
     (base,) = refs_of(path)
     adapter = str(starts_folder(path) / f"{base}-step-000030")
     for number in (1, 2):
-        record(path, evaluated_events(steps, 100, 2), parent=base, name=f"later{number}",
-               model={"path": "starter", "adapter": adapter}, steps=10 * number)  # fmt: skip
+        record(
+            path,
+            evaluated_events(steps, 100, 2),
+            parent=base,
+            name=f"later{number}",
+            model={"path": "starter", "adapter": adapter},
+            steps=10 * number,
+        )
     runs = ("base", "later1", "--db", str(path))
     for at in ((), ("--at", "tokens")):
         told = " ".join(cli(capsys, *runs, *at).split())

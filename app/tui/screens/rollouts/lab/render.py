@@ -52,8 +52,10 @@ def table_lines(view: LabView, width: int) -> list[Line]:
         if effect := view.effect(recipe):
             values = list(map(with_unit, effect.measures, units))
             old = old or values
-            line += [(pad(value, column, ">"), "text" if value == before else "bold accent")
-                     for value, before in zip(values, old, strict=True)]  # fmt: skip
+            line += [
+                (pad(value, column, ">"), "text" if value == before else "bold accent")
+                for value, before in zip(values, old, strict=True)
+            ]
         else:
             line.append((pad(view.progress(recipe), width - name_width, ">"), "label"))
         lines.append(line)
@@ -92,8 +94,11 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
         series = Series(smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         curves.append(Curve(trace, COLOURS[index]))
-    scale = axis((value for curve in curves for value in curve.values()), unit=unit,
-                 natural=(0.0, 1.0) if unit == "share" else ANY)  # fmt: skip
+    scale = axis(
+        (value for curve in curves for value in curve.values()),
+        unit=unit,
+        natural=(0.0, 1.0) if unit == "share" else ANY,
+    )
     if not view.pending and not any(curve.trace.columns for curve in curves):
         title += ": unknown"
     rows = plot_lines(plot(curves, scale, wide, height - 1), scale)
