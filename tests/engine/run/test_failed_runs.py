@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from grpo_engine import trainer
 from grpo_engine.errors import RewardError
 from grpo_engine.events import CheckpointSaved, Event, RunFailed, RunFinished, StepFinished
 from grpo_engine.metrics import PHASES, time_of
@@ -47,6 +48,29 @@ def test_a_run_whose_reward_fails_is_resumed_after_its_last_step(
     assert isinstance(resumed[-1], RunFinished)
     assert metrics_of(events) | metrics_of(resumed) == unbroken
     assert [*metrics_of(resumed)] == [3, 4]
+
+
+@pytest.mark.parametrize(("tuning", "saved"), [("lora", [2]), ("full", [])])
+def test_weights_in_the_middle_of_a_step_are_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: str, saved: list[int]
+) -> None:
+    """After the update only LoRA has a copy of the weights that the step began with."""
+    config = settings(write_world(tmp_path), model={"tuning": tuning}, checkpoint={"every": 0})
+    unbroken = metrics_of(events_of(config, tmp_path / "unbroken"))
+    score = trainer.score_after_update
+
+    def fail(run: Any, step: int, *rest: Any) -> Any:
+        if step == 3:
+            raise RewardError("after the update")
+        return score(run, step, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer, "score_after_update", fail)
+        events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFailed)
+    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == saved
+    resumed = metrics_of(events_of(config, tmp_path / "run", resume=True))
+    assert resumed == {step: n for step, n in unbroken.items() if step > max(saved, default=0)}
 
 
 @pytest.mark.parametrize(
