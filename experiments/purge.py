@@ -26,10 +26,7 @@ from grpo_tui.experiments.starts import PATHS, drop_unused
 from grpo_tui.experiments.store import ExperimentStore, refuse_waiting
 
 ROWS, PAGES = 200, 2000  # of a transaction
-# by their key, or the part of it after which a run's rows are found
-LARGE = {
-    ROLLOUT_GROUP: "id", METRIC: "key_id", UPDATE_PASS: "id", STEP: "id", EVENT: "id",
-}  # fmt: skip
+LARGE = (ROLLOUT_GROUP, METRIC, UPDATE_PASS, STEP, EVENT)
 
 
 def purge_deleted(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -67,8 +64,9 @@ def purge(store: ExperimentStore, run: int) -> None:
 
 def _delete_rows(store: ExperimentStore, run: int) -> None:
     """Delete the run's rows in the large tables, some in each transaction."""
-    for table, name in LARGE.items():
-        of_run, key = table.c.run_id == run, table.c[name]
+    for table in LARGE:
+        # the key, or the part of it after which a run's rows are found
+        of_run, key = table.c.run_id == run, table.c.get("id", METRIC.c.key_id)
         some = select(key).where(of_run).limit(ROWS)
         while store.execute(table.delete().where(of_run, key.in_(some)).returning(key)):
             pass

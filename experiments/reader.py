@@ -69,6 +69,7 @@ NO_ANSWER_S = 5.0
 PARENT = RUN.alias("parent")
 GROUP = ROLLOUT_GROUP.c
 OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
+CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -289,12 +290,11 @@ class StoreReader(Connection):
             "`grpo-tui runs --all` lists them"
         )
 
-    def deleted(self) -> tuple[str, ...]:
-        """Return the names of the runs that are deleted and can be brought back, newest first."""
+    def deleted(self) -> int:
+        """Return how many runs are deleted and can be brought back."""
         if self.schema < DELETED_SCHEMA:
-            return ()
-        query = select(RUN.c.name).where(RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
-        return tuple(self.column(query.order_by(RUN.c.deleted_at.desc())))
+            return 0
+        return int(self.value(select(func.count()).where(*CAN_RETURN)))
 
     # -- metrics and steps ----------------------------------------------------------------------
 

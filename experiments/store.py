@@ -56,10 +56,9 @@ from grpo_tui.experiments.errors import (
     StoreReadOnlyError,
     StoreUnusableError,
 )
-from grpo_tui.experiments.reader import StoreReader, check_ended
+from grpo_tui.experiments.reader import CAN_RETURN, StoreReader, check_ended
 
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
-CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 
 
 def refuse_waiting(store: Path, run: str) -> None:
@@ -139,7 +138,8 @@ class ExperimentStore:
             }  # fmt: skip
             row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
             _set_params(conn, row.id, tree)
-            _insert(conn, RUN_TAG, [{"run_id": row.id, "tag": tag} for tag in dict.fromkeys(tags)])
+            for tag in set(tags):
+                conn.execute(RUN_TAG.insert(), {"run_id": row.id, "tag": tag})
         return row
 
     def key_of(self, run: int | str) -> int:
@@ -240,7 +240,8 @@ class ExperimentStore:
         with self.transaction() as conn:
             old = RUN_TAG.delete().where(RUN_TAG.c.tag.in_(removed | added))
             conn.execute(old.filter_by(run_id=run))
-            _insert(conn, RUN_TAG, [{"run_id": run, "tag": tag} for tag in sorted(added)])
+            for tag in added:
+                conn.execute(RUN_TAG.insert(), {"run_id": run, "tag": tag})
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
         alert = ALERT.update().filter_by(run_id=run, rule=rule)
@@ -279,12 +280,8 @@ def _set_params(conn: Connection, run: int, tree: Mapping[str, Any]) -> None:
     conn.execute(RUN_PARAM.delete().filter_by(run_id=run))
     settings = flat(tree).items()
     rows = [{"run_id": run, "path": path, "value": value} for path, value in settings]
-    _insert(conn, RUN_PARAM, rows)
-
-
-def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
     if rows:  # without any, SQLAlchemy would insert one of defaults
-        conn.execute(table.insert(), rows)
+        conn.execute(RUN_PARAM.insert(), rows)
 
 
 def last_attempt(conn: Connection, run: int) -> int:

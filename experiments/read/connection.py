@@ -37,7 +37,6 @@ from grpo_tui.experiments.db.tables import (
     KEY_SET,
     METRIC,
     METRIC_KEY,
-    MIGRATION,
     ROLLOUT,
     ROLLOUT_REWARD,
     RUN,
@@ -217,8 +216,6 @@ class Connection:
         stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
         if isinstance(value, bytes):  # as a text, too
             stored = cast(stored, LargeBinary)
-        if table is MIGRATION:
-            return [("", "the store")]
         query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
         for parent in (TOWARDS_RUN.get(table), RUN):
             if parent is not None and parent is not table:

@@ -68,13 +68,6 @@ class RunWriter(StoreFile):
                         self.sql.execute(table.insert().prefix_with("OR REPLACE"), values)
                 if rows[METRIC]:
                     summaries.add(self.sql, rows[METRIC])
-                scored = [
-                    (item.seq, item.event)
-                    for item in items
-                    if isinstance(item.event, ev.TokensScored)
-                ]
-                if scored:
-                    self._numbers(scored)
                 self._totals(items)
         except BaseException:
             self._ids.clear()
@@ -100,11 +93,10 @@ class RunWriter(StoreFile):
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
-        stored: set[int] = set()
-        for seq in SOURCES:
-            query = select(seq).where(seq.in_(seqs)).filter_by(run_id=self.run)
-            stored.update(self.sql.scalars(query))
-        return stored
+        queries = (select(seq).where(seq.in_(seqs)) for seq in SOURCES)
+        return {
+            seq for query in queries for seq in self.sql.scalars(query.filter_by(run_id=self.run))
+        }
 
     def reserve(self, count: int) -> None:
         """Reserve the next sequence numbers for events that arrive later."""
@@ -115,6 +107,11 @@ class RunWriter(StoreFile):
     def _rows(self, items: Items) -> Rows:
         """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
+        tokens: dict[Any, Any] = {
+            (event.step, event.origin, event.group): item
+            for item in items
+            if isinstance(event := item.event, ev.TokensScored)
+        }
         group_ids, rollout_ids = (
             count((self.sql.scalar(select(func.max(table.c.id))) or 0) + 1)
             for table in (ROLLOUT_GROUP, ROLLOUT)
@@ -122,10 +119,11 @@ class RunWriter(StoreFile):
         for item in items:
             match item.event:
                 case ev.GroupScored(group=group):
-                    row = self._row(ROLLOUT_GROUP, item, group)
-                    self._group(rows, row | {"id": next(group_ids)}, group, rollout_ids)
+                    row = self._row(ROLLOUT_GROUP, item, group) | {"id": next(group_ids)}
+                    scored = tokens.pop((row["step"], group.origin, group.index), None)
+                    self._group(rows, row, group, scored, rollout_ids)
                 case ev.TokensScored():
-                    pass  # once its group is there
+                    pass  # with its group
                 case ev.PassFinished(index=number):
                     rows[UPDATE_PASS].append(self._row(UPDATE_PASS, item) | {"pass": number})
                 case ev.StepFinished() as event:
@@ -134,6 +132,8 @@ class RunWriter(StoreFile):
                     self._evaluation(rows, item, event)
                 case _:
                     self._event(rows, item)
+        if tokens:
+            self._numbers(tokens)
         return rows
 
     def _row(self, table: Table, item: RecordedEvent, value: Any = None) -> Row:
@@ -144,45 +144,55 @@ class RunWriter(StoreFile):
             "hidden": False,
         }  # fmt: skip
 
-    def _numbers(self, scored: Sequence[tuple[int, Any]]) -> None:
-        """Add token numbers to the groups that have none yet, by the numbers of their events."""
-        columns = ROLLOUT_GROUP.c
-        group = select(func.max(columns.id)).filter_by(
-            run_id=self.run, attempt=self.attempt, tokens_seq=None, step=bindparam("at"),
-            origin=bindparam("of"), idx=bindparam("group"),
-        )  # fmt: skip
-        groups = [
-            {"at": event.step, "of": event.origin, "group": event.group, "tokens_seq": seq}
-            for seq, event in scored
-        ]
-        self.sql.execute(
-            ROLLOUT_GROUP.update().where(columns.id == group.scalar_subquery()), groups
+    def _numbers(self, tokens: Mapping[Any, Any]) -> None:
+        """Add token numbers by step, origin and group to groups of earlier transactions."""
+        groups = ROLLOUT_GROUP.c
+        steps, origins, _ = map(set, zip(*tokens, strict=True))
+        query = (
+            select(groups.step, groups.origin, groups.idx, groups.id)
+            .where(groups.step.in_(steps), groups.origin.in_(origins))
+            .filter_by(run_id=self.run, attempt=self.attempt, tokens_seq=None)
+            .order_by(groups.id)  # so that the last counts
         )
-        rollouts: list[Row] = []
-        for seq, event in scored:
-            for row in event.numbers:
-                numbers = {"clip_fraction": row.clip_fraction, "kl": row.kl}
-                rollouts.append(
-                    numbers | {"seq": seq, "index": row.index, "nan": nan_names(numbers)}
-                )
-        of_event = select(columns.id).filter_by(run_id=self.run, tokens_seq=bindparam("seq"))
-        key = {"group_id": of_event.scalar_subquery(), "idx": bindparam("index")}
-        nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
+        ids = {tuple(key): group for *key, group in self.sql.execute(query)}
+        scored = [(ids[key], item) for key, item in tokens.items() if key in ids]
+        if scored:
+            self.sql.execute(
+                ROLLOUT_GROUP.update().where(groups.id == bindparam("group")),
+                [{"group": group, "tokens_seq": item.seq} for group, item in scored],
+            )
+        rollouts = [
+            {
+                "group": group, "index": row.index, "clip_fraction": row.clip_fraction,
+                "kl": row.kl, "nan": of_event(ROLLOUT, row)["nonfinite"],
+            }
+            for group, item in scored
+            for row in item.event.numbers
+        ]  # fmt: skip
         if rollouts:
-            changed = ROLLOUT.update().filter_by(**key).values(nonfinite=nonfinite)
+            nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
+            rollout: Row = {"group_id": bindparam("group"), "idx": bindparam("index")}
+            changed = ROLLOUT.update().filter_by(**rollout).values(nonfinite=nonfinite)
             self.sql.execute(changed, rollouts)
 
-    def _group(self, rows: Rows, row: Row, group: ev.Group, ids: Iterator[int]) -> None:
+    def _group(
+        self, rows: Rows, row: Row, group: ev.Group, scored: Any, ids: Iterator[int]
+    ) -> None:
         """Add a group and its rollouts, which get the next ids."""
         has_tokens = self._has_tokens(row["step"], group.origin)
-        rows[ROLLOUT_GROUP].append(row | {"tokens_seq": None, "has_tokens": has_tokens})
+        tokens_seq = scored.seq if scored else None
+        of_tokens = scored.event.numbers if scored else ()
+        numbers = {item.index: of_event(ROLLOUT, item) for item in of_tokens}
+        rows[ROLLOUT_GROUP].append(row | {"tokens_seq": tokens_seq, "has_tokens": has_tokens})
         for item in group.rollouts:
             rollout = next(ids)
-            rows[ROLLOUT].append(of_event(ROLLOUT, item) | {
+            values = of_event(ROLLOUT, item) | {
+                "clip_fraction": None, "kl": None, **numbers.get(item.index, {}),
                 "id": rollout, "group_id": row["id"], "run_id": self.run,
                 "text": item.text if self.recorded != "nothing" else "",
-                "tokens": ev.model_tokens(item.ids, item.spans), "clip_fraction": None, "kl": None,
-            })  # fmt: skip
+                "tokens": ev.model_tokens(item.ids, item.spans),
+            }  # fmt: skip
+            rows[ROLLOUT].append(values | {"nonfinite": nan_names(values)})
             rows[ROLLOUT_REWARD] += [
                 of_event(ROLLOUT_REWARD, reward) | {"rollout_id": rollout, "position": position}
                 for position, reward in enumerate(item.rewards)

@@ -57,7 +57,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         clone = reader.resolve("clone")
         assert clone.parent is None
         assert reader.run(clone.key).descent == ""
-        assert reader.deleted() == ("gone",)
+        assert reader.deleted() == 1
     other = store.key_of("other")
     item = queue.take()
     assert item is not None
@@ -162,12 +162,12 @@ def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_
     first_version(path)
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs()] == ["old"]
-        assert reader.deleted() == ()
+        assert reader.deleted() == 0
         with closing(ExperimentStore(path)) as store:
             store.delete([reader.resolve("old").key])
         assert reader.schema == CURRENT
         assert reader.runs() == ()
-        assert reader.deleted() == ("old",)
+        assert reader.deleted() == 1
 
 
 def test_a_deleted_run_is_not_imported(path: Path, store: ExperimentStore, tmp_path: Path) -> None:

@@ -132,13 +132,16 @@ def scripts(draw: st.DrawFn) -> list[ev.Event]:
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(scripts())
-def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
+@given(scripts(), st.booleans())
+def test_any_events_written_are_read_back_equal(events: list[ev.Event], alone: bool) -> None:
+    """Token numbers come in the transaction of their group, or in a later one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         handle = start_run(path, CONFIG)
         for event in events:
             handle.put(event)
+            if alone:
+                handle.flush()
         assert handle.close(), trouble(handle)
         reader = StoreReader(path)
         found = [fact.event for fact in events_after(reader, handle.key, limit=10_000)]

@@ -187,7 +187,7 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
     return {
         "runs": runs[:MAX_RUNS], "more": len(runs) > MAX_RUNS, "axes": axes,
         "queued": sum(item.state == "queued" for item in reader.queue()),
-        "deleted": len(reader.deleted()),
+        "deleted": reader.deleted(),
     }  # fmt: skip
 
 
