@@ -192,7 +192,8 @@ class RunWriter(StoreFile):
                 "text": item.text if self.recorded != "nothing" else "",
                 "tokens": ev.model_tokens(item.ids, item.spans),
             }  # fmt: skip
-            rows[ROLLOUT].append(values | {"nonfinite": nan_names(values)})
+            values["nonfinite"] = nan_names(values)
+            rows[ROLLOUT].append(values)
             rows[ROLLOUT_REWARD] += [
                 of_event(ROLLOUT_REWARD, reward) | {"rollout_id": rollout, "position": position}
                 for position, reward in enumerate(item.rewards)
