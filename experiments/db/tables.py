@@ -55,6 +55,8 @@ RUN_LIST = (
 class Table(SQLModel):
     """A table has the name of its class in lower case, without `Row`."""
 
+    model_config = {"defer_build": True}  # no row is ever validated
+
     @declared_attr  # type: ignore[arg-type]  # as SQLModel's own
     @classmethod
     def __tablename__(cls) -> str:

@@ -239,9 +239,13 @@ class RunsScreen(ControlScreen):
             self.update(problem=str(error), loaded=True)
             return
         selected = self.view.selected  # the cursor may have moved while the table was read
+        is_first = not self.view.loaded
         view = replace(self.view, loaded=True, problem="", **fields)
         self._show(view, selected.id if selected is not None else "")
         self.workbench.has_deleted = bool(view.deleted)
+        if is_first:
+            self.refresh_runs()
+            return
         await self._read_visible()
 
     async def _read_visible(self) -> None:

@@ -181,7 +181,9 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
     except QueryError:  # perhaps a setting of runs that another process has deleted
         runs = listed(())
     axes = view.axes
-    if [run.key for run in runs[:MAX_RUNS]] != [run.key for run in view.runs]:
+    # the first rows do not wait for the axes
+    changed = [run.key for run in runs[:MAX_RUNS]] != [run.key for run in view.runs]
+    if view.loaded and (changed or not axes):
         axes = differing_settings(reader, runs[:COMPARED_RUNS])
         runs = listed(axes) if axes != view.axes else runs
     return {
