@@ -31,7 +31,9 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     saved = [
         event.step
         for event in reader.column(query.where(EVENT.c.step <= last))
-        if isinstance(event, ev.CheckpointSaved) and Path(event.path).exists()
+        if isinstance(event, ev.CheckpointSaved)
+        # the store may have moved since
+        and Path(folder, *Path(event.path).parts[-2:]).exists()
     ]
     attempt = reader.row(select(ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n.desc()))
     return v.PostMortem(

@@ -64,10 +64,10 @@ def is_alive(pid: int, start: str) -> bool:
     return process_start(pid) == start != ""
 
 
-_NETWORK = frozenset((
+_NETWORK = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
     "fuse.sshfs",
-))  # fmt: skip
+)  # fmt: skip
 
 
 def network_file_system(path: Path) -> str:

@@ -54,9 +54,11 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
         if table in tables and kind not in NEEDED
     ]
     if version == CURRENT:  # an older or newer file may lack some
-        missing = sorted(declared - parts)
-        differences += [f"the {kind} {name} is missing" for _, name, kind in missing
-                        if kind in NEEDED]  # fmt: skip
+        differences += [
+            f"the {kind} {name} is missing"
+            for _, name, kind in sorted(declared - parts)
+            if kind in NEEDED
+        ]
     if differences:
         raise StoreUnusableError(
             f"{path} is not a store of grpo-tui: {'; '.join(differences[:4])}; restore a "

@@ -16,7 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.machine import may_live
 from grpo_tui.experiments.db.paths import spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spilled
-from grpo_tui.experiments.db.tables import ATTEMPT
+from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.db.types import UNREADABLE, compact
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.writer import RunWriter
@@ -57,7 +57,8 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
             left += map(_line, refused)
             count += len(new) - len(refused)
         if left:
-            writer.reserve(len(left))
+            # their numbers stay theirs
+            writer.update_run(last_seq=RUN.c.last_seq + len(left))
             complaint = (
                 f"{len(left)} spilled events cannot be imported by this version and stay in "
                 f"{file}: upgrade grpo-tui, or delete the file to give them up"

@@ -98,10 +98,6 @@ class RunWriter(StoreFile):
             seq for query in queries for seq in self.sql.scalars(query.filter_by(run_id=self.run))
         }
 
-    def reserve(self, count: int) -> None:
-        """Reserve the next sequence numbers for events that arrive later."""
-        self._update_run(last_seq=RUN.c.last_seq + count)
-
     # -- rows -----------------------------------------------------------------------------------
 
     def _rows(self, items: Items) -> Rows:
@@ -219,21 +215,21 @@ class RunWriter(StoreFile):
             case ev.AlertRaised() as event:
                 self._alert(event)
             case ev.RunStarted() as event:
-                self._update_run(
+                self.update_run(
                     status="running", error="", ended_at=None, total_steps=event.total_steps,
                     started_at=func.coalesce(RUN.c.started_at, iso(item.at)), recipe=event.recipe,
                     device=event.device, versions=event.versions,
                     dataset_fingerprint=event.dataset_fingerprint,
                 )  # fmt: skip
             case ev.RunPaused():
-                self._update_run(status="paused")
+                self.update_run(status="paused")
             case ev.RunResumed():
-                self._update_run(status="running")
+                self.update_run(status="running")
             case ev.RunFinished() as event:
-                self._update_run(status=event.reason, error="", ended_at=iso(item.at))
+                self.update_run(status=event.reason, error="", ended_at=iso(item.at))
             case ev.RunFailed() as event:
                 error = f"{event.error}: {event.message}"
-                self._update_run(status="failed", error=error, ended_at=iso(item.at))
+                self.update_run(status="failed", error=error, ended_at=iso(item.at))
         kind = ev.kind_of(item.event)
         rows[EVENT].append(self._row(EVENT, item) | {"kind": kind, "payload": item.event})
 
@@ -251,7 +247,8 @@ class RunWriter(StoreFile):
             row,
         )
 
-    def _update_run(self, **values: Any) -> None:
+    def update_run(self, **values: Any) -> None:
+        """Change columns of the run."""
         self.sql.execute(RUN.update().filter_by(id=self.run).values(values))
 
     # -- metrics --------------------------------------------------------------------------------
@@ -277,7 +274,7 @@ class RunWriter(StoreFile):
             if isinstance(item.event, ev.StepFinished):
                 totals |= of_event(RUN, item.event)
         # a spilled step may be read in after later ones
-        self._update_run(
+        self.update_run(
             **{name: func.max(RUN.c[name], func.coalesce(n, 0)) for name, n in totals.items()}
         )
 

@@ -106,9 +106,10 @@ def _weighted(scores: Any, rubric: Rubric) -> Score:
 
 def _ranked(order: Any, answers: int) -> Sequence[Score]:
     """1 for the best answer, 0 for the worst, and the others between them at equal distances."""
-    numbers = range(1, answers + 1)
-    # 1.0, true and "1" are equal to 1 or written like it, but no numbers of answers
-    if not isinstance(order, list) or sorted(map(repr, order)) != sorted(map(repr, numbers)):
+    numbers = [str(number) for number in range(1, answers + 1)]
+    # as numbers, or as texts like the keys of the answers
+    order = [str(number) for number in order] if isinstance(order, list) else []
+    if sorted(order) != sorted(numbers):
         raise ValueError(f"its ranking does not have each number from 1 to {answers} once")
     ranks = [order.index(number) for number in numbers]
     return [(1 - rank / (answers - 1), f"rank {rank + 1} of {answers}") for rank in ranks]

@@ -184,13 +184,13 @@ def test_the_history_of_a_prompt_follows_it_over_the_steps(reader: StoreReader) 
 
 
 def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
-    saved = tmp_path / "checkpoint"
-    saved.mkdir()
-    path = tmp_path / "s.db"
+    path, saved = tmp_path / "s.db", "checkpoints/step-000003"
+    moved = f"/old/runs/r/{saved}"
     short = record_run(
         path, steps=5,
-        last=(CheckpointSaved(step=3, path=str(saved), best=False, seconds=0.1), finished(6)),
+        last=(CheckpointSaved(step=3, path=moved, best=False, seconds=0.1), finished(6)),
     )  # fmt: skip
+    (tmp_path / "runs" / short / saved).mkdir(parents=True)
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute("UPDATE run SET status = 'running'")
         conn.execute("UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, "

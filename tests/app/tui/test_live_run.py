@@ -100,13 +100,15 @@ def test_a_run_that_has_ended_is_not_shown_as_running_while_it_is_read(
 def test_a_lost_run_is_resumed_from_its_checkpoint_or_begins_again(
     saved: tuple[int, ...], tmp_path: Path
 ) -> None:
-    store, folder = tmp_path / "grpo.db", tmp_path / "checkpoint"
-    folder.mkdir()
+    store, name = tmp_path / "grpo.db", "checkpoints/step-000002"
     checkpoints = [
-        ev.CheckpointSaved(step=step, path=str(folder), best=False, seconds=0.1) for step in saved
+        ev.CheckpointSaved(step=step, path=f"/moved/runs/r/{name}", best=False, seconds=0.1)
+        for step in saved
     ]
     events = (one for one in run_events(steps=4) if not isinstance(one, ev.RunFinished))
     record(store, chain(events, checkpoints), name="otter")
+    (run,) = (tmp_path / "runs").iterdir()
+    (run / name).mkdir(parents=True)
     with closing(sqlite3.connect(store)) as conn, conn:
         conn.execute("UPDATE run SET status = 'running'")
         conn.execute("UPDATE attempt SET ended_at = NULL, pid_start = 'gone'")
