@@ -312,7 +312,8 @@ class StoreReader(Connection):
         if until is not None:
             query = query.where(METRIC.c.step <= until)
         rows = self.rows(query.order_by(METRIC.c.step))
-        steps, values = zip(*rows, strict=True) if rows else ((), ())
+        # zip(*rows) would take as long as the query
+        steps, values = (tuple(row[column] for row in rows) for column in (0, 1))
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
     def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:

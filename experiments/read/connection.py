@@ -113,7 +113,7 @@ class Connection:
 
     def rows(self, query: Executable) -> Sequence[Any]:
         try:
-            with collecting(self._damage):
+            with collecting(self._damage), no_collection():
                 return self._connection.execute(query).all()
         except OverflowError as error:
             numbers = query.compile().params.values()  # type: ignore[attr-defined]
