@@ -159,12 +159,15 @@ class RunWriter(StoreFile):
             )
         rollouts = [
             {
-                "group": group, "index": row.index, "clip_fraction": row.clip_fraction,
-                "kl": row.kl, "nan": of_event(ROLLOUT, row)["nonfinite"],
+                "group": group,
+                "index": row.index,
+                "clip_fraction": row.clip_fraction,
+                "kl": row.kl,
+                "nan": of_event(ROLLOUT, row)["nonfinite"],
             }
             for group, item in scored
             for row in item.event.numbers
-        ]  # fmt: skip
+        ]
         if rollouts:
             nonfinite = ROLLOUT.c.nonfinite + "," + bindparam("nan")
             rollout: Row = {"group_id": bindparam("group"), "idx": bindparam("index")}
@@ -183,11 +186,15 @@ class RunWriter(StoreFile):
         for item in group.rollouts:
             rollout = next(ids)
             values = of_event(ROLLOUT, item) | {
-                "clip_fraction": None, "kl": None, **numbers.get(item.index, {}),
-                "id": rollout, "group_id": row["id"], "run_id": self.run,
+                "clip_fraction": None,
+                "kl": None,
+                **numbers.get(item.index, {}),
+                "id": rollout,
+                "group_id": row["id"],
+                "run_id": self.run,
                 "text": item.text if self.recorded != "nothing" else "",
                 "tokens": ev.model_tokens(item.ids, item.spans),
-            }  # fmt: skip
+            }
             values["nonfinite"] = nan_names(values)
             rows[ROLLOUT].append(values)
             rows[ROLLOUT_REWARD] += [

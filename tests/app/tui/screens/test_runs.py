@@ -507,12 +507,20 @@ async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: 
     app = workbench(sweep_of_rates(tmp_path))
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        assert "learning_rate" in frames.frame(app)[2]
+        await until(app, lambda: "learning_rate" in frames.frame(app)[2])
         row = next(line for line in frames.frame(app) if "rates-1" in line)
         assert "1e−5" in row or ".1" in row
         await pilot.press("slash", *"lone-wolf", "enter")
         await until(app, lambda: len(screen.view.runs) == 1)
         await until(app, lambda: "learning_rate" not in frames.frame(app)[2])
+
+
+def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path) -> None:
+    with closing(StoreReader(sweep_of_rates(tmp_path))) as reader:
+        first = state.load_list(reader, View())
+        later = state.load_list(reader, replace(View(), loaded=True, **first))
+    assert (len(first["runs"]) > 2, first["axes"]) == (True, ())
+    assert later["axes"]
 
 
 async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -> None:
