@@ -71,6 +71,10 @@ class MemoryLimitError(EngineError, MemoryError):
     """The run would need more memory than the machine has."""
 
 
+class DeviceFaultError(EngineError):
+    """A GPU failed, and a smaller step was not enough or not possible."""
+
+
 class SelfCheckError(EngineError):
     """The self-check before the first step found a difference."""
 

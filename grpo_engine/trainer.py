@@ -36,9 +36,11 @@ from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.reuse import entropy_control
+from grpo_engine.platform.faults import fault_of
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.run.persist import save_after_failure, save_if_due, save_last
+from grpo_engine.run.recovery import as_engine_error
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
@@ -98,8 +100,9 @@ def _loaded_run(run: Run) -> Iterator[Event]:
         yield from _train(run)
     except NotFiniteError:
         raise
-    except EngineError:  # of users' functions, most likely
-        yield from save_after_failure(run)
+    except (EngineError, RuntimeError) as error:  # of users' functions, most likely
+        if isinstance(error, EngineError) or fault_of(error) not in (None, "lost"):
+            yield from save_after_failure(run)
         raise
     stopped = not run.is_complete
     if run.saved_step != run.step and (stopped or run.unsaved):
@@ -289,8 +292,7 @@ def _refuse_without_problems(tasks: Sequence[LoadedTask]) -> None:
 
 
 def _failed(step: int, error: Exception, lost_rank: str = "") -> RunFailed:
-    if lost_rank:
-        error = RankLostError(lost_rank)
+    error = RankLostError(lost_rank) if lost_rank else as_engine_error(error, step)
     return RunFailed(
         step=step,
         error=type(error).__name__,

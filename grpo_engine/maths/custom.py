@@ -11,6 +11,7 @@ from grpo_engine.errors import EngineError, MathsError
 from grpo_engine.maths.arrays import LIMIT, Batch, lengths, on_mask
 from grpo_engine.maths.signal import Siblings
 from grpo_engine.maths.weight import Totals
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.sandbox.report import describe
 
 Values = Mapping[str, Any]
@@ -34,6 +35,7 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
     except EngineError:
         raise
     except Exception as error:
+        raise_fault(error)
         text = f"{role} {function} failed: {describe(error)}"
         raise MathsError(text, f"algorithm.{role}") from error
     returned = f"a Python {type(result).__name__}"

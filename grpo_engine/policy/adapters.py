@@ -22,6 +22,7 @@ from mlx_lm.utils import save_model
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.paths import irregular_file
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.policy import lora
 from grpo_engine.policy.source import quantised_layers
 from grpo_engine.policy.trees import flatten, nest
@@ -87,6 +88,7 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
     try:
         load_adapters(model, str(folder))
     except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise_fault(error)
         raise ModelError(
             f"model.adapter {folder} does not fit the model: {error}", "model.adapter"
         ) from error

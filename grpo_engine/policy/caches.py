@@ -9,7 +9,8 @@ import mlx.nn as nn
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from grpo_engine.policy.structure import Structure, agrees
+from grpo_engine.platform.faults import raise_fault
+from grpo_engine.policy.structure import UNKNOWN, Structure, agrees
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +194,8 @@ def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[P
         separate = parts.hidden(probe)
         expected = mx.stack([separate[row, start : start + 2] for row, start in starts])
         return empty if agrees(shared, expected, tolerance) else None
-    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+    except UNKNOWN as error:
+        raise_fault(error)
         return None  # an unknown kind of model: its prompts run per row
 
 

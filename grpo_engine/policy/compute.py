@@ -9,13 +9,14 @@ from grpo_engine.cpu import blas
 from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.cpu.weights import transpose
 from grpo_engine.errors import ModelError
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.policy import lora
 from grpo_engine.policy.batch import TokenRow, make_batch
 from grpo_engine.policy.caches import PrefixCache
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
-from grpo_engine.policy.structure import TOLERANCE, agrees
+from grpo_engine.policy.structure import TOLERANCE, UNKNOWN, agrees
 from grpo_engine.policy.trees import flatten
 
 GRADIENT_TOLERANCE = 1e-3
@@ -86,7 +87,8 @@ def _working(policy: Policy) -> Kernels | None:
             if not _decodes(policy, kernels):
                 return None
             kernels.trains = trains and _trains(policy, kernels)
-    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
+    except UNKNOWN as error:
+        raise_fault(error)
         return None  # an unknown kind of model
     kernels.peak_memory = 0
     return kernels

@@ -27,7 +27,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import gated_delta
 
-from grpo_engine.policy.structure import TOLERANCE, agrees
+from grpo_engine.platform.faults import raise_fault
+from grpo_engine.policy.structure import TOLERANCE, UNKNOWN, agrees
 
 CHUNK = 64
 SECTION = 4  # chunks whose products are computed together, and of which one state is kept
@@ -129,7 +130,8 @@ def fused_is_smaller(width: int, value_width: int) -> bool:
 
     try:
         fused_peak, fused = measure(mx.fast.gated_delta_update)
-    except (AttributeError, RuntimeError, TypeError, ValueError):
+    except UNKNOWN as error:
+        raise_fault(error)
         return False
     peak, expected = measure(_in_chunks)
     return fused_peak < 2 * peak and agrees(fused, expected, TOLERANCE["float32"])

@@ -76,8 +76,8 @@ def applied_together(model: nn.Module) -> Iterator[None]:
             kind: type[AddedLoRA] = type(layer)
             layer.__class__ = _together(kind)
     together = [layer for layers in groups.values() for layer in layers]
-    mx.eval([(layer._narrow.a, layer._b) for layer in together])
     try:
+        mx.eval([(layer._narrow.a, layer._b) for layer in together])
         yield
     finally:
         for layer in together:

@@ -20,6 +20,7 @@ from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ConfigError, ModelError, NotFetchedError, quoted
 from grpo_engine.platform import kernels
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.embedded import EMBEDDED, local_folder
@@ -130,6 +131,7 @@ def load_parts(
     try:
         mx.eval(model.parameters())
     except RuntimeError as error:
+        raise_fault(error)
         raise ModelError(f"the weights in {folder} are damaged: {first_line(error)}") from error
     _check_finite(model, folder)
     return model, tokenizer, settings, folder, notes
@@ -164,6 +166,7 @@ def opening(path: str) -> Iterator[None]:
             f"the model in {path} cannot be loaded: {printed.getvalue().strip()}", "model.path"
         ) from error
     except Exception as error:  # tokenizers raises nothing narrower
+        raise_fault(error)
         raise ModelError(
             f"the model in {path} cannot be loaded: {first_line(error)}", "model.path"
         ) from error

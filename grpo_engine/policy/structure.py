@@ -6,10 +6,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.policy.trees import flatten
 
 TRUNKS = ("model", "backbone", "transformer")
 LAYERS = ("layers", "h", "blocks")
+# raised by a kind of model that a faster way to compute does not know
+UNKNOWN = (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError)
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 """Largest difference of two ways to compute, as a part of the largest number."""
 
@@ -89,7 +92,8 @@ def split_model(
         hidden = parts.hidden(probe)
         logits = parts.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*probe.shape, -1)
         return parts if agrees(logits, expected, tolerance) else None
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+    except UNKNOWN as error:
+        raise_fault(error)
         return None  # an unknown kind of model: the whole model computes logits at every position
 
 

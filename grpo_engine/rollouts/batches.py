@@ -3,16 +3,15 @@
 import mlx.core as mx
 
 from grpo_engine.errors import ModelError
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.quantized import QuantizedCache
 from grpo_engine.policy.source import first_line
-from grpo_engine.policy.structure import TOLERANCE, agrees
+from grpo_engine.policy.structure import TOLERANCE, UNKNOWN, agrees
 from grpo_engine.rollouts.graph import GraphBatch, SeparateBatch, UnpaddedBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 
 BATCHES = {"graph": GraphBatch, "unpadded": UnpaddedBatch, "separate": SeparateBatch}
-# of a kind of model that a batch, or a quantised cache, does not know
-UNKNOWN = (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError)
 
 
 def batch_for(policy: Policy) -> GraphBatch:
@@ -38,6 +37,7 @@ def check_cache_bits(policy: Policy) -> None:
         try:
             mx.eval(_decoded(batch))
         except UNKNOWN as error:
+            raise_fault(error)
             reason = first_line(error)
         else:
             return
@@ -54,7 +54,8 @@ def _works(name: str, policy: Policy) -> bool:
     try:
         logits = _decoded(BATCHES[name](policy))
         return agrees(logits, mx.stack([expected[2], expected[1]]), TOLERANCE[policy.dtype])
-    except UNKNOWN:
+    except UNKNOWN as error:
+        raise_fault(error)
         return False  # it takes a slower batch
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError, NotWrittenError, OutsideError
 from grpo_engine.paths import inside, irregular_file, remove
+from grpo_engine.platform.faults import raise_fault
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -73,6 +74,7 @@ def save(
     import mlx.core as mx
 
     mx.eval([list(arrays.values()) for arrays in tensors.values()])
+    mx.synchronize()  # an array of a failed command buffer reads as if it were valid
     size = sum(array.nbytes for arrays in tensors.values() for array in arrays.values())
     root = inside(run_folder, FOLDER)
     try:
@@ -82,6 +84,7 @@ def save(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - as a write would
         return _save(root, step, tensors, state, write)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
+        raise_fault(error)
         with contextlib.suppress(OSError):
             clear_leftovers(run_folder)
         raise NotWrittenError(

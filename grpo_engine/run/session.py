@@ -98,6 +98,7 @@ class Run:
     saved_step: int | None = None  # step of the newest checkpoint
     unsaved: str = ""  # why the newest checkpoint could not be written, until one can
     step_state: Arrays | None = None  # during a step: the state before it
+    is_planned_anew: bool = False  # whether the memory plan changed during this step
     is_changing: bool = False  # whether weights are those in the middle of a step
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
     # bytes at their peak in a step: before its backward passes, and from these on

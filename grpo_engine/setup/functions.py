@@ -18,6 +18,7 @@ from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.custom import refusal
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import totals_of
+from grpo_engine.platform.faults import raise_fault
 from grpo_engine.rewards.scorer import columns_of
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.sandbox.report import describe
@@ -123,5 +124,6 @@ def _gradient_problem(value: Callable[[mx.array], mx.array], new: mx.array) -> s
         gradient: mx.array = mx.grad(lambda new: value(new).sum())(new)
         problem = _not_finite(gradient, "a gradient of ")
     except (RuntimeError, ValueError) as error:
+        raise_fault(error)
         return f"has no gradient: {describe(error).message}"
     return problem or ("" if gradient.any() else NO_GRADIENT)

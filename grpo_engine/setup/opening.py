@@ -1,5 +1,6 @@
 """Opens a run from settings or a checkpoint: loads task, model, rewards, optimiser."""
 
+import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -38,6 +39,7 @@ from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
+from grpo_engine.run.recovery import shorten_buffers
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
@@ -66,6 +68,12 @@ CORRECTED = (
 )
 
 
+SHORTENED = (
+    "the system has ended work of the GPU in this run, so MLX gives it shorter pieces of work, "
+    "which takes a little longer"
+)
+
+
 def open_run(
     config: RunConfig,
     control: Control,
@@ -76,6 +84,8 @@ def open_run(
     objects: UserObjects = NO_OBJECTS,
 ) -> Generator[Event, None, Run]:
     """Load everything, with rank 0's settings on every rank; `stack` closes it after the run."""
+    if shorten_buffers(folder, os.environ):
+        yield NoteWritten(step=0, text=SHORTENED)
     ranks = Ranks.join()
     stack.enter_context(Lifeline(ranks, control))
     config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
@@ -306,11 +316,11 @@ def _agreed_plan(
 def plan_next_step(run: Run) -> Generator[Event, None, bool]:
     """If backward passes took more memory than a run may use, let those of later steps take less.
 
-    The estimate is corrected by what was measured on any rank. Returns whether the plan changed.
+    The estimate is corrected by what was measured on any rank. Returns whether the plan is new.
     """
     limit, peak = preflight.memory_limit(), run.update_peak
     if run.is_complete or not any(run.ranks.gather(peak > limit)):
-        return False
+        return run.is_planned_anew
     estimate = preflight.estimated(run.config, run.policy, run.lengths, run.plan).training
     budget = int(limit * estimate / max(1, peak))
     smaller = _agreed_plan(run.config, run.policy, run.lengths, run.ranks, budget)
@@ -319,7 +329,7 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
         grad_checkpoint=run.plan.grad_checkpoint or smaller.grad_checkpoint,
     )
     if plan == run.plan:
-        return False
+        return run.is_planned_anew
     yield NoteWritten(
         step=run.step,
         severity="warning",

@@ -7,7 +7,7 @@ policy, the ratio of two passes must be 1, and the KL to the reference, which eq
 must be 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,8 @@ from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.types import PromptRows
+from grpo_engine.rollouts.types import PromptRows, Rollout
+from grpo_engine.run.recovery import fewer_sampled, repeated
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.drawing import Drawing
@@ -54,10 +55,17 @@ def check_itself(run: Run) -> Iterator[Event]:
         for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
-    rollouts = yield from sample_groups(
-        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, event_step=0,
-        requests=partial(answer_requests, run), weights=moved,
-    )  # fmt: skip
+
+    def sample() -> Generator[Event, None, list[Rollout]]:
+        at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
+        return (
+            yield from sample_groups(
+                policy, prompt_rows, at_a_time, seed=run.config.seed, step=FIXED_STEP,
+                event_step=0, requests=partial(answer_requests, run), weights=moved,
+            )
+        )  # fmt: skip
+
+    rollouts = yield from repeated(run, 0, sample, partial(fewer_sampled, run, PROMPTS * ROWS))
     trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
     sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)

@@ -15,6 +15,8 @@ def prepare_for_mlx() -> None:
     # MLX for CUDA ends a process that has met 800 new graphs, however long it took; a run of many
     # steps meets a few whenever answers have other lengths
     os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
+    # the system lets small work of the GPU that holds up the screen go on a little longer
+    os.environ.setdefault("AGX_RELAX_CDM_CTXSTORE_TIMEOUT", "1")
     blas.ensure()
     if not device.uses_gpu():
         heap.retain_freed_memory()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import mlx.core as mx
 
@@ -10,6 +11,7 @@ from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import Rollout
+from grpo_engine.run.recovery import fewer_scored, repeated
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.samples import assembled
@@ -31,19 +33,24 @@ def score_tokens(
     Rows that are not scored are 0.
     """
     chosen = range(len(rollouts)) if rows is None else rows
-    assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
     temperature = run.config.training.temperature
-    scored: list[tuple[TokenBatch, TokenScores]] = []
-    for done, (_, batch) in enumerate(assigned, 1):
-        with under():
-            scores = token_scores(
-                model or run.policy, batch, temperature=temperature, gradient=False,
-                entropy=entropy, values=values,
-            )  # fmt: skip
-            mx.eval(scores.logprobs, scores.entropy, scores.values)
-        scored.append((batch, scores))
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
-        yield from answer_requests(run)
+
+    def scored_batches() -> Generator[Event, None, list[tuple[TokenBatch, TokenScores]]]:
+        assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
+        scored: list[tuple[TokenBatch, TokenScores]] = []
+        for done, (_, batch) in enumerate(assigned, 1):
+            with under():
+                scores = token_scores(
+                    model or run.policy, batch, temperature=temperature, gradient=False,
+                    entropy=entropy, values=values,
+                )  # fmt: skip
+                mx.eval(scores.logprobs, scores.entropy, scores.values)
+            scored.append((batch, scores))
+            yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
+            yield from answer_requests(run)
+        return scored
+
+    scored = yield from repeated(run, step, scored_batches, partial(fewer_scored, run))
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     arrays = {
         name: assembled(

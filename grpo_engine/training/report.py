@@ -44,6 +44,7 @@ def groups_scored(
 ) -> Iterator[GroupScored]:  # fmt: skip
     """The events of groups; `advantages` lists those of all their rollouts in order."""
     advantages, sampling = iter(advantages_B), sampling or run.sampling
+    mx.synchronize()  # no number of a failed command buffer is recorded
     for group in groups:
         pushes = [next(advantages) for _ in group.rollouts]
         totals = group.totals

@@ -1,7 +1,7 @@
 """Samples and scores a step's groups; refills replace groups whose answers are equally good."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from grpo_engine.distributed.ranks import Ranks
@@ -23,6 +23,7 @@ from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.run.recovery import fewer_sampled, repeated
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
@@ -100,11 +101,11 @@ def sample_and_score(
 ) -> Generator[Event, None, list[SampledGroup]]:
     """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
-        prompts = _rendered(run, request)
-        prompt_rows = rows_to_sample(request, prompts)
-        yield from _announced(step, request, prompts)
-        assigned = run.ranks.assigned(prompt_rows)
-        rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
+        prompts, prompt_rows, rollouts = yield from repeated(
+            run, step, partial(_sample, run, step, request),
+            partial(fewer_sampled, run, request.rows * len(request.examples)),
+        )  # fmt: skip
+    assigned = run.ranks.assigned(prompt_rows)
     free_cache()
     yield from answer_requests(run)
     if request.origin == "train":
@@ -134,6 +135,18 @@ def sample_and_score(
     return groups
 
 
+def _sample(
+    run: Run, step: int, request: SampleRequest
+) -> Generator[Event, None, tuple[list[RenderedPrompt], list[PromptRows], list[Rollout]]]:
+    """The prompts, their rows, and this rank's rollouts."""
+    prompts = _rendered(run, request)
+    prompt_rows = rows_to_sample(request, prompts)
+    yield from _announced(step, request, prompts)
+    local = [row for _, row in run.ranks.assigned(prompt_rows)]
+    rollouts = yield from _sampled(run, step, request, local)
+    return prompts, prompt_rows, rollouts
+
+
 def _sampled(
     run: Run, step: int, request: SampleRequest, rows: Sequence[PromptRows]
 ) -> Generator[Event, None, list[Rollout]]:
@@ -144,8 +157,9 @@ def _sampled(
         return list(map(partial(demonstration, decode=decoder(run.policy)), rows, ids))
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
+    sampling = replace(request.sampling, max_rows=run.sampling.max_rows)
     rollouts = yield from sample_groups(
-        run.policy, rows, request.sampling, seed=run.config.seed, step=request.seed_step,
+        run.policy, rows, sampling, seed=run.config.seed, step=request.seed_step,
         event_step=step, requests=partial(answer_requests, run), dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+import mlx.core as mx
+
 from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
@@ -25,6 +27,7 @@ def begin_step(run: Run) -> None:
     store_state(run)
     run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
     run.earlier_peak = run.update_peak = 0
+    run.is_planned_anew = False
 
 
 def why_skipped(experience: Experience | None, result: UpdateResult | None) -> str:
@@ -70,6 +73,7 @@ def finish_step(
     metrics["time/others"] = run.clock.others_seconds
     metrics["memory/peak_gb"] = max(run.earlier_peak, run.policy.peak_memory) / 1e9
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
+    mx.synchronize()  # no number of a failed command buffer is recorded
     finished = StepFinished(
         step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed
     )

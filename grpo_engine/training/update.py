@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -23,6 +24,7 @@ from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
+from grpo_engine.run.recovery import fewer_scored, repeated
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.logprobs import batches_of
@@ -130,14 +132,23 @@ def _make_pass(
     results: list[MicroBatchResult] = []
     totals: dict[int, UpdateTotals] = {}
     losses: list[float] = []
-    minibatches = _minibatches(run, step, inputs, before)
-    for minibatch in minibatches:
-        summed = yield from _gradient(run, step, inputs, minibatch)
+    count = len(minibatches := _minibatches(run, step, inputs, before))
+    fewer = partial(fewer_scored, run, gradient=True)
+
+    def next_gradient(index: int) -> Generator[Event, None, Gradient]:
+        if run.plan != plan:  # another number of rows in a micro-batch
+            minibatches[:] = _minibatches(run, step, inputs, before)
+        return (yield from _gradient(run, step, inputs, minibatches[index]))
+
+    for index in range(count):
+        plan = run.plan
+        summed = yield from repeated(run, step, partial(next_gradient, index), fewer)
+        minibatch = minibatches[index]
         results += summed.results
         totals |= _totals_by_row(inputs, minibatch)
         losses.append(summed.loss)
         objective = -math.fsum(losses) / len(losses)
-        if done.updates and (minibatch is minibatches[-1] or recipe.stop == "kl"):
+        if done.updates and (index == count - 1 or recipe.stop == "kl"):
             measured = summed.results if recipe.stop == "kl" else results
             reason = stop_reason(recipe, _sums(measured), objective, before.objective)
             done = replace(done, stopped=reason or "")
@@ -258,6 +269,7 @@ def _optimizer_step(run: Run, summed: Gradient) -> None:
         policy.load_critic(run.critic_optimizer.step(clipped, policy.critic_weights()))
         changed += [policy.critic_weights(), run.critic_optimizer.arrays()]
     mx.eval(changed)
+    mx.synchronize()  # weights of a failed command buffer read as if they were valid
 
 
 def _culprit(
@@ -285,16 +297,20 @@ def _measure_targets(
     """Run one more forward after the last pass to measure how close tokens are to their targets."""
     samples, rows = inputs.experience.samples, inputs.experience.trained_rows
     totals = totals_of(samples.mask_BT)
-    batches = batches_of(run, samples.rollouts, rows)
-    assigned = run.ranks.assigned(batches)
-    local: dict[int, MicroBatchResult] = {}
-    for index, batch in assigned:
-        _, outputs = loss(run.policy, inputs, totals, batch)
-        mx.eval(outputs)
-        local[index] = MicroBatchResult.of(batch, outputs)
-        yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
-        yield from answer_requests(run)
-    results = _of_all_ranks(run, batches, local)
+
+    def measure() -> Generator[Event, None, list[MicroBatchResult]]:
+        batches = batches_of(run, samples.rollouts, rows)
+        assigned = run.ranks.assigned(batches)
+        local: dict[int, MicroBatchResult] = {}
+        for index, batch in assigned:
+            _, outputs = loss(run.policy, inputs, totals, batch)
+            mx.eval(outputs)
+            local[index] = MicroBatchResult.of(batch, outputs)
+            yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
+            yield from answer_requests(run)
+        return _of_all_ranks(run, batches, local)
+
+    results = yield from repeated(run, step, measure, partial(fewer_scored, run))
     measured = {
         name: value for name, value in _sums(results).items()
         if name.startswith("target/") or name == "kl_to_old"

@@ -1,0 +1,294 @@
+"""A GPU that fails, by MLX's own texts, raised where MLX waits for the device."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import Event, GroupScored, NoteWritten, RunFailed, RunFinished, StepFinished
+from grpo_engine.platform.faults import Fault, fault_of
+from grpo_engine.run import checkpoint, recovery
+from tests.engine.runs import events_of, settings, write_world
+
+FAILED = "[METAL] Command buffer execution failed: {}."
+TEXTS: dict[Fault, str] = {
+    "memory": FAILED.format(
+        "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+    ),
+    "size": (
+        "[metal::malloc] Attempting to allocate 9663676416 bytes which is greater than the "
+        "maximum allowed buffer size of 8589934592 bytes."
+    ),
+    "watchdog": FAILED.format(
+        "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)"
+    ),
+    "victim": FAILED.format(
+        "Innocent Victim of GPU error/recovery "
+        "(00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)"
+    ),
+    "lost": FAILED.format(
+        "Ignored (for causing prior/excessive GPU errors) "
+        "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"
+    ),
+}
+WAITS = ("eval", "async_eval", "synchronize", "maximum")  # the last one in comparisons of a probe
+PROBES = {
+    "load": "load_parts",
+    "probe of trunk and head": "split_model",
+    "probe of shared prompts": "prefix_caches",
+}
+REPEATED = {
+    "probe of the batch": "_works",
+    "self-check": "check_itself",
+    "sampling": "_sampled",
+    "scoring": "scored_batches",
+    "micro-batch": "_gradient",
+    "evaluation": "evaluate",
+}
+ENDING = {"optimiser": "_optimizer_step", "save": "save_checkpoint"}
+
+
+class Injection:
+    """Raises a text at some waits for the device that are made inside a function."""
+
+    def __init__(self, function: str, text: str, *, times: int = 1, after: int = 0) -> None:
+        self.function, self.text, self.times, self.after = function, text, times, after
+        self.raised = 0
+
+    def wrap(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def waiting(*arguments: Any, **keywords: Any) -> Any:
+            if self.raised < self.times and self._is_inside():
+                self.after -= 1
+                if self.after < 0:
+                    self.raised += 1
+                    raise RuntimeError(self.text)
+            return wait(*arguments, **keywords)
+
+        return waiting
+
+    def _is_inside(self) -> bool:
+        frame = sys._getframe(2)
+        names = set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back  # type: ignore[assignment]
+        return self.function in names
+
+
+Inject = Callable[..., Injection]
+
+
+@pytest.fixture(name="inject")
+def fixture_inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
+    monkeypatch.setattr(recovery, "PAUSE_S", 0.0)
+
+    def inject(function: str, fault: Fault, **options: int) -> Injection:
+        injection = Injection(function, TEXTS[fault], **options)
+        for name in WAITS:
+            monkeypatch.setattr(mx, name, injection.wrap(getattr(mx, name)))
+        return injection
+
+    return inject
+
+
+@pytest.fixture(name="world", scope="module")
+def fixture_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(name="unbroken", scope="module")
+def fixture_unbroken(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return events_of(config(world), tmp_path_factory.mktemp("unbroken"))
+
+
+def config(world: Path, **changes: Any) -> RunConfig:
+    model = {"path": str(world / "model"), "lora_rank": 4, "compute": "graph"}
+    evaluation = {"problems": 2, "pinned": 1, "pinned_every": 4, "before_and_after": True}
+    base = {"model": model, "evaluation": evaluation, "algorithm": {"beta": 0.1}, "steps": 2}
+    return settings(world, **base | changes)
+
+
+def facts(events: Sequence[Event]) -> Iterator[Any]:
+    """Answers with their advantages, and the metrics of each step without times and memory."""
+    for event in events:
+        if isinstance(event, GroupScored):
+            yield [(c.ids, c.advantage) for c in event.group.rollouts]
+        elif isinstance(event, StepFinished):
+            yield {
+                name: value for name, value in event.metrics.items()
+                if not name.startswith(("time/", "memory/", "step_time", "tokens_per"))
+            }  # fmt: skip
+
+
+def notes(events: Sequence[Event]) -> str:
+    return "\n".join(event.text for event in events if isinstance(event, NoteWritten))
+
+
+@pytest.mark.parametrize(("fault", "text"), TEXTS.items())
+def test_texts_of_mlx_are_told_apart(fault: Fault, text: str) -> None:
+    assert fault_of(RuntimeError(text)) == fault
+    assert fault_of(ValueError(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[malloc] Unable to allocate 17179869184 bytes.", "memory"),
+        ("[metal::malloc] Resource limit (499000) exceeded.", "memory"),
+        (FAILED.format("Impacting Interactivity (0000000e:kIOGPU…ImpactingInteractivity)"),
+         "watchdog"),
+        (FAILED.format("Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)"),
+         "lost"),
+        (FAILED.format("Caused GPU Address Fault Error (0000000b:kIOGPU…PageFault)"), "lost"),
+        (FAILED.format("Internal Error (0000000e:Internal Error)"), "lost"),
+        ("[broadcast_shapes] Shapes (2,3) and (4,5) cannot be broadcast.", None),
+    ],
+)  # fmt: skip
+def test_other_texts_of_mlx_are_told_apart(text: str, fault: Fault | None) -> None:
+    assert fault_of(RuntimeError(text)) == fault
+
+
+@pytest.mark.parametrize("place", REPEATED.values(), ids=REPEATED)
+def test_work_dropped_for_another_programs_fault_is_computed_again_to_the_bit(
+    place: str, world: Path, unbroken: list[Event], inject: Inject, tmp_path: Path
+) -> None:
+    injection = inject(place, "victim")
+    events = events_of(config(world), tmp_path)
+
+    assert injection.raised == 1
+    assert isinstance(events[-1], RunFinished)
+    assert list(facts(events)) == list(facts(unbroken))
+    assert "another program's failed" in notes(events)
+    assert "memory plan is" not in notes(events)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["memory", "size", "watchdog"])
+@pytest.mark.parametrize("place", REPEATED.values(), ids=REPEATED)
+def test_a_part_is_computed_again_with_less_at_a_time(
+    place: str, fault: Fault, world: Path, unbroken: list[Event], inject: Inject, tmp_path: Path
+) -> None:
+    inject(place, fault)
+    events = events_of(config(world), tmp_path)
+
+    assert isinstance(events[-1], RunFinished)
+    assert recovery.HAPPENED[fault] in notes(events)
+    for ours, expected in zip(facts(events), facts(unbroken), strict=True):
+        if isinstance(expected, dict):
+            assert ours == pytest.approx(expected, rel=1e-3, abs=1e-4, nan_ok=True)
+        else:
+            assert [ids for ids, _ in ours] == [ids for ids, _ in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", TEXTS)
+@pytest.mark.parametrize("place", (PROBES | ENDING).values(), ids=PROBES | ENDING)
+def test_a_fault_where_nothing_can_be_repeated_ends_the_run_in_one_sentence(
+    place: str, fault: Fault, world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    injection = inject(place, fault, after=2 if place == "_optimizer_step" else 0)
+    events = events_of(config(world, steps=3), tmp_path)
+
+    failed = events[-1]
+    assert injection.raised == 1
+    assert isinstance(failed, RunFailed)
+    assert failed.error == "DeviceFaultError"
+    assert failed.message.startswith(recovery.HAPPENED[fault])
+    assert recovery.REMEDY[fault] in failed.message
+    assert not failed.traceback
+    _, problems = checkpoint.latest(tmp_path)
+    assert problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", REPEATED.values(), ids=REPEATED)
+def test_a_lost_device_is_not_asked_again(
+    place: str, world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    injection = inject(place, "lost", times=5)
+    events = events_of(config(world), tmp_path)
+
+    assert injection.raised == 1
+    assert isinstance(events[-1], RunFailed)
+    assert events[-1].message.startswith("the GPU stopped working")
+
+
+@pytest.mark.parametrize("place", ["_sampled", "scored_batches", "_gradient"])
+def test_a_fault_that_stays_at_the_smallest_plan_ends_the_run_with_its_last_step_saved(
+    place: str, world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    """Rows 4, 2, 1 with layers recomputed, then chunks of the head; twice at the smallest."""
+    settled = config(world, checkpoint={"every": 1}, steps=2)
+    assert isinstance(events_of(settled, tmp_path)[-1], RunFinished)
+    longer = settled.model_copy(update={"steps": 4})
+    injection = inject(place, "memory", times=1000)
+    events = events_of(longer, tmp_path, resume=True)
+
+    failed = events[-1]
+    assert isinstance(failed, RunFailed)
+    assert failed.message.startswith("the GPU ran out of memory in step 3")
+    assert injection.raised < 20
+    saved, problems = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert (saved.step, problems) == (2, [])
+
+
+def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    settled = config(world, steps=2, checkpoint={"every": 0})
+    inject("_gradient", "memory")
+    events_of(settled, tmp_path)
+
+    saved, _ = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert (saved.state["micro_rows"], saved.state["grad_checkpoint"]) == (2, True)
+    events = events_of(settled.model_copy(update={"steps": 3}), tmp_path, resume=True)
+    assert isinstance(events[-1], RunFinished)
+    assert "2 per backward pass, layers recomputed" in notes(events)
+
+
+def test_full_weights_after_a_fault_of_the_optimiser_are_those_of_the_last_checkpoint(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    model = {"path": str(world / "model"), "tuning": "full", "compute": "graph"}
+    full = config(world, model=model, checkpoint={"every": 1}, steps=3)
+    unbroken = events_of(full, tmp_path / "unbroken")
+    inject("_optimizer_step", "memory", after=4)
+    assert isinstance(events_of(full, tmp_path / "broken")[-1], RunFailed)
+    resumed = events_of(full, tmp_path / "broken", resume=True)
+
+    steps = [event for event in resumed if isinstance(event, StepFinished)]
+    assert isinstance(resumed[-1], RunFinished)
+    expected = [event for event in unbroken if isinstance(event, StepFinished)][-len(steps) :]
+    assert list(facts(steps)) == list(facts(expected))
+
+
+def test_after_a_fault_in_a_probe_rows_are_still_decoded_together(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    inject("_works", "memory")
+    events = events_of(config(world), tmp_path)
+
+    assert isinstance(events[-1], RunFinished)
+    assert "one after another" not in notes(events)
+
+
+def test_work_that_the_system_ended_is_given_in_shorter_pieces_when_the_run_is_resumed(
+    world: Path, inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    environment = {"MLX_MAX_MB_PER_BUFFER": "30"}
+    assert not recovery.shorten_buffers(tmp_path, environment)
+    monkeypatch.undo()
+    monkeypatch.setattr(recovery, "PAUSE_S", 0.0)
+    inject("_gradient", "watchdog")
+    events_of(config(world), tmp_path)
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert recovery.shorten_buffers(tmp_path, environment)
+    assert environment == {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": "30"}
