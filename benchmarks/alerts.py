@@ -297,6 +297,13 @@ SIMULATED: Mapping[str, Simulated] = {
         "a step needs 95 % of the memory", ("memory_near_limit",),
         lambda _: {"memory/peak_gb": 0.95 * MEMORY},
     ),
+    "swapping": (
+        "memory is short, and swap grows with each step", ("memory_swapped",),
+        lambda m: {
+            "memory/swap_gb": m.get("num_tokens", 0) / 1e3, "memory/footprint_gb": 5.0,
+            "memory/pressure": 2.0,
+        },
+    ),
     "sampler mismatch": (
         "sampler and trainer differ by 0.01 nats a token", ("sampler_disagrees",),
         lambda _: {f"{GAP}/mean": 0.01, f"{GAP}/max": 0.4},

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.settings import AlertsConfig
@@ -34,6 +34,8 @@ MEMORY = 0.9  # share of the memory limit
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
 MASKED = 0.25  # share of tokens that the correction may mask
+SWAPPED = 0.05  # GB of swap in a step that are more than other programs' coming and going
+SHORT = 2.0  # of `memory/pressure`: what macOS calls a warning
 BUSIER = 0.5  # processors that other programs use beside those they used before
 
 
@@ -97,6 +99,7 @@ class Limits:
     corrected: bool = False
     has_teacher: bool = False
     memory_gb: float = math.inf
+    planned_gb: float = math.inf
     processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
@@ -650,6 +653,27 @@ def memory_near_limit(run: RunState) -> Alert | None:
     )
 
 
+def memory_swapped(run: RunState) -> Alert | None:
+    """Swap grows for three steps while memory is short, or while the run has more than planned."""
+    swap, held = run.last("memory/swap_gb", 4), run.last("memory/footprint_gb", 1)
+    grows = all(later - earlier > SWAPPED for earlier, later in pairwise(swap))
+    if not swap or not held or not grows:
+        return None
+    is_short = run.last("memory/pressure", 1)[0] >= SHORT
+    if not is_short and held[0] <= run.planned_gb:
+        return None
+    planned = "" if is_short else f" and planned to have {run.planned_gb:.1f}"
+    return Alert(
+        "error",
+        f"Memory is swapped to disk: {swap[-1] - swap[0]:.1f} GB more in three steps, while this "
+        f"run has {held[0]:.1f} GB{planned}. Steps take many times as long so.",
+        "Close other programs, or lower rollout.max_rows, optimizer.micro_rows or "
+        "rollout.max_new_tokens.",
+        swap[-1],
+        swap[0],
+    )
+
+
 def step_time_doubled(run: RunState) -> Alert | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(run.last("step_time", *span)) for span in STEP_TIMES)
@@ -734,6 +758,6 @@ RULES: Mapping[str, Callable[[RunState], Alert | None]] = {rule.__name__: rule f
     no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
     reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
     length_growth, most_truncated, clip_too_much, clip_never, gradient_spike, sampler_disagrees,
-    many_masked, reward_slow, reward_constant, duplicates, memory_near_limit, step_time_doubled,
-    held_out_flat, held_out_fell,
+    many_masked, reward_slow, reward_constant, duplicates, memory_near_limit, memory_swapped,
+    step_time_doubled, held_out_flat, held_out_fell,
 )}  # fmt: skip

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from grpo_engine.alerts.rules import RULES, SPAN, Alert, Evaluation, Limits, RunState
+from grpo_engine.alerts.rules import (
+    RULES,
+    SPAN,
+    Alert,
+    Evaluation,
+    Limits,
+    RunState,
+    memory_swapped,
+)
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
@@ -47,6 +55,10 @@ class Alerts:
     def is_solving(self, step: int) -> bool:
         """Whether most answers became right, so that groups without signal are to be expected."""
         return bool(self._history) and self._state(step).solves
+
+    def is_swapping(self, step: int) -> bool:
+        """Whether the run's memory is swapped to disk, more in each step."""
+        return bool(self._history) and memory_swapped(self._state(step)) is not None
 
     def _state(self, step: int) -> RunState:
         by_mode = self._evaluations

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.cgroup import limits
+from grpo_engine.platform.footprint import USABLE, footprint, pressure
 
 UNLIMITED = 1 << 60  # version 1 writes "no limit" as a huge number
 
@@ -75,7 +76,8 @@ def memory(root: Path = Path("/")) -> Memory:
     import psutil
 
     machine = psutil.virtual_memory()
-    total, available = int(machine.total), int(machine.available)
+    total = int(machine.total)
+    available = int(machine.available * USABLE.get(pressure(), 0.0))
     limit, used = cgroup_memory(root)
     if limit is None or limit >= total:
         limit = None
@@ -84,7 +86,7 @@ def memory(root: Path = Path("/")) -> Memory:
     shell = shell_limit()
     if shell is not None:
         available = max(0, min(available, shell.limit - shell.mapped - PIECES))
-    process = int(psutil.Process().memory_info().rss)
+    process = footprint() or int(psutil.Process().memory_info().rss)
     return Memory(total=total, available=available, process=process, limit=limit)
 
 

@@ -31,7 +31,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import Lengths, MemoryPlan
+from grpo_engine.policy.memory import Lengths, MemoryEstimate, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
@@ -39,7 +39,7 @@ from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
-from grpo_engine.run.recovery import shorten_buffers
+from grpo_engine.run.recovery import fewer_sampled, fewer_scored, shorten_buffers
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
@@ -204,7 +204,8 @@ def load_run(
         for loaded, render in zip(tasks, renders, strict=True)
     ]  # fmt: skip
     longest = Lengths(*map(max, zip(*lengths, strict=True)))
-    plan = yield from _planned(config, policy, longest, ranks, step, saved)
+    plan, estimate = yield from _planned(config, policy, longest, ranks, step, saved)
+    stack.enter_context(preflight.wired(estimate))
     sampling = Sampling.of(config.training)
     if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
         sampling = replace(sampling, max_rows=plan.max_rows)
@@ -216,7 +217,7 @@ def load_run(
     run = Run(
         config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
         environments=environments, optimizer=learner, critic_optimizer=critic,
-        alerts=Alerts(_limits(config, recipe, policy, parts)),
+        alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
         sampling=sampling, lengths=longest, plan=plan, threads=threads, ranks=ranks,
     )  # fmt: skip
     run.progress.entropy_control = recipe.entropy_bonus
@@ -272,7 +273,7 @@ def renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
 def _planned(
     config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, step: int,
     saved: Mapping[str, Any] | None,
-) -> Generator[Event, None, MemoryPlan]:  # fmt: skip
+) -> Generator[Event, None, tuple[MemoryPlan, MemoryEstimate]]:  # fmt: skip
     """Apply the memory plan of the run; refuse a step that is too large.
 
     A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
@@ -298,7 +299,7 @@ def _planned(
         text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {plan}"
         f"{f'; answers of up to {lengths.answer} tokens with their replies' * replies}",
     )
-    return plan
+    return plan, estimate
 
 
 def _agreed_plan(
@@ -318,8 +319,12 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
 
     The estimate is corrected by what was measured on any rank. Returns whether the plan is new.
     """
+    if run.is_complete:
+        return False
+    if any(run.ranks.gather(run.alerts.is_swapping(run.step))):
+        yield from _plan_less(run)
     limit, peak = preflight.memory_limit(), run.update_peak
-    if run.is_complete or not any(run.ranks.gather(peak > limit)):
+    if not any(run.ranks.gather(peak > limit)):
         return run.is_planned_anew
     estimate = preflight.estimated(run.config, run.policy, run.lengths, run.plan).training
     budget = int(limit * estimate / max(1, peak))
@@ -342,6 +347,19 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
     return True
 
 
+def _plan_less(run: Run) -> Iterator[Event]:
+    """A smaller plan for a machine that swaps, which is worse than a slower step."""
+    before = run.plan
+    fewer_sampled(run, before.max_rows)
+    fewer_scored(run, gradient=True)
+    if run.plan != before:
+        yield NoteWritten(
+            step=run.step, severity="warning",
+            text=f"memory is swapped to disk; from step {run.step + 1} on the memory plan is "
+            f"{run.plan}, before it was {before}: {persist.SAME_TO_TOLERANCE}",
+        )  # fmt: skip
+
+
 def _optimizers(
     config: RunConfig, policy: Policy, recipe: Recipe
 ) -> tuple[Learner, Learner | None]:
@@ -355,7 +373,10 @@ def _optimizers(
     return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
 
 
-def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[Part]) -> Limits:
+def _limits(
+    config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[Part],
+    estimate: MemoryEstimate,
+) -> Limits:  # fmt: skip
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
@@ -369,5 +390,6 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         corrected=recipe.importance_cap > 0,
         has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
+        planned_gb=(estimate.peak + preflight.WIRED_MORE) / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

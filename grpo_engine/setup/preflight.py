@@ -1,6 +1,7 @@
 """Checks before a run that a step fits in memory, and plans its passes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import mlx.core as mx
 
@@ -8,6 +9,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
+from grpo_engine.platform.threads import local_engines
 from grpo_engine.policy.memory import (
     Lengths,
     MemoryEstimate,
@@ -23,6 +25,7 @@ from grpo_engine.tasks.base import Example, Task, draw
 GIGABYTE = 1e9
 SHARE = 0.9  # of the available memory; the rest is for rewards, the screen and other programs
 CACHE_SHARE = 0.25  # of the memory of a GPU that MLX may keep after it was freed
+WIRED_MORE, NEVER_WIRED = 1 << 30, 2 << 30  # bytes above the estimate, and below what Metal may use
 PROBES = 32
 REPLY = 64  # tokens of an environment's reply with what the chat template adds
 MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1}
@@ -42,6 +45,24 @@ def set_limits() -> None:
         limit = memory_limit()
         mx.set_memory_limit(limit)
         mx.set_cache_limit(int(CACHE_SHARE * limit))
+
+
+@contextmanager
+def wired(estimate: MemoryEstimate) -> Iterator[None]:
+    """Keep what a step needs in memory on Metal; elsewhere nothing is done.
+
+    Never all that may be used: that has frozen machines of 16 GB.
+    """
+    usable = int(mx.device_info().get("max_recommended_working_set_size", 0))
+    limit = min(estimate.peak + WIRED_MORE, usable - NEVER_WIRED) // local_engines()
+    if not mx.metal.is_available() or on_cpu() or limit <= 0:
+        yield
+        return
+    before = mx.set_wired_limit(limit)
+    try:
+        yield
+    finally:
+        mx.set_wired_limit(before)
 
 
 def longest(

@@ -9,6 +9,7 @@ from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import BrokenEnvironmentError, NotFiniteError
 from grpo_engine.events import Event, NoteWritten, StepFinished
+from grpo_engine.platform.footprint import memory_metrics
 from grpo_engine.run.persist import drop_state, store_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
@@ -72,6 +73,7 @@ def finish_step(
     metrics |= report.time_metrics(run.clock.phases, step_time, written)
     metrics["time/others"] = run.clock.others_seconds
     metrics["memory/peak_gb"] = max(run.earlier_peak, run.policy.peak_memory) / 1e9
+    metrics |= memory_metrics()
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     mx.synchronize()  # no number of a failed command buffer is recorded
     finished = StepFinished(

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -110,8 +111,11 @@ CASES: dict[str, Callable[[int], Numbers]] = {
     "reward_constant": lambda _: {"rewards/exact/std": 0.0},
     "duplicates": lambda _: {"completions/duplicates": 0.7},
     "memory_near_limit": lambda _: {"memory/peak_gb": 7.5},
+    "memory_swapped": lambda n: {
+        "memory/swap_gb": 0.1 * n, "memory/footprint_gb": 5.0, "memory/pressure": 2.0,
+    },
     "step_time_doubled": lambda _: {"step_time": 2.5},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -614,3 +618,28 @@ def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
         "kl_above_limit": 0.005, "duplicates": 0.2, "most_truncated": 0.1, "no_signal": 0.2,
     }  # fmt: skip
     assert len(found) == len(AlertsConfig.model_fields)
+
+
+def of_swap(swap: Sequence[float], *, held: float = 5.0, pressure: float = 2.0) -> list[str]:
+    """The explanations of a run that was planned to have 6 GB."""
+    numbers = {"memory/footprint_gb": held, "memory/pressure": pressure}
+    rows = [healthy(n) | numbers | {"memory/swap_gb": gb} for n, gb in enumerate(swap, 1)]
+    alerts = fold(rows, replace(LIMITS, planned_gb=6.0))
+    return [alert.explanation for alert in alerts if alert.rule == "memory_swapped"]
+
+
+def test_swap_that_grows_in_three_steps_is_an_alert_while_memory_is_short() -> None:
+    # 1.0 -> 1.3 in three steps of .1; a step of .05 is other programs' coming and going
+    assert of_swap([1.0, 1.1, 1.2]) == []
+    assert of_swap([1.0, 1.1, 1.2, 1.3]) == [
+        "Memory is swapped to disk: 0.3 GB more in three steps, while this run has 5.0 GB. Steps "
+        "take many times as long so."
+    ]
+    assert of_swap([1.0, 1.1, 1.15, 1.25]) == []
+    assert of_swap([1.0, 1.1, 1.2, 1.3], pressure=1.0) == []
+
+
+def test_swap_of_a_run_beyond_its_plan_is_an_alert_even_if_memory_is_not_short() -> None:
+    assert of_swap([1.0, 1.1, 1.2, 1.3], held=6.0, pressure=1.0) == []
+    (explanation,) = of_swap([1.0, 1.1, 1.2, 1.3], held=6.5, pressure=1.0)
+    assert "this run has 6.5 GB and planned to have 6.0" in explanation

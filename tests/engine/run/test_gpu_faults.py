@@ -12,6 +12,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import Event, GroupScored, NoteWritten, RunFailed, RunFinished, StepFinished
 from grpo_engine.platform.faults import Fault, fault_of
 from grpo_engine.run import checkpoint, recovery
+from grpo_engine.training import step
 from tests.engine.runs import events_of, settings, write_world
 
 FAILED = "[METAL] Command buffer execution failed: {}."
@@ -292,3 +293,22 @@ def test_work_that_the_system_ended_is_given_in_shorter_pieces_when_the_run_is_r
 
     assert recovery.shorten_buffers(tmp_path, environment)
     assert environment == {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": "30"}
+
+
+def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped = iter(range(1, 100))
+    numbers = {"memory/footprint_gb": 5.0, "memory/pressure": 2.0}
+    monkeypatch.setattr(
+        step, "memory_metrics", lambda: numbers | {"memory/swap_gb": float(next(swapped))}
+    )
+    events = events_of(config(world, steps=5, checkpoint={"every": 0}), tmp_path)
+
+    assert "memory is swapped to disk; from step 5 on the memory plan is 4 answers" in notes(events)
+    assert "before it was 8 answers sampled at a time, 4 per backward pass" in notes(events)
+    saved, _ = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert [saved.state[name] for name in ("max_rows", "micro_rows", "grad_checkpoint")] == [
+        4, 2, True,
+    ]  # fmt: skip

@@ -291,3 +291,59 @@ def test_a_dialogue_that_does_not_fit_is_told_to_limit_its_context(world: Path) 
     assert "or rollout.max_context=78." in said
     said = preflight.remedy(settings(world), estimate, PLAN, Lengths(8, 12))
     assert "or rollout.max_new_tokens=6." in said
+
+
+class Metal:
+    """A device of 16 GB, of which Metal may use 11; it notes what is wired."""
+
+    def __init__(self) -> None:
+        self.wired = [0]
+
+    def set_wired_limit(self, limit: int) -> int:
+        self.wired.append(limit)
+        return self.wired[-2]
+
+
+@pytest.fixture(name="metal")
+def fixture_metal(monkeypatch: pytest.MonkeyPatch) -> Metal:
+    metal = Metal()
+    info = {"max_recommended_working_set_size": 11 << 30}
+    monkeypatch.setattr(mx, "device_info", lambda: info)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "set_wired_limit", metal.set_wired_limit)
+    monkeypatch.setattr(preflight, "on_cpu", lambda: False)
+    monkeypatch.setattr(preflight, "local_engines", lambda: 1)
+    return metal
+
+
+def of_peak(peak: int) -> MemoryEstimate:
+    return MemoryEstimate(weights=peak, optimizer=0, sampling=0, update=0)
+
+
+def test_what_a_step_needs_is_wired_with_1_gb_more_and_given_back(metal: Metal) -> None:
+    with preflight.wired(of_peak(3 << 30)):
+        assert metal.wired == [0, 4 << 30]
+    assert metal.wired == [0, 4 << 30, 0]
+
+
+def test_the_last_2_gb_that_metal_may_use_are_never_wired_and_engines_share_the_rest(
+    metal: Metal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with preflight.wired(of_peak(10 << 30)):
+        assert metal.wired[-1] == 9 << 30
+    monkeypatch.setattr(preflight, "local_engines", lambda: 3)
+    with preflight.wired(of_peak(10 << 30)):
+        assert metal.wired[-1] == 3 << 30
+
+
+def test_nothing_is_wired_where_metal_may_use_less_or_is_not_there(
+    metal: Metal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 1 << 30})
+    with preflight.wired(of_peak(1 << 30)):
+        pass
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    monkeypatch.setattr(mx, "device_info", dict)
+    with preflight.wired(of_peak(1 << 30)):
+        pass
+    assert metal.wired == [0]
