@@ -10,13 +10,14 @@ from mlx_lm import convert
 from benchmarks.number_formats import cosine, first_update, sum_of
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
-from grpo_engine.policy import optimizer
+from grpo_engine.policy import attention, optimizer
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.setup import self_check
 from grpo_engine.training.sampling import StepGroups
 from tests.engine.conftest import MakePolicy
@@ -229,3 +230,28 @@ def test_updates_that_float16_cannot_hold_end_with_that_remedy(
     monkeypatch.setattr(optimizer, "global_norm", lambda _: mx.array(mx.inf))
     events = events_of(settings(world, model={"dtype": "float16"}), tmp_path)
     assert "Set model.dtype to bfloat16" in getattr(events[-1], "message", ""), events[-1]
+
+
+def rounded_as_on_m5(q: mx.array, *rest: Any, **options: Any) -> mx.array:
+    """Attention whose numbers for several rows lie by 2^-8 from those for one row."""
+    output: mx.array = attention.plain(q, *rest, **options)
+    if q.shape[0] == 1:
+        return output
+    signs = mx.where(mx.arange(output.size).reshape(output.shape) * 7 % 3 == 0, 1.0, -1.0)
+    return output * (1 + 2.0**-8 * signs).astype(output.dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [2, 12, 24])
+def test_rows_are_decoded_together_where_attention_differs_as_on_an_m5(
+    layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "model", scale=1.0, num_hidden_layers=layers, hidden_size=64)
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", rounded_as_on_m5)
+    monkeypatch.setattr(attention, "install", lambda _: None)
+    policy = load_policy(ModelConfig(path=str(folder), dtype="bfloat16", compute="graph"), seed=0)
+    batch_for(policy)
+
+    assert policy.batching == "graph"
+    assert policy.parts is not None
+    assert policy.prefix_caches is not None
