@@ -3,21 +3,26 @@
     python -m benchmarks.device [--quick] [--out device-report.md]
 
 `doctor`; starter steps in each number format; log-probabilities compared with the processor in
-float32; a run that is killed and resumed; matrix products. Each part runs in its own process with
+float32; a run that is killed and resumed; matrix products; a fault of the GPU that is injected and
+survived; memory; decoding and updates beside mlx-lm's; the engine's priority; the workbench in a
+terminal. Each part runs in its own process with
 a time limit, so that a crash or hang does not affect the others. The report names no user, host or
 folder. The exit status is 1 if a part failed.
 """
 
 import argparse
+import ctypes
 import getpass
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,8 +55,17 @@ TITLES = {
     "| peak GB |",
     "parity": "| nats a token from the processor in float32 | mean | max | allowed mean |",
     "products": "| float32 product | GFLOP/s | ms |",
+    "beside": "| starter, bfloat16, 8 rows | ms |",
+    "memory": "| memory of three steps | GB |",
+    "priority": "| class of the engine's thread | ms of a decode step |",
     "machine": "| machine | |",
 }
+FAULT = (
+    "[METAL] Command buffer execution failed: Insufficient Memory "
+    "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+)
+CLASSES = {"user initiated": 0x19, "utility": 0x11}  # of `pthread_set_qos_class_self_np`
+PRESSES = 30
 Events = list[dict[str, Any]]
 Tables = Mapping[str, Sequence[Sequence[object]]]
 
@@ -141,7 +155,9 @@ def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
     todo["parity"] = partial(inside, children, "parity")
     for dtype in DTYPES[: 1 if quick else 2]:
         todo[f"kill and resume, {dtype}"] = partial(killing, children, place, dtype)
-    todo["products"] = partial(inside, children, "products")
+    for name in list(PARTS)[1:]:
+        todo[name] = partial(inside, children, name)
+    todo["workbench"] = partial(workbench, children, place)
     for name, do in todo.items():
         begun = monotonic()
         try:
@@ -270,6 +286,166 @@ def products() -> Part:
     return Part(passed=True, seen=seen, rows={"products": rows})
 
 
+def trained_here(steps: int) -> list[Any]:
+    """The events of some steps of the starter in this process."""
+    from grpo_engine.config.parse import build, merge
+    from grpo_engine.control import Control
+    from grpo_engine.presets import preset
+    from grpo_engine.trainer import run
+
+    changes = {"steps": steps, "evaluation": {"before_and_after": False, "pinned": 0},
+               "model": {"compute": "graph"}}  # fmt: skip
+    config = build(merge(preset("starter").tree, changes))
+    with tempfile.TemporaryDirectory() as folder:
+        return list(run(config, Control(), folder=Path(folder)))
+
+
+def fault() -> Part:
+    """Let the first gradient fail as Metal fails without memory; the run must complete."""
+    from grpo_engine.events import NoteWritten, RunFinished
+    from grpo_engine.training import update
+
+    compute, failed = update.gradient, []
+
+    def failing(*arguments: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError(FAULT)
+        return compute(*arguments)
+
+    update.gradient = failing
+    events = trained_here(2)
+    texts = [event.text for event in events if isinstance(event, NoteWritten)]
+    seen = next((text for text in texts if "ran out of memory" in text), "nothing was said of it")
+    passed = bool(failed) and isinstance(events[-1], RunFinished) and "discarded" in seen
+    return Part(passed=passed, seen=seen)
+
+
+def memory() -> Part:
+    """Train three steps: MLX's peak beside the process's footprint, and what is wired."""
+    import mlx.core as mx
+
+    from grpo_engine.events import RunFinished, StepFinished
+    from grpo_engine.platform.footprint import footprint
+    from grpo_engine.platform.memory import memory as of_machine
+
+    wired: list[int] = []
+    wire = mx.set_wired_limit
+
+    def noted(limit: int) -> int:
+        wired.append(limit)
+        return int(wire(limit))
+
+    mx.set_wired_limit = noted
+    events = trained_here(3)
+    steps = [event.metrics for event in events if isinstance(event, StepFinished)]
+    names = ("memory/peak_gb", "memory/footprint_gb", "memory/swap_gb", "memory/pressure")
+    rows: list[tuple[str, str]] = [
+        (name, f"{max(metrics[name] for metrics in steps):.2f}")
+        for name in names if steps and name in steps[0]
+    ]  # fmt: skip
+    rows.append(("this process at the end", f"{(footprint() or of_machine().process) / 1e9:.2f}"))
+    rows += [("wired limit", f"{limit / 1e9:.2f}") for limit in wired]
+    restored = not mx.metal.is_available() or (len(wired) == 2 and wired[1] < wired[0])
+    seen = f"wired limit set and restored: {wired}" if wired else "nothing is wired here"
+    passed = restored and isinstance(events[-1], RunFinished)
+    return Part(passed=passed, seen=seen, rows={"memory": rows})
+
+
+def beside() -> Part:
+    """Decoding and an update beside mlx-lm's."""
+    from benchmarks import graph
+
+    policy = graph.loaded("starter", "bfloat16")
+    measured = list(graph.times(policy, 8, 32))
+    rows = [(name.strip(), f"{milliseconds:.2f}") for name, milliseconds in measured]
+    return Part(passed=True, seen=f"{len(rows)} times", rows={"beside": rows})
+
+
+def priority() -> Part:
+    """A decode step under each class that macOS could give the engine's thread."""
+    if sys.platform != "darwin":
+        return Part(passed=True, seen="is measured on macOS only")
+    from benchmarks import graph
+
+    system = ctypes.CDLL(None)
+    policy, rows = graph.loaded("starter", "bfloat16"), []
+    for name, number in CLASSES.items():
+        if system.pthread_set_qos_class_self_np(number, 0):
+            return Part(passed=False, seen=f"the system refuses the class {name}")
+        measured = dict(graph.times(policy, 8, 32))
+        rows.append((name, f"{measured['sampling, all together, per token']:.2f}"))
+    return Part(passed=True, seen=", ".join(map(" ".join, rows)), rows={"priority": rows})
+
+
+def workbench(children: Children, place: Path) -> Part:
+    """Open the workbench in a terminal, train from its first screen, and time keys meanwhile."""
+    data = place / "workbench"
+    environment = {**os.environ, "TERM": "xterm-256color", "XDG_DATA_HOME": str(data),
+                   "XDG_CONFIG_HOME": str(data), "XDG_STATE_HOME": str(data)}  # fmt: skip
+    screen, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (40, 120))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "grpo_tui"], cwd=ROOT, env=environment, stdin=terminal,
+        stdout=terminal, stderr=terminal, start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        try:
+            return _driven(process, screen, children, data)
+        finally:
+            process.terminate()  # saves and stops
+            _drain(screen, 20.0, process)
+            process.kill()
+            os.close(screen)
+
+
+def _driven(
+    process: "subprocess.Popen[bytes]", screen: int, children: Children, data: Path
+) -> Part:
+    _drain(screen, 3.0, process)
+    os.write(screen, b"\r")
+    end = min(monotonic() + 150, children.end)
+    steps, times, awake = 0, list[float](), ""
+    while monotonic() < end and steps < 3 and process.poll() is None:
+        _drain(screen, 2.0, process)
+        done = children.run(
+            "grpo_tui", "runs", "--json", limit=30, XDG_DATA_HOME=str(data),
+            XDG_CONFIG_HOME=str(data), XDG_STATE_HOME=str(data),
+        )  # fmt: skip
+        with suppress(ValueError, IndexError, KeyError):
+            steps = int(json.loads(done.out)[0]["step"])
+    for _ in range(PRESSES if steps >= 3 else 0):
+        _drain(screen, 0.1, process)
+        pressed = monotonic()
+        os.write(screen, b"\t")
+        if select.select([screen], [], [], 2.0)[0]:
+            times.append(1000 * (monotonic() - pressed))
+    if sys.platform == "darwin":
+        held = subprocess.run(
+            ["pmset", "-g", "assertions"], capture_output=True, text=True, check=False
+        ).stdout
+        awake = "; kept awake" if "caffeinate" in held else "; NOT kept awake"
+    if steps < 3 or not times:
+        status = process.poll()
+        ended = f"; it ended with status {status}" if status is not None else ""
+        return Part(passed=False, seen=f"{steps} steps from its first screen{ended}")
+    times.sort()
+    seen = (
+        f"{steps} steps from its first screen; keys {median(times):.0f} ms, "
+        f"slowest of {len(times)} {times[-1]:.0f}{awake}"
+    )
+    return Part(passed="NOT" not in awake, seen=seen)
+
+
+def _drain(screen: int, seconds: float, process: "subprocess.Popen[bytes]") -> None:
+    """Read what is drawn for some seconds, or until the program has ended."""
+    end = monotonic() + seconds
+    while (left := end - monotonic()) > 0 and process.poll() is None:
+        if select.select([screen], [], [], min(left, 0.2))[0]:
+            with suppress(OSError):
+                os.read(screen, 1 << 16)
+
+
 def parity() -> Part:
     """Score the same answers in float32 on the processor and here in each format."""
     import mlx.core as mx
@@ -373,15 +549,21 @@ def line(*cells: object) -> str:
     return f"| {' | '.join(words)} |"
 
 
+PARTS = {
+    "parity": parity, "products": products, "fault": fault, "memory": memory, "beside": beside,
+    "priority": priority,
+}  # fmt: skip
+
+
 def main(*words: str) -> int:
     """Run the parts, print each as it ends, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two steps each, as CI does")
     parser.add_argument("--out", type=Path, default=Path("device-report.md"))
-    parser.add_argument("--part", choices=["parity", "products"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.part:
-        part = parity() if asked.part == "parity" else products()
+        part = PARTS[asked.part]()
         print(json.dumps(asdict(part)))
         return 0
     found: list[Part] = []

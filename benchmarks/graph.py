@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -211,6 +211,24 @@ def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
     return 1000 * statistics.median(seconds[2:])
 
 
+def bare_update(policy: Policy, answers: Sequence[TokenRow]) -> Callable[[], None]:
+    """mlx-lm's loss and gradient of whole rows, with LoRA of rank 8 on all layers."""
+    import mlx_lm
+    from mlx_lm.tuner.trainer import default_loss
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+
+    model, *_ = mlx_lm.load(str(policy.folder))
+    model.set_dtype(getattr(mx, policy.dtype))
+    model.freeze()
+    lora = {"rank": 8, "scale": 2.0, "dropout": 0.0}
+    linear_to_lora_layers(model, len(model.layers), lora)
+    model.train()
+    batch = mx.array([row.prompt_ids + row.ids for row in answers])
+    lengths = mx.array([[len(PROMPT), batch.shape[1]]] * len(answers))
+    gradient = nn.value_and_grad(model, default_loss)
+    return lambda: mx.eval(gradient(model, batch, lengths))
+
+
 def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, float]]:
     """What a decode step and its parts take, in milliseconds."""
     last = mx.array([7] * rows)
@@ -251,6 +269,8 @@ def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, fl
         mx.eval(nn.value_and_grad(policy.module, loss)(make_batch(answers, range(rows))))
 
     yield f"scores and gradient of {rows} x {tokens} tokens", milliseconds(update, 5)
+    theirs = bare_update(policy, answers)
+    yield "  the same by mlx-lm's trainer, prompts for each row", milliseconds(theirs, 5)
 
 
 def training(path: str, dtype: str, steps: int) -> list[int]:

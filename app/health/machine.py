@@ -9,6 +9,7 @@ from rich.filesize import decimal
 
 from grpo_engine.cpu import processor
 from grpo_engine.platform import memory, threads
+from grpo_tui.app.health import mac
 from grpo_tui.app.health.checks import Check
 
 SMALLEST = 512 << 20
@@ -21,8 +22,8 @@ VARIABLES = (
 
 
 def checks() -> list[Check]:
-    """Processor, cores, system, Python, memory, variables."""
-    return [system(), cores(), python(), memory_check(), *environment()]
+    """Processor, cores, system, Python, memory, power, variables."""
+    return [system(), cores(), python(), memory_check(), *mac.checks(), *environment()]
 
 
 def system() -> Check:
@@ -42,7 +43,9 @@ def processor_name() -> str:
     if (file := Path("/proc/cpuinfo")).exists():
         lines = file.read_text().splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown processor"
+    if sys.platform == "darwin":
+        names = [mac.chip()]
+    return next(filter(None, [*names, platform.processor()]), "unknown processor")
 
 
 def cores() -> Check:

@@ -9,6 +9,7 @@ from pathlib import Path
 from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
 from grpo_engine.platform import device, formats, kernels, private, speed
+from grpo_tui.app.health import mac
 from grpo_tui.app.health.checks import Check
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -19,8 +20,10 @@ def checks() -> list[Check]:
     installed = package()
     if installed.stops:
         return [installed]
-    return [installed, build(), default_device(), number_format(), compiler(), *kernel_folder(),
-            *products()]  # fmt: skip
+    return [
+        installed, build(), default_device(), *mac.gpu_memory(), number_format(), compiler(),
+        *kernel_folder(), *products(),
+    ]  # fmt: skip
 
 
 def package() -> Check:

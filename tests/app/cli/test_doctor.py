@@ -3,14 +3,17 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import mlx.core as mx
+import psutil
 import pytest
 
 from grpo_engine.cpu import blas
 from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
-from grpo_tui.app.health import machine, mlx, store
+from grpo_tui.app.health import mac, machine, mlx, store
 from grpo_tui.app.health.checks import Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
@@ -156,3 +159,61 @@ def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.Monk
     result = mlx.products()[0]
     assert result.level is Level.WARNING
     assert result.remedy == "Our own compiled code is not used: it computes wrong."
+
+
+SAYS = {
+    ("sysctl", "-n", "machdep.cpu.brand_string"): "Apple M4 Pro",
+    ("sysctl", "-n", "iogpu.wired_limit_mb"): "12000",
+    ("pmset", "-g"): "System-wide power settings:\n hibernatemode  3\n displaysleep   10 (imposed)",
+}
+
+
+@pytest.fixture(name="system")
+def fixture_system(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], str]:
+    """What the programs of macOS print."""
+    system = dict(SAYS)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(mac, "output_of", lambda *command: system.get(command, ""))
+    return system
+
+
+def test_a_mac_is_named_by_its_chip_power_display_and_what_its_gpu_may_use(
+    system: dict[tuple[str, ...], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        mx, "device_info", lambda: {"max_recommended_working_set_size": 11_453_251_584}
+    )
+    battery = SimpleNamespace(percent=80.4, power_plugged=False)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert machine.processor_name() == "Apple M4 Pro"
+    assert [(check.name, check.result) for check in (*mac.gpu_memory(), *mac.checks())] == [
+        ("GPU memory", "11.5 GB may be used, iogpu.wired_limit_mb is set to 12000"),
+        ("power", "battery, 80 % charged"),
+        ("display", "sleeps after 10 min"),
+    ]
+    battery.percent = 19.6
+    system["pmset", "-g"] = " displaysleep         0"
+    power, display = mac.checks()
+    assert power.remedy == "Connect the charger before a long run."
+    assert (display.result, "pmset displaysleepnow" in display.remedy) == ("never sleeps", True)
+
+
+def test_a_mac_whose_programs_say_nothing_is_described_all_the_same(
+    system: dict[tuple[str, ...], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.clear()
+    monkeypatch.setattr(mx, "device_info", dict)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
+    assert [check.result for check in (*mac.gpu_memory(), *mac.checks())] == [
+        "MLX does not say how much may be used", "mains", "unknown when it sleeps",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="is about other systems")
+def test_elsewhere_nothing_is_said_of_macs() -> None:
+    assert [*mac.gpu_memory(), *mac.checks()] == []
+
+
+def test_a_program_that_fails_or_is_missing_says_nothing() -> None:
+    assert mac.output_of("echo", " 12 ") == "12"
+    assert mac.output_of("false") == mac.output_of("no-such-program-of-macos") == ""
