@@ -119,7 +119,7 @@ STATES = {
     "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "help": Shot("watch", "one", ("down", "question_mark"), ("KL", "stored as")),
     "palette": Shot("watch", "one", ("ctrl+p",), ("Find an action",)),
-    "runs-none": Shot("runs", "none", (), ("No runs yet", "P recorded run")),
+    "runs-none": Shot("runs", "none", (), ("No runs yet", "play the recorded run")),
     "runs-marked": Shot("runs", "several", ("home", "space", "down", "space"), ("2 marked",)),
     "runs-grouped": Shot("runs", "several", ("g", "WAIT:group by", "down", "enter"),
                          ("recipe grpo",)),

@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.text.stderr import print_stderr
 
 COMMAND_LINE = "the command line"  # in messages
 
@@ -18,7 +19,7 @@ def assemble(
     start: Mapping[str, Any] | None = None,
     **options: object,
 ) -> RunConfig:
-    """Merge the settings in order; without a file and a preset, start from `starter`.
+    """Merge the settings in order.
 
     `start` are the settings of a run to begin from, which take the preset's place. `options` are
     settings such as `steps` that come last; None leaves one as it is.
@@ -29,11 +30,10 @@ def assemble(
     tree, changes, source = dict[str, Any](), parse_sets(sets), COMMAND_LINE
     if start is not None:
         tree, source = dict(start), "the run to begin from"
-    elif preset is not None or file is None:
+    elif preset is not None:
         from grpo_engine.presets import preset as read_preset
 
-        chosen = preset or "starter"
-        tree, source = read_preset(chosen).tree, f"preset {chosen}"
+        tree, source = read_preset(preset).tree, f"preset {preset}"
     before = tree
     if file is not None:
         settings, source = read_yaml(file), str(file)
@@ -43,6 +43,17 @@ def assemble(
     if overrides.keys() & changes.keys():
         _build(tree, before, source)  # a value that an option replaces is checked as well
     return _build({**tree, **overrides}, before, source)
+
+
+def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | None) -> str | None:
+    """The preset of a new run, which is said where neither it nor a file is named."""
+    if preset is not None or file is not None:
+        return preset
+    from grpo_engine.presets import start
+
+    chosen, sentence = start(parse_sets(sets))
+    print_stderr(sentence)
+    return chosen
 
 
 def _build(tree: dict[str, Any], before: dict[str, Any], source: str) -> RunConfig:

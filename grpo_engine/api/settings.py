@@ -18,6 +18,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
 from grpo_engine.presets import preset as read_preset
+from grpo_engine.presets import start
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.code import has_rows, rows_of
@@ -31,10 +32,16 @@ def settings_of(
 ) -> tuple[RunConfig, UserObjects]:
     """Merge the preset, the configuration or YAML file, and the keywords, in this order.
 
+    Without the first two, keywords begin with what `--set` begins with on the command line.
+
     Objects among the keywords become names in the settings; those without a name that another
     process could import are returned as given.
     """
     tree, objects = named_tree(keywords)
+    if config is None and preset is None:
+        preset, sentence = start(tree)
+        if preset is not None:
+            print(sentence, file=sys.stderr)
     return merged(config, preset, tree), objects
 
 

@@ -429,7 +429,7 @@ class OptimizerConfig(Section):
     entries = {"options": OPTIMIZER_OPTIONS}
 
     name: Literal["adamw", "adam", "sgd", "muon", "lion", "adafactor"] = setting(
-        "adamw", "Optimiser."
+        "adamw", "Optimiser; sgd and muon have a momentum of `options.beta1`, 0.9 by default."
     )
     learning_rate: float = setting(1e-5, "Peak learning rate.", le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")

@@ -366,7 +366,11 @@ def _model(values: Tree, notes: list[str]) -> Tree:
     ignored = UNNEEDED.keys() | {"device_map", "low_cpu_mem_usage"}
     if changing := sorted(options.keys() - ignored):
         notes.append(f"model_init_kwargs {', '.join(changing)}: no equivalent; see model.*")
+    if not (path := values.get("model_name_or_path")):
+        notes.append("the model is an argument in TRL: set model.path to a folder or hub id")
     tree = {
+        # where none is named the run is refused: the model of the defaults was not meant
+        "model.path": path or "MODEL",
         "model.dtype": None if format is None else str(format).removeprefix("torch."),
         "model.trust_remote_code": trusted,
         "model.tuning": "full",

@@ -1,5 +1,6 @@
 """Presets: one YAML file each, whose first comment lines describe it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -20,6 +21,9 @@ ORDER = (
     "gsm8k-tutorial",
     "mlx-article",
 )
+USUAL = "starter"
+# settings without which a run is of the usual preset
+WHAT = ("model.path", "task.name", "task.tools", "task.environment", "rewards.functions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +65,16 @@ def preset(name: str) -> Preset:
             break
         about.append(line.lstrip("# ").strip())
     return Preset(name=name, about=" ".join(about), text=text)
+
+
+def start(changes: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The preset that a run without one and without a file begins with, and a sentence on it.
+
+    Only a run that names nothing of its own begins with the usual one: its settings fit no other
+    model and no other problems.
+    """
+    for path in WHAT:
+        section, _, name = path.partition(".")
+        if name in changes.get(section, ()):
+            return None, f"settings: the defaults, as {path} is set and no preset is named"
+    return USUAL, f"settings: preset {USUAL}, as no file, model, task or rewards are named"

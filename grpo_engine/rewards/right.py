@@ -1,5 +1,6 @@
 """Which answers count as right, by the score of one reward function."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 RIGHT_OR_WRONG = (
     "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
 )  # fmt: skip
+SOURCE = re.compile(r"\A[^\s\"]+:(?=\w)")  # `file.py:` of a function named as in rewards.functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,14 @@ class Right:
             named = (name for name in names if "accuracy" in name)
             candidates = (accuracy, *named, *RIGHT_OR_WRONG)
             return cls(next((name for name in candidates if name in names), ""))
+        rule, has_source = SOURCE.subn("", text)
+        # which of two functions of one name is meant, a source does not say
+        known = [name for name in names if not (has_source and f"{name}_2" in names)]
         with suppress(ValueError):
-            match parse(text, "evaluation.accuracy"):
-                case Text(name) if name in names:
+            match parse(rule, "evaluation.accuracy"):
+                case Text(name) if name in known:
                     return cls(name)
-                case Term(name, op, value) if name in names and op in OPERATORS:
+                case Term(name, op, value) if name in known and op in OPERATORS:
                     return cls(name, op, float(value))
         raise ConfigError(
             f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "

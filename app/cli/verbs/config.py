@@ -20,7 +20,7 @@ from grpo_engine.config.trl_config import read, translate
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.cli.output import print_json, write_out
 from grpo_tui.app.cli.params import Json, Preset, Sets
-from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.cli.run_config import assemble, start_preset
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
 
@@ -50,7 +50,7 @@ def init(
             typer.echo(note, err=True)
         config = build(merge(tree, parse_sets(sets)), str(from_trl))
     else:
-        config = assemble(None, preset, sets)
+        config = assemble(None, start_preset(None, preset, sets), sets)
     if out is not None and out.exists() and not force:
         raise ConfigError(f"{out} already exists; use --force to overwrite it")
     write_out(explained(config) if full else write_yaml(config), out)

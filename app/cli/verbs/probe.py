@@ -34,12 +34,13 @@ def probe(
     """
     from grpo_engine.platform.scratch import scratch
     from grpo_engine.setup.startup import enter_engine
-    from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.app.cli.run_config import assemble, start_preset
     from grpo_tui.app.jobs.progress import printer
     from grpo_tui.app.jobs.start import with_pass_rates
     from grpo_tui.experiments.db.paths import store_path
 
-    config = with_pass_rates(assemble(file, preset, sets), store_path(None))
+    config = assemble(file, start_preset(file, preset, sets), sets)
+    config = with_pass_rates(config, store_path(None))
     enter_engine(0)
     from grpo_engine.api.probe import PromptsProbed, sizes_of
     from grpo_engine.api.probe import probe as probed

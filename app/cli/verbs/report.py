@@ -34,6 +34,8 @@ def report(
 
     Example: grpo-tui report @last --out report.md
     """
+    if out is not None and out.suffix.lower() in (".html", ".htm"):
+        raise typer.BadParameter(f"{out}: a report is Markdown; write for example report.md")
     with reading() as reader:
         target = reader.resolve(run)
         content = gather(reader, target)

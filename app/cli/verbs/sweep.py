@@ -11,7 +11,7 @@ from grpo_engine.errors import quoted
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Steps
-from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.cli.run_config import assemble, start_preset
 from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.jobs.launch import checked_sweep
 from grpo_tui.app.jobs.sweep import Point, values_in
@@ -88,9 +88,11 @@ def _points(
     """The settings of every point of the grid."""
     from grpo_tui.experiments.queue import points
 
+    axes = dict(map(_axis, sets))
+    preset = start_preset(file, preset, sets)
     return [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
-        for point in points(dict(map(_axis, sets)))
+        for point in points(axes)
     ]
 
 

@@ -16,7 +16,7 @@ from grpo_tui.app.cli.params import (
     Steps,
     complete_runs,
 )
-from grpo_tui.app.cli.run_config import assemble, checkpoint_start
+from grpo_tui.app.cli.run_config import assemble, checkpoint_start, start_preset
 from grpo_tui.app.cli.startup import leave_to_background
 from grpo_tui.experiments.db.paths import store_path
 
@@ -57,8 +57,10 @@ def train(
 ) -> None:
     """Train with GRPO, without a screen.
 
-    Settings come from the preset, then the file, then --set, each over the one before. A recipe
-    comes with its own settings: those set for another one before are dropped.
+    Settings come from the preset, then the file, then --set, each over the one before. Without
+    preset and file they are those of preset starter, or the defaults if --set names a model, a
+    task, tools, an environment or reward functions. A recipe comes with its own settings: those
+    set for another one before are dropped.
     Ctrl-C once stops after the step with a checkpoint, twice at once.
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
@@ -73,6 +75,7 @@ def train(
     if begin and preset is not None:
         raise typer.BadParameter("--from RUN brings the run's settings: leave --preset out")
     start = checkpoint_start(begin, store_path(), with_optimizer=with_optimizer) if begin else None
+    preset = preset if begin else start_preset(file, preset, sets)
     config = assemble(file, preset, sets, steps=steps, seed=seed, name=name, start=start)
     if detach:
         raise typer.Exit(leave_to_background(as_json=as_json))
