@@ -206,7 +206,7 @@ def shows(app: Workbench, *words: str) -> bool:
 
 async def until(pilot: Pilot[int], app: Workbench, true: Callable[[], bool]) -> None:
     """Wait until something shows; leave with the screen where it does not."""
-    for _ in range(600):
+    for _ in range(3000):
         app.frame_now()
         if true():
             return

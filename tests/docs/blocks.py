@@ -21,6 +21,7 @@ COMMANDS = (
     "ssh",
     "mlx.launch",
     "mlx_lm.server",
+    "echo",
     "$",
 )
 FENCE = re.compile(r"^```(\w*)$")

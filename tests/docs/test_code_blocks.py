@@ -1,10 +1,12 @@
 """Every code block of README.md and docs/ runs as it stands, or is listed here with the reason.
 
+Each page runs in an environment of its own, with what the page tells to install and nothing else.
 Runs are made shorter: see `SHORTER`. What a page takes for granted is in `FILES`.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,7 +17,9 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.safe_yaml import parse_yaml
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.rubric import Rubric
+from tests.docs import fresh
 from tests.docs.blocks import PAGES, ROOT, SHEETS, Block, blocks
 from tests.e2e.training import environment
 
@@ -52,11 +56,6 @@ NO_CODE = {
 FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than 2 s"}
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
 FILES: Mapping[str, Mapping[str, str]] = {
-    "docs/environments.md": {
-        "cities.jsonl": CHAT % ("Who has more, Oslo or Bergen?", "Oslo")
-        + CHAT % ("How many live in Oslo?", "717710"),
-        "rows.jsonl": CHAT % ("Use the counter.", 5) + CHAT % ("Please use the counter.", 4),
-    },
     "docs/tasks.md": {
         "CONFIG.yaml": "{rollout: {prompts: 2, group_size: 2}}",
         "data/words.jsonl": CHAT % ("Say one.", "one") + CHAT % ("Say two.", "two"),
@@ -73,7 +72,7 @@ for option, most in (("--steps", 2), ("--prompts", 8)):
         words[place] = str(min(most, int(words[place])))
 if words[0] in ("train", "sweep"):
     words += [] if "--steps" in words else ["--steps", "1"]
-    for change in ("evaluation.problems=4", "evaluation.pinned=0", "rollout.max_new_tokens=16"):
+    for change in ("evaluation.problems=4", "evaluation.pinned=0"):
         words += ["--set", change]
 line = command(*words)
 os.execv(line[0], line)
@@ -83,6 +82,8 @@ right, rewards = run.metrics["eval/accuracy"], run.metrics["reward"]
 assert right[20] > right[0] + 0.2, dict(right)
 assert min(rewards.values()) > -2, dict(rewards)
 """
+# A model that a page names and that would come from the hub, in whose place the starter is trained.
+OF_THE_HUB = "mlx-community/Qwen3-0.6B-bf16"
 ANSWERS = "1\n2\n3\n" * 5  # to commands that ask
 ALL = [block for page in PAGES for block in blocks(page) if block.language != "diff"]
 RUN_PAGES = sorted({block.page for block in ALL if block.language in ("python", "sh", "yaml")})
@@ -143,14 +144,14 @@ def test_a_page_runs_from_its_first_block_to_its_last(page: str, tmp_path: Path)
         elif block.file:
             (here / block.file).write_text(block.text)
             if block.language == "python" and not list(starts(block)):
-                run([sys.executable, block.file], block, here, env)
+                run(["python", block.file], block, here, env)
         elif block.language == "python" and not list(starts(block)):
             # in one process, as the cells of a notebook
             source = "\n" * (block.line - 1) + block.text
             script += f"exec(compile({source!r}, {page!r}, 'exec'))\n"
     if script:
         (here / "cells.py").write_text(script)
-        run([sys.executable, "cells.py"], page, here, env)
+        run(["python", "cells.py"], page, here, env)
 
 
 @pytest.mark.slow
@@ -159,22 +160,33 @@ def test_the_reward_function_of_the_page_teaches_the_model_in_its_steps(tmp_path
     env = prepared(here, "docs/python.md")
     (block,) = [b for b in ALL if b.page == "docs/python.md" and "def near(" in b.text]
     (here / "cells.py").write_text(f"import grpo_engine as grpo\n{block.text}{LEARNED}")
-    run([sys.executable, "cells.py"], block, here, env)
+    run(["python", "cells.py"], block, here, env)
 
 
 def prepared(here: Path, page: str) -> dict[str, str]:
     """A folder with the command and the files of a page, and the variables for it."""
     (here / "bin").mkdir(parents=True)
+    lines = (line for block in ALL if block.page == page for line in block.commands)
+    python = fresh.make(
+        here / ".venv", (name for line in lines for name in fresh.installed_by(line))
+    )
     for place in (here / "bin" / "grpo-tui", here / "grpo-tui"):
-        place.write_text(SHORTER.format(python=sys.executable, root=str(ROOT)))
+        place.write_text(SHORTER.format(python=python, root=str(ROOT)))
         place.chmod(0o755)
     for name, text in FILES.get(page, {}).items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)
     if page == STARTER:  # begins in a checkout
         (here / "grpo_engine").symlink_to(ROOT / "grpo_engine")
-    paths = [str(here / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return environment(here) | {"PATH": os.pathsep.join(paths)}
+    hub = here / OF_THE_HUB
+    shutil.copytree(EMBEDDED["starter"], hub)
+    settings = json.loads((hub / "config.json").read_text())
+    (hub / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 4096}))
+    paths = os.environ["PATH"].split(os.pathsep)
+    others = (path for path in paths if Path(path) != Path(sys.executable).parent)
+    return environment(here) | {
+        "PATH": os.pathsep.join([str(here / "bin"), str(python.parent), *others])
+    }
 
 
 def run_command(line: str, block: Block, here: Path, env: Mapping[str, str]) -> None:
@@ -188,6 +200,7 @@ def run_command(line: str, block: Block, here: Path, env: Mapping[str, str]) -> 
 def run(
     words: list[str], what: object, here: Path, env: Mapping[str, str], *, fails: bool = False
 ) -> str:
+    words = [shutil.which(words[0], path=env["PATH"]) or words[0], *words[1:]]
     done = subprocess.run(
         words, cwd=here, env=dict(env), input=ANSWERS, capture_output=True, text=True, check=False
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
+from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.markdown import md_cell
 from grpo_tui.app.cli.verbs.report import tables
@@ -116,3 +117,12 @@ def test_the_phases_of_report_and_compare_sum_to_the_time_of_a_step(
     assert main(["report", "first", "--db", str(path)]) == 0
     shares = re.findall(r"\| ([\d.]+)% \|", capsys.readouterr().out.partition("## Phase times")[2])
     assert sum(map(float, shares[: len(spent)])) == pytest.approx(100, abs=1)
+
+
+def test_a_report_is_not_written_as_html(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "r.html"
+    assert main(["report", "@last", "--out", str(out)]) == exit_codes.USAGE
+    assert "r.html: a report is Markdown; write for example report.md" in capsys.readouterr().err
+    assert not out.exists()

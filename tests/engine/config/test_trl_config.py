@@ -10,6 +10,7 @@ from grpo_engine.config.trl_config import read, translate
 from grpo_engine.config.trl_names import DEFAULTS, NO_CAP, TRANSLATED, UNLIKE, UNNEEDED
 from grpo_engine.errors import ConfigError
 from grpo_engine.maths.arrays import MAX_RATIO
+from grpo_engine.policy.embedded import local_folder
 
 GRPOCONFIG = Path(__file__).parents[1] / "maths" / "data" / "grpoconfig.json"  # make_trl_cases.py
 
@@ -343,3 +344,13 @@ def test_a_file_of_other_settings_is_refused() -> None:
         translate({"task": {"name": "arithmetic"}, "steps": 3})
     _, notes = translate({"task": {"name": "arithmetic"}, "beta": 0.1})
     assert notes[0] == "task: not a known setting of TRL's GRPOConfig"
+
+
+def test_a_file_without_a_model_says_so_and_trains_none() -> None:
+    """TRL takes the model as an argument, or as `model_name_or_path` from its command line."""
+    tree, notes = translate({"beta": 0.1})
+    assert "the model is an argument in TRL: set model.path to a folder or hub id" in notes
+    assert local_folder(tree["model"]["path"]) is None
+    tree, notes = translate({"beta": 0.1, "model_name_or_path": "Qwen/Qwen3-0.6B"})
+    assert tree["model"]["path"] == "Qwen/Qwen3-0.6B"
+    assert not any("model" in note.partition(":")[0] for note in notes)

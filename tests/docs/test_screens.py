@@ -1,0 +1,16 @@
+"""The script that draws the pages' pictures."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from docs import screens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n, s in screens.STATES.items() if s.store == "none"])
+def test_a_screen_without_runs_shows_what_its_picture_is_of(name: str, tmp_path: Path) -> None:
+    shot, size = screens.STATES[name], (120, 36)
+    picture, _ = asyncio.run(screens.shoot(shot, tmp_path / "none.db", size, screens.DARK))
+    assert picture.startswith("<svg")
