@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ for option, most in (("--steps", 2), ("--prompts", 8)):
         words[place] = str(min(most, int(words[place])))
 if words[0] in ("train", "sweep"):
     words += [] if "--steps" in words else ["--steps", "1"]
-    for change in ("evaluation.problems=4", "evaluation.pinned=0"):
+    for change in ("evaluation.problems=4", "evaluation.pinned=0", "rollout.prompts=4"):
         words += ["--set", change]
 line = command(*words)
 os.execv(line[0], line)
@@ -166,10 +167,9 @@ def test_the_reward_function_of_the_page_teaches_the_model_in_its_steps(tmp_path
 def prepared(here: Path, page: str) -> dict[str, str]:
     """A folder with the command and the files of a page, and the variables for it."""
     (here / "bin").mkdir(parents=True)
-    lines = (line for block in ALL if block.page == page for line in block.commands)
-    python = fresh.make(
-        here / ".venv", (name for line in lines for name in fresh.installed_by(line))
-    )
+    shell = [block for block in ALL if block.page == page and block.language == "sh"]
+    lines = [line for block in shell for line in block.commands]
+    python = fresh.make(here / ".venv", chain.from_iterable(map(fresh.installed_by, lines)))
     for place in (here / "bin" / "grpo-tui", here / "grpo-tui"):
         place.write_text(SHORTER.format(python=python, root=str(ROOT)))
         place.chmod(0o755)

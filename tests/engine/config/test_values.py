@@ -18,7 +18,7 @@ from grpo_engine.config.parse import (
     write_yaml,
 )
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import OPTIMIZER_OPTIONS, RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
 from grpo_tui.app.tui.screens.new_run.state import RunForm
 
@@ -205,3 +205,10 @@ def test_a_long_value_is_cut_in_messages() -> None:
 def test_a_name_has_an_end() -> None:
     with pytest.raises(ConfigError, match=r"at most 500 characters, .*\(100,000 characters\)"):
         build({"name": "x" * 100_000})
+
+
+def test_the_help_of_the_optimiser_names_the_momentum_of_sgd() -> None:
+    momentum = OPTIMIZER_OPTIONS["beta1"].default
+    assert f"sgd and muon have a momentum of `options.beta1`, {momentum} by default" in (
+        settings()["optimizer.name"].help
+    )
