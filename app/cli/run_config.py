@@ -49,9 +49,9 @@ def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | No
     """The preset of a new run, which is said where neither it nor a file is named."""
     if preset is not None or file is not None:
         return preset
-    from grpo_engine.presets import start
+    from grpo_engine.presets import starting_preset
 
-    chosen, sentence = start(parse_sets(sets))
+    chosen, sentence = starting_preset(parse_sets(sets))
     print_stderr(sentence)
     return chosen
 

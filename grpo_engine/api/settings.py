@@ -18,7 +18,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
 from grpo_engine.presets import preset as read_preset
-from grpo_engine.presets import start
+from grpo_engine.presets import starting_preset
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.code import has_rows, rows_of
@@ -39,7 +39,7 @@ def settings_of(
     """
     tree, objects = named_tree(keywords)
     if config is None and preset is None:
-        preset, sentence = start(tree)
+        preset, sentence = starting_preset(tree)
         if preset is not None:
             print(sentence, file=sys.stderr)
     return merged(config, preset, tree), objects

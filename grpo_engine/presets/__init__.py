@@ -21,9 +21,9 @@ ORDER = (
     "gsm8k-tutorial",
     "mlx-article",
 )
-USUAL = "starter"
-# settings without which a run is of the usual preset
-WHAT = ("model.path", "task.name", "task.tools", "task.environment", "rewards.functions")
+STARTER = "starter"
+# settings that name a model, problems or rewards, for which the starter's settings are not made
+SUBJECTS = ("model.path", "task.name", "task.tools", "task.environment", "rewards.functions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,10 @@ def preset(name: str) -> Preset:
     return Preset(name=name, about=" ".join(about), text=text)
 
 
-def start(changes: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The preset that a run without one and without a file begins with, and a sentence on it.
-
-    Only a run that names nothing of its own begins with the usual one: its settings fit no other
-    model and no other problems.
-    """
-    for path in WHAT:
+def starting_preset(changes: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The preset that a run without one and without a file begins with, and a sentence on it."""
+    for path in SUBJECTS:
         section, _, name = path.partition(".")
         if name in changes.get(section, ()):
             return None, f"settings: the defaults, as {path} is set and no preset is named"
-    return USUAL, f"settings: preset {USUAL}, as no file, model, task or rewards are named"
+    return STARTER, f"settings: preset {STARTER}, as no file, model, task or rewards are named"

@@ -18,7 +18,7 @@ from grpo_engine.environments.calculator import calculator
 from grpo_engine.environments.guess import Guess
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names as presets
-from grpo_engine.presets import start
+from grpo_engine.presets import starting_preset
 from grpo_engine.rewards.shape import length
 from grpo_engine.tasks.base import Example, Task
 from grpo_tui.app.cli.run_config import assemble
@@ -62,7 +62,7 @@ def test_keywords_mean_what_the_same_settings_mean_in_a_yaml_file(
     file = tmp_path_factory.mktemp("yaml") / "config.yaml"
     file.write_text(yaml.safe_dump(nested(settings)))
     wanted = assemble(file, preset, [])
-    begun = assemble(file, preset or start(nested(settings))[0], [])
+    begun = assemble(file, preset or starting_preset(nested(settings))[0], [])
     assert settings_of(None, preset, settings)[0] == begun
     assert settings_of(None, preset, nested(settings))[0] == begun
     assert settings_of(nested(settings), preset, {})[0] == wanted
