@@ -27,7 +27,8 @@ def evaluate(
         ),
     ],
     file: Annotated[
-        Path | None, typer.Option("--config", help="Settings for an adapter or a model.")
+        Path | None,
+        typer.Option("--config", help="Settings for an adapter or a model; else the defaults."),
     ] = None,
     preset: Preset = None,
     step: Checkpoint = None,
