@@ -305,7 +305,7 @@ def fault() -> Part:
     from grpo_engine.events import NoteWritten, RunFinished
     from grpo_engine.training import update
 
-    compute, failed = update.gradient, []
+    compute, failed = vars(update)["gradient"], list[bool]()
 
     def failing(*arguments: Any) -> Any:
         if not failed:
@@ -313,7 +313,7 @@ def fault() -> Part:
             raise RuntimeError(FAULT)
         return compute(*arguments)
 
-    update.gradient = failing
+    vars(update)["gradient"] = failing
     events = trained_here(2)
     texts = [event.text for event in events if isinstance(event, NoteWritten)]
     seen = next((text for text in texts if "ran out of memory" in text), "nothing was said of it")
