@@ -1,5 +1,6 @@
 """Arguments and options that several verbs have, each with what the shell may complete it to."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
@@ -12,6 +13,10 @@ from grpo_tui.experiments.db.paths import store_path
 Completions = Iterator[tuple[str, str]]  # a value and its line of help
 RECENT = 50  # runs offered
 WIDEST = 60  # characters of help: a shell may show each line as a choice
+# zsh evaluates what it is offered, and what is completed is run with the line: no shell reads more
+# into this, and the program no option, reference or folder
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+UNSAFE = re.compile(r"[^\w\s.,:;/()<>=+-]")  # in a line of help
 
 
 def complete_runs(incomplete: str) -> Completions:
@@ -23,8 +28,9 @@ def complete_runs(incomplete: str) -> Completions:
     try:
         with closing(StoreReader(store_path())) as reader:
             for run in reader.runs(limit=RECENT):
-                if run.name.startswith(incomplete):
-                    yield run.name, f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
+                about = f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
+                for name in list(filter(SAFE.fullmatch, (run.name, run.id)))[:1]:
+                    yield from _matching(incomplete, (name, about))
     except (StoreError, OSError):
         return
     yield from _matching(incomplete, ("@last", "the newest run"))
@@ -65,7 +71,7 @@ def complete_metrics(incomplete: str) -> Completions:
 def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
     for name, help in candidates:
         if name.startswith(incomplete):
-            yield name, shorten(help, WIDEST, placeholder=" …")
+            yield name, shorten(UNSAFE.sub("", help), WIDEST, placeholder=" …")
 
 
 RunRef = Annotated[

@@ -1,6 +1,7 @@
 """An endpoint as OpenAI's on this machine: requests in, and answers out in its form.
 
-It has an address and a key for each rollout, and serves nobody else.
+It has an address and a key for each rollout, and serves nobody else: whoever has not shown the key
+is read no further than the headers, has little time, and makes room for the next.
 """
 
 import asyncio
@@ -14,12 +15,16 @@ from dataclasses import dataclass
 from email import message_from_string
 from email.message import Message
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_engine.environments.calls import CALL, find_calls
+from grpo_engine.errors import quoted
 
 MODEL = "policy"  # the only one
-MAX_BODY = 8 << 20  # bytes of a request
+MAX_HEAD, MAX_BODY = 16 << 10, 8 << 20  # bytes of a request
+HEAD_S, BODY_S = 10.0, 60.0  # seconds in which they have to come
+STRANGERS = 128  # connections of this process that have not shown a key
+SERVED = 64  # that have shown a rollout's
 ROLES = ("system", "user", "assistant", "tool")
 # what would change the distribution, or needs what sampling does not give; with its neutral values
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -101,8 +106,8 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
     for name, values in {**NEUTRAL, **fixed}.items():
         if body.get(name) not in (None, *values):
             raise RefusedError(
-                f"{name} is {body[name]!r}, but the run samples with {values[0]}, and learns from "
-                "what it sampled; leave it out, or change the run's rollout settings"
+                f"{name} is {quoted(body[name])}, but the run samples with {values[0]}, and learns "
+                "from what it sampled; leave it out, or change the run's rollout settings"
             )
     messages, stop, tools = (_listed(body.get(name)) for name in ("messages", "stop", "tools"))
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
@@ -110,7 +115,8 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
         (messages, "messages is not a list with a message"),
         (all(isinstance(text, str) and text for text in stop),
          "stop is neither a text nor a list of texts"),
-        (type(limit) is int and limit >= 0, f"max_tokens {limit!r} is not a number of tokens"),
+        (type(limit) is int and limit >= 0,
+         f"max_tokens {quoted(limit)} is not a number of tokens"),
         (all(map(_is_function, tools)), "tools is not a list of functions with names"),
     ):  # fmt: skip
         if not is_right:
@@ -129,7 +135,7 @@ def plain_message(message: Any) -> dict[str, Any]:
     role = message.get("role") if isinstance(message, dict) else None
     role = "system" if role == "developer" else role
     if role not in ROLES:
-        raise RefusedError(f"a message has the role {role!r}, not one of {', '.join(ROLES)}")
+        raise RefusedError(f"a message has the role {quoted(role)}, not one of {', '.join(ROLES)}")
     parts = _listed(message.get("content"))
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
@@ -166,8 +172,11 @@ def _is_function(tool: Any) -> bool:
 class Endpoint(ABC):
     """The endpoint of one rollout."""
 
+    _strangers: ClassVar[dict[Any, None]] = {}  # tasks of all endpoints, the oldest first
+
     def __init__(self, sampling: Mapping[str, float]) -> None:
         self._sampling, self._key = sampling, secrets.token_hex(16)
+        self._connections = set[Any]()  # a task for each
         self._server: asyncio.Server | None = None
         self.refused = ""  # the last request that was, for errors
 
@@ -177,44 +186,66 @@ class Endpoint(ABC):
 
     async def open(self) -> tuple[str, str]:
         """Listen; return the address and its key."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD)
         port = self._server.sockets[0].getsockname()[1]
         return f"http://127.0.0.1:{port}/v1", self._key
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        for connection in self._connections:
+            connection.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            status, kind = HTTPStatus.OK, "application/json"
-            try:
-                response = await self._respond(*await _read(reader))
-            except RefusedError as refusal:
-                error = {"message": str(refusal), "type": "invalid_request_error"}
-                self.refused = f"; the last request that was refused: {refusal}"
-                status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
-            if isinstance(response, str):
-                kind = "text/event-stream"
-            else:
-                response = json.dumps(response)
-            body = response.encode()
-            writer.write(
-                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
-                + body
-            )
-            await writer.drain()
-        writer.close()
+        """Answer one request; a stranger too many ends the oldest."""
+        connection, ends = asyncio.current_task(), (ConnectionError, asyncio.IncompleteReadError)
+        self._connections.add(connection)
+        self._strangers[connection] = None
+        if len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
+        try:
+            with suppress(*ends, asyncio.CancelledError):
+                await self._answer(reader, writer)
+        finally:
+            self._connections.discard(connection)
+            self._strangers.pop(connection, None)
+            writer.close()
 
-    async def _respond(
-        self, method: str, path: str, headers: Message, body: bytes
-    ) -> Mapping[str, Any] | str:
-        """The body of a response: JSON, or the events of a stream."""
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        status, kind = HTTPStatus.OK, "application/json"
+        try:
+            method, path, headers = await _read_head(reader)
+            self._admit(headers)
+            response = await self._respond(method, path, await _read_body(reader, headers))
+        except RefusedError as refusal:
+            error = {"message": str(refusal), "type": "invalid_request_error"}
+            self.refused = f"; the last request that was refused: {refusal}"
+            status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
+        if isinstance(response, str):
+            kind = "text/event-stream"
+        else:
+            response = json.dumps(response)
+        body = response.encode()
+        writer.write(
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            + body
+        )
+        await writer.drain()
+
+    def _admit(self, headers: Message) -> None:
+        """Refuse a request without the key of the rollout, and too many with it."""
         sent = headers.get("authorization", "")
         if not hmac.compare_digest(sent.encode(), f"Bearer {self._key}".encode()):
             raise RefusedError("the key is not that of this rollout", 401)
+        self._strangers.pop(asyncio.current_task(), None)
+        if len(self._connections - self._strangers.keys()) > SERVED:
+            raise RefusedError(f"{SERVED} requests of this rollout are being served", 429)
+
+    async def _respond(self, method: str, path: str, body: bytes) -> Mapping[str, Any] | str:
+        """The body of a response: JSON, or the events of a stream."""
         match method, path.partition("?")[0].rstrip("/"):
             case "POST", "/v1/chat/completions":
                 request = read_request(body, self._sampling)
@@ -223,19 +254,32 @@ class Endpoint(ABC):
             case "GET", "/v1/models":
                 model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "grpo-tui"}
                 return {"object": "list", "data": [model]}
-        raise RefusedError(f"there is no {method} {path}; there is POST chat/completions", 404)
+        raise RefusedError(
+            f"there is no {quoted(f'{method} {path}')}; there is POST chat/completions", 404
+        )
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[str, str, Message, bytes]:
-    """The method, the path, the headers and the body of a request."""
+async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, Message]:
+    """The method, the path and the headers of a request."""
     try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        async with asyncio.timeout(HEAD_S):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, _, lines = head.partition("\r\n")
         method, path, _ = first.split(" ")
-        headers = message_from_string(lines)
-        length = int(headers.get("content-length", "0"))
+    except TimeoutError:
+        raise RefusedError(f"the headers did not come within {HEAD_S:g} s", 408) from None
     except (asyncio.LimitOverrunError, ValueError):
-        raise RefusedError("this is no HTTP request") from None
-    if "transfer-encoding" in headers or not 0 <= length <= MAX_BODY:
+        raise RefusedError(f"this is no HTTP request with {MAX_HEAD} bytes of headers") from None
+    return method, path, message_from_string(lines)
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Message) -> bytes:
+    length = headers.get("content-length", "0")
+    size = int(length) if length.isdecimal() and len(length) < 10 else MAX_BODY + 1
+    if "transfer-encoding" in headers or size > MAX_BODY:
         raise RefusedError(f"a body has a Content-Length, and at most {MAX_BODY} bytes")
-    return method, path, headers, await reader.readexactly(length)
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await reader.readexactly(size)
+    except TimeoutError:
+        raise RefusedError(f"the body did not come within {BODY_S:g} s", 408) from None
