@@ -4,6 +4,7 @@ In `algorithm` a default of None means the recipe's value; for `importance_cap` 
 loaded model needs. Elsewhere 0 or None means off.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -29,6 +30,7 @@ from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import is_metric, spec
 
 LONGEST_NAME = 500  # characters of a run's name
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}|[a-z]+_proxy")
 UNLIMITED = 10**9  # for texts that are prose
 
 
@@ -498,6 +500,25 @@ class RecordConfig(Section):
     )
 
 
+class SandboxConfig(Section):
+    """What the processes get that run other code than this program's."""
+
+    environment: tuple[str, ...] = setting(
+        (), "Variables of the environment that all code gets: agents and tools in another "
+        "interpreter beside a short list, your functions beside theirs, such as a judge's key.",
+        example="[OPENAI_API_KEY]",
+    )  # fmt: skip
+
+    @field_validator("environment")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(VARIABLE.fullmatch(name) for name in names):
+            raise ValueError(  # what is refused may be a key
+                "these are names of variables in capitals, such as OPENAI_API_KEY, never values"
+            )
+        return names
+
+
 class AlertsConfig(Section):
     """The thresholds of alerts that depend on the task; training does not depend on them."""
 
@@ -528,6 +549,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     alerts: AlertsConfig = AlertsConfig()
 
     @model_validator(mode="before")

@@ -29,7 +29,9 @@ from grpo_engine.environments.endpoint import (
     response_of,
 )
 from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.paths import remove
 from grpo_engine.sandbox.process import ending
+from grpo_engine.sandbox.variables import short
 
 PREFIX = "agent:"
 WAITING = 16  # requests of a program that may wait
@@ -157,22 +159,36 @@ class Program(Player):
 
     def __init__(
         self, sampling: Mapping[str, float], folder: Path, command: Sequence[str], *,
-        by_status: bool,
+        by_status: bool, named: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """With `by_status`, exit status 0 and 1 are rewards where the program writes none."""
+        """With `by_status`, exit status 0 and 1 are rewards where the program writes none.
+
+        `named` variables are added to the short list that it has.
+        """
         super().__init__("agent", sampling)
         self._command, self._tail, self._has_told = command, b"", asyncio.Event()
-        self._score = folder / secrets.token_hex(8)
+        self._score, self._home = (folder / secrets.token_hex(8) for _ in range(2))
+        self._named = named
         self._by_status = by_status
         self._process: asyncio.subprocess.Process | None = None
 
     async def play(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
     ) -> Ended:
-        """Run the command; its file and how it exited say what it was worth."""
+        """Run the command in its own HOME; its file and how it exited say what it was worth."""
+        self._home.mkdir()
+        try:
+            return await self._run(row, seeds, url, key)
+        finally:
+            remove(self._home.parent, self._home.name, ignore_errors=True)
+
+    async def _run(
+        self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
+    ) -> Ended:
         seed, index = map(str, seeds)
         environment = {
-            **os.environ, "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
+            **short(os.environ, self._named, self._home),
+            "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
             "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": MODEL,
             "GRPO_TUI_SEED": seed, "GRPO_TUI_INDEX": index, "GRPO_TUI_REWARD": str(self._score),
         }  # fmt: skip

@@ -14,7 +14,9 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.environments import agents, verifiers
 from grpo_engine.errors import BrokenEnvironmentError, DataError
+from grpo_engine.rewards.rubric import key_variables
 from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
@@ -118,7 +120,8 @@ class EnvironmentClient:
 
     With `objects`, which are tools and environments that only this process has, by name, all run in
     this process without a time limit. `interrupted` is polled while episodes begin and end; if it
-    returns true, `StopNow` is raised.
+    returns true, `StopNow` is raised. What runs in another interpreter, programs, and all that is
+    `foreign` has the short list of variables.
     """
 
     def __init__(
@@ -128,27 +131,36 @@ class EnvironmentClient:
         folder: Path | None,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
+        *,
+        foreign: bool = False,
     ) -> None:
         settings, self._time_limit = config.task, config.rewards.time_limit
         load_limit = LOAD_ELSEWHERE_S if settings.interpreter else MIN_LOAD_S
         self._load_limit = max(load_limit, self._time_limit)
         tools, names = specs_of(config, task)
-        agents = {
+        of_agents = {
             "sampling": {name: getattr(config.training, name) for name in SAMPLING},
             # whether the exit status of a program is its reward
             "by_status": not (config.rewards.functions or task.default_rewards),
+            "named": list(config.sandbox.environment),
         }  # fmt: skip
         arguments = {
             "tools": list(tools), "environments": dict(names), "options": dict(settings.options),
-            "agents": agents,
+            "agents": of_agents,
         }  # fmt: skip
+        programs = (agents.PREFIX, verifiers.PREFIX)
+        foreign |= bool(settings.interpreter) or all(n.startswith(programs) for n in names.values())
+        rewards = (*config.rewards.functions, *(spec.name for spec in task.default_rewards))
+        others = (name for other in settings.others.values() for name in other.rewards)
+        keys = key_variables((*rewards, *others))
         loads = ", ".join(filter(None, (*tools, *names.values())))
         setup = [Call("load", arguments, self._load_limit, loads=loads)]
         self._open = ExitStack()
         self._sandboxes = [
             self._open.enter_context(Sandbox(
                 SERVICE, folder, f"environments-{number + 1}", setup=setup, objects=objects,
-                interpreter=settings.interpreter, interrupted=interrupted,
+                interpreter=settings.interpreter, interrupted=interrupted, foreign=foreign,
+                named=config.sandbox.environment, hidden=keys,
             ))
             for number in range(1 if objects else PROCESSES)
         ]  # fmt: skip

@@ -111,7 +111,7 @@ class EnvironmentService:
 
     def _agents(
         self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
-        by_status: bool,
+        by_status: bool, named: Sequence[str],
     ) -> Callable[[], Player]:  # fmt: skip
         if self._server.objects:
             raise BrokenEnvironmentError(
@@ -123,7 +123,9 @@ class EnvironmentService:
             taskset = verifiers.Taskset(verifiers.load(name, options))
             return partial(verifiers.Rollout, sampling, taskset)
         folder = self._open.enter_context(scratch("agents"))
-        return partial(Program, sampling, folder, command_of(name), by_status=by_status)
+        return partial(
+            Program, sampling, folder, command_of(name), by_status=by_status, named=named
+        )
 
     def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""

@@ -7,7 +7,7 @@ function's whole call at any step, and a new process is started. A function that
 `PATIENCE` calls in a row ends the run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN, Functions
 from grpo_engine.rewards.outcome import Outcome, RewardProblem
+from grpo_engine.rewards.rubric import JUDGE, key_variables
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
 from grpo_engine.sandbox.client import Call, Sandbox, finish
 from grpo_engine.tasks.base import Prompt, RewardSpec
@@ -48,7 +49,8 @@ class RewardClient:
     """Reward functions in a process of their own; a context manager.
 
     `interrupted` is polled while waiting; if it returns true, the process is killed and `StopNow`
-    is raised. `local` functions, by name, are called in this process.
+    is raised. `local` functions, by name, are called in this process, judges in one that has their
+    keys. Functions have these only if they are `named`; `foreign` ones have a short list and those.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class RewardClient:
         *,
         local: Functions | None = None,
         may_be_empty: bool = False,
+        named: Collection[str] = (),
+        foreign: bool = False,
     ) -> None:
         if not specs and not may_be_empty:
             raise RewardError(
@@ -68,13 +72,16 @@ class RewardClient:
             )
         self.time_limit, self._open = time_limit, ExitStack()
         self.functions: list[Function] = []
-        sandboxes = dict[bool, Sandbox]()
+        sandboxes = dict[str, Sandbox]()
+        keys = key_variables(spec.name for spec in specs)
         for index, spec in enumerate(specs):
             objects = local if local and spec.name in local else None
-            sandbox = sandboxes.setdefault(
-                bool(objects),
-                Sandbox(SERVICE, folder, "rewards", interrupted=interrupted, objects=objects),
-            )
+            judges = spec.name.startswith(JUDGE)
+            name = "judges" if judges else "local rewards" if objects else "rewards"
+            sandbox = sandboxes.setdefault(name, Sandbox(
+                SERVICE, folder, name, interrupted=interrupted, objects=objects,
+                foreign=foreign or judges, named={*named, *keys} if judges else named, hidden=keys,
+            ))  # fmt: skip
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
             limit = max(MIN_LOAD_S, time_limit)
             load = Call("load", arguments, limit, loads=f"reward {spec.name}")
@@ -144,8 +151,8 @@ class RewardClient:
             call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
             calls[function] = call
-        for sandbox in self._sandboxes:
-            finish([sandbox])
+        for is_local in (False, True):
+            finish([item for item in self._sandboxes if bool(item.objects) is is_local])
         is_first, outcomes = not trainer_state.get("global_step", 0), []
         for function in called:
             outcomes.append(_outcome(function, calls[function], len(completions)))

@@ -15,10 +15,10 @@ from typing import Any
 from grpo_engine import names
 from grpo_engine.errors import RewardError, nearest
 from grpo_engine.rewards.builtins import BUILT_IN
+from grpo_engine.rewards.rubric import JUDGE
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-JUDGE = "judge:"
 Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = "a built-in name, file.py:function, module:function or judge:rubric.yaml"

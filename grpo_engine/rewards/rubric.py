@@ -1,6 +1,8 @@
 """The file of a judge: which chat endpoint it is, and what it scores."""
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -10,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.errors import ConfigError, RewardError
 
+JUDGE = "judge:"  # before a file's path, in the name of a reward function
 Positive = Annotated[float, Field(gt=0)]
 # a host, a port and a path, with no room for a key
 ADDRESS = re.compile(r"https?://([^\s@?#/:\[\]]+|\[[\da-fA-F:.]+\])(:[1-9]\d{0,4})?(/[^\s@?#]*)?")
@@ -58,6 +61,17 @@ class Rubric(BaseModel):
         if not self.scale[0] < self.scale[1]:
             raise ValueError("scale is the lowest score and a higher one, such as [1, 5]")
         return self
+
+
+def key_variables(names: Iterable[str]) -> set[str]:
+    """The variables that the judges among reward functions name; a file with a fault has none."""
+    variables = set()
+    for name in names:
+        if name.startswith(JUDGE):
+            with suppress(RewardError, OSError):
+                rubric = read_rubric(Path(name.removeprefix(JUDGE)).expanduser())
+                variables.add(rubric.key_variable)
+    return variables
 
 
 def read_rubric(path: Path) -> Rubric:

@@ -124,6 +124,7 @@ class Scorer:
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
             local=local,
+            named=config.sandbox.environment,
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )
         self._count = len(specs)  # of the client's functions; another one is no reward

@@ -44,7 +44,7 @@ def _problem(template: str, values: Mapping[str, Any]) -> str:
     """What the template needs too much of; empty if it keeps to the limits."""
     plain = json.loads(json.dumps(dict(values), default=str))
     call = Call("render", {"template": template, "values": plain}, WALL_S)
-    failure = ask_once(SERVICE, "template", call, memory=MEMORY).failure
+    failure = ask_once(SERVICE, "template", call, memory=MEMORY, foreign=True).failure
     if failure is None:
         return f"makes {call.value / 1e6:.1f} MB of text" if call.value > OUTPUT else ""
     cause, message = failure.cause, failure.message

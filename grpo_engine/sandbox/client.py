@@ -8,7 +8,7 @@ find the one at fault. A hang in one process never ends the calls of another.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from grpo_engine.control import StopNow
 from grpo_engine.platform.scratch import scratch
+from grpo_engine.sandbox import variables
 from grpo_engine.sandbox.local import Local
 from grpo_engine.sandbox.process import LostError, Process
 from grpo_engine.sandbox.report import Failure, timeout
@@ -24,6 +25,11 @@ from grpo_engine.sandbox.report import Failure, timeout
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
 GRACE = 1.0  # seconds in which a process may exit by itself
+# Libraries in the process get one thread each, to leave the cores to the engine.
+ONE_THREAD = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
+)  # fmt: skip
 AT_A_TIME = 64  # calls in threads that a process makes side by side
 MEMORY_TICK = 0.1  # seconds between measurements of memory
 MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
@@ -68,6 +74,9 @@ class Sandbox:
     process without limits. `memory` bounds the bytes of a process with all that it started, unless
     what it loads declares more. `interrupted` is polled while results are awaited; if it returns
     true, `StopNow` is raised.
+
+    `env` is its environment, else this process's without keys of the program and `hidden` ones.
+    If its code is `foreign`, it has the short list of either. In any case it has those `named`.
     """
 
     service: str
@@ -77,6 +86,9 @@ class Sandbox:
     interpreter: str = ""
     memory: float = MEMORY
     env: Mapping[str, str] | None = None
+    foreign: bool = False
+    named: Collection[str] = ()
+    hidden: Collection[str] = ()
     interrupted: Callable[[], bool] = lambda: False
     objects: Mapping[str, Any] | None = None
 
@@ -153,10 +165,21 @@ class Sandbox:
             else:
                 folder = self.folder or self._scratch.enter_context(scratch(self.name))
                 folder.mkdir(parents=True, exist_ok=True)
-                self._process = Process(self.service, folder, self.name, self.interpreter, self.env)
+                self._process = Process(
+                    self.service, folder, self.name, self.interpreter, self._environment()
+                )
         except OSError as error:
             message = f"the process of {self.name} could not be started: {error}"
             self._fail(Failure(cause="crash", message=message))
+
+    def _environment(self) -> Mapping[str, str]:
+        env = self.env
+        if env is None:
+            env = {**variables.own(self.named, self.hidden), **dict.fromkeys(ONE_THREAD, "1")}
+        if self.foreign:
+            home = self._scratch.enter_context(scratch("home"))
+            env = variables.short(env, self.named, home)
+        return env
 
     def _send(self) -> None:
         """Send the calls that can be made now."""

@@ -19,11 +19,6 @@ from grpo_engine.sandbox.frames import GarbledError, pack, unpack
 from grpo_engine.sandbox.report import Failure, is_users
 
 PROGRAM = "from grpo_engine.sandbox.program import main; main()"
-# Libraries in the process get one thread each, to leave the cores to the engine.
-ONE_THREAD = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
-)  # fmt: skip
 LOG_LIMIT = 1 << 20
 TAIL = 200  # bytes of its last output, to say how it ended
 
@@ -57,14 +52,12 @@ def append(log: Path, data: bytes) -> None:
 class Process:
     """A new interpreter, this one or another, in its own process group, which serves `service`.
 
-    `name` is that of its log and trace in the folder; `env` is its environment, instead of this
-    process's with one thread for each library.
+    `name` is that of its log and trace in the folder; `env` is its environment.
     """
 
     def __init__(
-        self, service: str, folder: Path, name: str, interpreter: str = "",
-        env: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self, service: str, folder: Path, name: str, interpreter: str, env: Mapping[str, str]
+    ) -> None:
         self._log = folder / f"{name}.log"
         self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
@@ -80,7 +73,7 @@ class Process:
         fds = (request, reply, lifeline, trace)
         self._mark = uuid4().hex
         environment = {
-            **(env or {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}),
+            **env,
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONHASHSEED": "0",
             MARK: self._mark,

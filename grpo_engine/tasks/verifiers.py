@@ -31,5 +31,6 @@ def build(config: TaskConfig) -> Task:
 def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
     call = Call("read", arguments, LIMIT_S, loads=config.name)
-    ask_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf)
+    token = ("HF_TOKEN",)  # it may download, and runs nothing of a model's
+    ask_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf, named=token)
     return list(call.value_or(lambda text: DataError(text, "task.name", "task.interpreter")))

@@ -142,11 +142,10 @@ def shown_by(shell: str, store: Path, folder: Path, line: str) -> str:
         child.sendline(f"{setup}; source ./script; echo load''ed")
         child.expect("loaded")
         child.expect("READY> ")
-        child.send(f"{line}\t\t")
+        child.send(line + "\t" * (2 if shell == "bash" else 1))
         child.expect("@last")
         text = str(child.before)
-        child.sendcontrol("c")
-        child.expect("READY> ")
+        child.sendcontrol("u")  # the line is not to be run
         child.sendline("echo ov''er")
         child.expect("over")
         return text + str(child.before)

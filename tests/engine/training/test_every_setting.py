@@ -251,6 +251,8 @@ NAMED = {
     "test_pruning_keeps_the_newest_and_the_best",
     "record.trackers": "tests/experiments/test_live_trackers.py::"
     "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
+    "sandbox.environment": "tests/app/test_variables.py::"
+    "test_what_the_setting_names_reaches_a_reward_function",
     **{f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
        "test_every_threshold_is_a_setting_that_is_obeyed" for name in AlertsConfig.model_fields},
 }  # fmt: skip
