@@ -8,6 +8,8 @@ through here.
 import os
 import shutil
 import stat
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +42,10 @@ def remove(folder: Path, *names: str, ignore_errors: bool = False) -> None:
     if names[:-1]:
         inside(folder, *names[:-1])
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=ignore_errors)
+        with suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=ignore_errors)
+        if path.exists():  # folders in folders, thousands deep
+            subprocess.run(["rm", "-rf", "--", path], check=not ignore_errors)
     else:
         path.unlink(missing_ok=True)
 

@@ -180,7 +180,8 @@ class Program(Player):
         try:
             return await self._run(row, seeds, url, key)
         finally:
-            remove(self._home.parent, self._home.name, ignore_errors=True)
+            folder, name = self._home.parent, self._home.name
+            await asyncio.to_thread(remove, folder, name, ignore_errors=True)
 
     async def _run(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
@@ -209,8 +210,12 @@ class Program(Player):
             with suppress(TimeoutError):  # what it started may go on writing
                 await asyncio.wait_for(self._has_told.wait(), 1.0)
         score: Any = {}
-        if self._score.exists():
-            score = self._score.read_bytes()[:MAX_SCORE].decode(errors="replace")
+        with suppress(FileNotFoundError):
+            file = os.open(self._score, os.O_RDONLY | os.O_NONBLOCK)  # it may be a FIFO
+            try:
+                score = os.read(file, MAX_SCORE).decode(errors="replace")
+            finally:
+                os.close(file)
             with suppress(ValueError, RecursionError):
                 score = json.loads(score)
         info = score if isinstance(score, dict) else {"reward": score}

@@ -1,0 +1,64 @@
+"""Programs that do harm beyond their requests: the rollout fails, all others go on."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.environments.client import Episode
+from tests.engine.environments.pools import client_of
+
+SCRIPT = Path(__file__).parent / "cruel_agent.py"
+CONTINUED = {
+    "half a character", "many tokens", "deep arguments", "odd tools", "odd calls", "deep",
+    "a link as home", "no home", "a file as home",
+}  # fmt: skip
+FAILED = {
+    "a fifo", "zeros", "a hole", "a folder", "a loop", "unreadable", "digits", "ends its parent",
+    "ends its group", "many numbers",
+}  # fmt: skip
+
+UNUSABLE = {"a fifo", "zeros", "a hole", "digits", "many numbers"}  # read as far as it makes sense
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are; removed also if they are thousands deep."""
+    folder = tmp_path / "t"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+@pytest.mark.parametrize("kind", sorted(CONTINUED | FAILED))
+def test_a_cruel_program_harms_its_own_rollout_at_most(
+    tmp_path: Path, temporary: Path, kind: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    script = tmp_path / "cruel_agent.py"
+    script.write_text(SCRIPT.read_text())
+    with client_of((), {"": f"agent: python {script}"}, tmp_path, 10.0) as environments:
+        # the third lives in the same process
+        rows: list[Any] = [{"kind": k, "precious": str(precious)} for k in (kind, "", "")]
+        episodes = [Episode(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
+        environments.begin(episodes)
+        for index in range(3):
+            if not environments.last(index).error:
+                environments.ask(index, "a")
+        waiting = {i for i in range(3) if not environments.last(i).error}
+        ends = {i: environments.last(i) for i in range(3) if i not in waiting}
+        while waiting:
+            for index, reply in environments.replies(0.1):
+                ends[index] = reply
+                waiting.discard(index)
+    assert [(ends[i].error, ends[i].reward) for i in (1, 2)] == [("", 1.0)] * 2
+    assert bool(ends[0].error) == (kind in FAILED), ends[0]
+    assert len(ends[0].error) < 1000
+    assert ("not a number" in ends[0].error) == (kind in UNUSABLE), ends[0].error
+    assert (precious / "file").exists()
+    assert not [*temporary.rglob("*.scratch")]
