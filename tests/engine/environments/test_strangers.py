@@ -64,7 +64,7 @@ class Served:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.endpoint.close)
-        until(lambda: not self.open, "the connections of the endpoint end")
+        until(lambda: not self.open)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -94,7 +94,7 @@ def test_no_byte_of_a_body_is_read_without_the_key(served: Served) -> None:
 def test_a_body_of_8_mb_without_the_key_is_not_taken(served: Served) -> None:
     with served.connect() as client:
         client.sendall(served.head("guess", 8 << 20))
-        until(lambda: not served.open, "it is refused")
+        until(lambda: not served.open)
         with pytest.raises(ConnectionError):
             client.sendall(bytes(8 << 20))
     assert served.ask() == b"HTTP/1.1 200"
@@ -105,7 +105,7 @@ def test_of_hundreds_of_idle_connections_few_are_kept_and_the_agent_is_served(
 ) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(served.connect()) for _ in range(300)]
-        until(lambda: served.open == endpoint.STRANGERS, "the oldest connections end")
+        until(lambda: served.open == endpoint.STRANGERS)
         assert all(map(has_ended, idle[: -endpoint.STRANGERS]))
         assert served.ask() == b"HTTP/1.1 200"
 
@@ -128,7 +128,7 @@ def test_the_agent_is_served_while_strangers_go_on_connecting(served: Served) ->
     for thread in floods:
         thread.start()
     try:
-        until(lambda: served.open > 50, "strangers come")
+        until(lambda: served.open > 50)
         assert [served.ask() for _ in range(50)] == [b"HTTP/1.1 200"] * 50
     finally:
         over.set()
@@ -160,7 +160,7 @@ def test_headers_without_an_end_are_refused(served: Served, sent: bytes) -> None
         with suppress(ConnectionError):
             client.sendall(sent)
         assert has_ended(client)
-    until(lambda: not served.open, "the connection ends")
+    until(lambda: not served.open)
     assert served.ask() == b"HTTP/1.1 200"
 
 
@@ -179,7 +179,7 @@ def test_only_so_many_requests_with_the_key_are_served_at_once(served: Served) -
         clients = [stack.enter_context(served.connect()) for _ in range(endpoint.SERVED)]
         for client in clients:
             client.sendall(served.head(served.key) + BODY)
-        until(lambda: served.open == endpoint.SERVED, "they are served")
+        until(lambda: served.open == endpoint.SERVED)
         assert served.ask() == b"HTTP/1.1 429"
         served.loop.call_soon_threadsafe(served.endpoint.waits.set)
         assert {client.recv(12) for client in clients} == {b"HTTP/1.1 200"}
@@ -189,7 +189,7 @@ def test_the_end_of_a_rollout_ends_its_connections(served: Served) -> None:
     served.endpoint.waits = asyncio.Event()
     with served.connect() as idle, served.connect() as asking:
         asking.sendall(served.head(served.key) + BODY)
-        until(lambda: served.open == 2, "both are connected")
+        until(lambda: served.open == 2)
         served.loop.call_soon_threadsafe(served.endpoint.close)
         assert all(map(has_ended, (idle, asking)))
 
