@@ -39,6 +39,9 @@ HEEDED_S = 0.1  # after which the flood does what it was asked
 
 # The workbench with a run that starts at once; `engine` names a function below as its engine.
 PROGRAM = """
+from grpo_tui.app.guardian import guard
+
+guard()
 import json, sys, time
 from pathlib import Path
 from grpo_tui.app.tui import app as workbench

@@ -4,12 +4,36 @@ import gc
 import json
 import os
 import sys
+import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from grpo_tui.app import exit_codes
+from grpo_tui.app.streams import open_missing
+from grpo_tui.app.text.harmless import protect_terminal
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
+
+
+def run(arguments: Sequence[str], *, completing: bool = False) -> int:
+    """Open the workbench for a plain call, which needs no typer, or run a verb."""
+    open_missing()
+    protect_terminal()
+    warnings.formatwarning = plain_warning
+    names_store = (
+        len(arguments) == 2 and arguments[0] == "--db" and arguments[1][:1] not in ("", "-")
+    )
+    if completing or (arguments and not names_store):
+        return int(import_module("grpo_tui.app.cli.main").main(arguments))
+    if arguments:
+        name_store(Path(arguments[1]))
+    return exit_codes.guarded(open_workbench)
+
+
+def plain_warning(message: object, *_: object, **__: object) -> str:
+    """Format a warning as one line, for `warnings.formatwarning`."""
+    return f"grpo-tui: {visible(str(message))}\n"
 
 
 def name_store(path: Path | None) -> None:

@@ -1,12 +1,13 @@
-"""Start a run in the background: the same command in its own session."""
+"""Start this program again, such as for a run in the background."""
 
 import json
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.platform.scratch import scratch
+from grpo_engine.platform.spawn import NULL, Apart, Child, start
 from grpo_tui.app import exit_codes
 from grpo_tui.experiments.processes import environment
 
@@ -28,7 +29,8 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
     with scratch("detach") as folder:
         ready, log = folder / "ready.json", folder / "log.txt"
         with log.open("wb") as output:
-            child = spawn(*arguments, stderr=output, **{READY: str(ready)}, **variables)
+            streams = (NULL, NULL, output.fileno())
+            child = spawn(*arguments, streams=streams, **{READY: str(ready)}, **variables)
         deadline = time.monotonic() + PATIENCE
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
@@ -41,12 +43,12 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
     return {**started, "pid": child.pid}
 
 
-def spawn(*arguments: str, stderr: Any, **variables: str) -> "subprocess.Popen[bytes]":
-    """Start `grpo-tui ARGUMENTS` in its own session, with these variables of the environment."""
-    return subprocess.Popen(
-        command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-        start_new_session=True, env={**environment(), **variables},
-    )  # fmt: skip
+def spawn(
+    *arguments: str, streams: Sequence[int] = (NULL, NULL, NULL), apart: Apart = "session",
+    **variables: str,
+) -> Child:  # fmt: skip
+    """Start `grpo-tui ARGUMENTS`, with these variables of the environment."""
+    return start(command(*arguments), {**environment(), **variables}, streams, apart=apart)
 
 
 def command(*arguments: str) -> list[str]:

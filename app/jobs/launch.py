@@ -1,6 +1,5 @@
 """Start runs outside this process: detached, or handed over when the workbench closes."""
 
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -87,4 +86,4 @@ def enqueue_sweep(
 
 def start_queue_worker(store: Path) -> None:
     """Start a detached process that trains the queued runs."""
-    spawn("sweep", "--queue", "--db", str(store), stderr=subprocess.DEVNULL)
+    spawn("sweep", "--queue", "--db", str(store))

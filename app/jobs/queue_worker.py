@@ -1,13 +1,14 @@
 """The queue's worker: train one run after another, each in its own process."""
 
 import json
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 from grpo_engine.platform.scratch import scratch
+from grpo_engine.platform.spawn import Child, start
 from grpo_tui.app.exit_codes import REFUSAL
 from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.jobs.launch import CLONE_OF
@@ -55,13 +56,11 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
         refusal = folder / "refusal.txt"
         arguments = _command(queue, item, folder)
         print_stderr(f"{item.name}: {' '.join(arguments[4:5])} {json.dumps(item.settings)}")
-        process = subprocess.Popen(
-            arguments, stdout=STDERR,
-            env={
-                **environment(), QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
-                PARENT: str(item.settings.get(CLONE_OF, "")),
-            },
-        )  # fmt: skip
+        variables = {
+            QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
+            PARENT: str(item.settings.get(CLONE_OF, "")),
+        }  # fmt: skip
+        process = start(arguments, {**environment(), **variables}, (0, STDERR, STDERR))
         try:
             code = _wait(queue, item.id, process)
         except KeyboardInterrupt:
@@ -107,9 +106,9 @@ def _command(queue: RunQueue, item: Any, folder: Path) -> list[str]:
     return command("train", str(config), "--name", item.name, *store)
 
 
-def _wait(queue: RunQueue, item: int, process: "subprocess.Popen[bytes]") -> int:
+def _wait(queue: RunQueue, item: int, process: Child) -> int:
     while True:
         try:
             return process.wait(timeout=RENEW_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             queue.renew(item)

@@ -22,7 +22,6 @@ from textual.screen import Screen
 
 from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
@@ -321,17 +320,13 @@ class Workbench(RunApp):
 
 def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, **options: Any
-) -> int:  # fmt: skip
-    """Run the workbench on this terminal, under a parent that restores it after a native crash."""
-
-    def work() -> int:
-        preferences = Preferences(preferences_path())
-        app = Workbench(store, feed=feed() if feed else None, preferences=preferences, **options)
-        waits.shorten()
-        try:
-            code = app.run()
-        finally:
-            app.finish_run()
-        return code or app.return_code or 0
-
-    return guarded(work)
+) -> int:
+    """Run the workbench on this terminal."""
+    preferences = Preferences(preferences_path())
+    app = Workbench(store, feed=feed() if feed else None, preferences=preferences, **options)
+    waits.shorten()
+    try:
+        code = app.run()
+    finally:
+        app.finish_run()
+    return code or app.return_code or 0

@@ -4,16 +4,17 @@ import os
 import re
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 from uuid import uuid4
 
 from grpo_engine.platform.interpreter import command
+from grpo_engine.platform.spawn import NULL, start
 from grpo_engine.sandbox.descendants import MARK, end_all
 from grpo_engine.sandbox.frames import GarbledError, pack, unpack
 from grpo_engine.sandbox.report import Failure, is_users
@@ -78,14 +79,12 @@ class Process:
             "PYTHONHASHSEED": "0",
             MARK: self._mark,
         }
-        self._process = subprocess.Popen(
+        self._process = start(
             command(PROGRAM, *map(str, fds), service, interpreter=interpreter),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            environment,
+            (NULL, output, output),
             pass_fds=fds,
-            env=environment,
-            process_group=0,
+            apart="group",
         )
         for fd in (*fds, output):
             os.close(fd)
@@ -121,7 +120,7 @@ class Process:
         # A forked child can keep the pipes open after the process has exited.
         ended = not received and self._process.poll() is not None
         if not replies and (ended or self._reply not in self._open):
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutExpired):
                 self._process.wait(1)
             self._drain_all()
             status = self._process.returncode
@@ -208,7 +207,7 @@ class Process:
         """Let it exit, then kill its whole group and close all pipes."""
         os.close(self._request)
         if grace:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutExpired):
                 self._process.wait(grace)
         end_all(self._mark, self._process.pid)
         self._process.wait()

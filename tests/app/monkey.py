@@ -181,12 +181,9 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
         Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
     )  # fmt: skip
-    for module in (
-        "grpo_tui.app.jobs.launch",
-        "grpo_tui.app.tui.screens.runs.screen",
-        "grpo_tui.app.tui.terminal",
-    ):
-        patch.setattr(f"{module}.subprocess", stub)
+    patch.setattr("grpo_tui.app.tui.terminal.subprocess", stub)
+    for module in ("detach", "launch"):
+        patch.setattr(f"grpo_tui.app.jobs.{module}.spawn", _no_process)
     before = set(threading.enumerate())
     yield
     left = [

@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Opens the workbench on a store and starts a run in it, as New run does.
 LAUNCH = """
+from grpo_tui.app.guardian import guard
+
+guard()
 import json, sys
 from pathlib import Path
 from grpo_tui.app.tui import app as workbench

@@ -47,6 +47,9 @@ def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
 
 
 BREAKS = """
+from grpo_tui.app.guardian import guard
+
+guard()
 import sys
 from pathlib import Path
 from grpo_tui.app.tui import app as workbench

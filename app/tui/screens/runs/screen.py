@@ -1,7 +1,6 @@
 """The Runs screen: every stored run, to find, mark, open and control."""
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -352,12 +351,11 @@ class RunsScreen(ControlScreen):
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
-        from grpo_tui.app.jobs.detach import command
-        from grpo_tui.experiments.processes import environment
+        from grpo_tui.app.jobs.detach import spawn
 
         try:
             with self.app.suspend():
-                subprocess.run(command("demo"), env=environment(), check=False)
+                spawn("demo", streams=(0, 1, 2), apart="").wait()
         except SuspendNotSupported:
             self.warn("Not here: run `grpo-tui demo` in a terminal.")
 

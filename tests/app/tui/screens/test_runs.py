@@ -461,7 +461,7 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(
-        "grpo_tui.app.jobs.launch.subprocess.Popen", lambda words, **_: started.append(words)
+        "grpo_engine.platform.spawn.subprocess.Popen", lambda words, **_: started.append(words)
     )
     app = workbench(store, read_only=read_only)
     async with app.run_test(size=(120, 40)) as pilot:
