@@ -1,5 +1,6 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -84,6 +85,14 @@ def show_version(show: bool) -> None:
         raise typer.Exit
 
 
+def allow_sleep(allow: bool) -> None:
+    """Let the machine fall asleep, here and in what this process starts."""
+    if allow:
+        from grpo_tui.app.jobs.power import ALLOW_SLEEP
+
+        os.environ[ALLOW_SLEEP] = "1"
+
+
 @root.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
@@ -97,6 +106,15 @@ def start(
             help="The store, for every verb; else $GRPO_TUI_DB, else in the data folder.",
         ),
     ] = None,
+    _allow_sleep: Annotated[
+        bool,
+        typer.Option(
+            "--allow-sleep",
+            callback=allow_sleep,
+            expose_value=False,
+            help="Let the machine fall asleep while a run trains.",
+        ),
+    ] = False,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from grpo_tui.app.cli.verb_table import NEEDS_ENGINE
+from grpo_tui.app.cli.verb_table import NEEDS_ENGINE, TRAINING
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
 
@@ -25,12 +25,13 @@ def check(command: Any, context: Any, args: Sequence[str]) -> None:
 
 
 class StrictCommand(TyperCommand):
-    """A command whose values are checked before it runs; it takes the root's `--db` as well."""
+    """A command whose values are checked before it runs; it takes options of the root as well."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         *params, help_ = super().get_params(ctx)
-        stores = [param for param in ctx.find_root().command.params if param.name == "_db"]
-        return [*params, *stores, help_]
+        names = ("_db", "_allow_sleep") if self.name in TRAINING else ("_db",)
+        shared = [param for param in ctx.find_root().command.params if param.name in names]
+        return [*params, *shared, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         check(self, ctx, args)

@@ -14,6 +14,7 @@ class Verb(NamedTuple):
 
 # verbs of which nothing works without MLX's back end
 NEEDS_ENGINE: Final = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
+TRAINING: Final = frozenset({"train", "resume", "sweep"})
 SECTIONS: Final = {
     "Most used": (
         ("train", "train:train", "Train a model, without a screen."),

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class EngineThread(threading.Thread):
-    """Runs jobs in order; lowers its own priority before the first one loads BLAS and MLX."""
+    """Runs jobs in order; sets its own priority before the first one loads BLAS and MLX."""
 
     def __init__(self, niceness: int = 0) -> None:
         super().__init__(name="engine", daemon=True)

@@ -15,7 +15,14 @@ from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
 from grpo_engine.evaluation.target import of_run
-from grpo_engine.events import EvaluationFinished, Event, NoteWritten, PhaseStarted, RunFailed
+from grpo_engine.events import (
+    EvaluationFinished,
+    Event,
+    NoteWritten,
+    PhaseStarted,
+    RunFailed,
+    StepFinished,
+)
 from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
@@ -23,6 +30,7 @@ from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.right import Right
 from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
+from grpo_tui.app.jobs.power import PowerWatch, awake
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.ready import require
 from grpo_tui.experiments.db.paths import inside_store, run_folder
@@ -74,8 +82,13 @@ class Job:
             require_open_files()
             from grpo_engine.trainer import run
 
-            for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
-                put(event)
+            watch = PowerWatch()
+            with awake():
+                for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
+                    if isinstance(event, StepFinished):
+                        for notice in watch.events(event.step):
+                            put(notice)
+                    put(event)
         except BaseException as error:  # for example a failed import, or an error in `show`
             put(
                 RunFailed(

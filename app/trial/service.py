@@ -17,7 +17,7 @@ from grpo_engine.errors import (
     MissingPackageError,
     NotFetchedError,
 )
-from grpo_engine.platform.priority import lower_priority
+from grpo_engine.platform.priority import set_priority
 from grpo_engine.rewards.form import received
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.sandbox.report import describe
@@ -35,7 +35,7 @@ class Trials:
 
     def __init__(self, server: object = None) -> None:
         if server is not None:
-            lower_priority(10)
+            set_priority("utility", 10)
         self._loaded = Loaded()
         self._rewards = Rewards(self._loaded)
 

@@ -20,6 +20,7 @@ from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
+from grpo_engine.platform.priority import set_priority
 from grpo_tui.app.feed.feed import Feed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import safe
@@ -322,6 +323,7 @@ def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, **options: Any
 ) -> int:
     """Run the workbench on this terminal."""
+    set_priority("drawing")
     preferences = Preferences(preferences_path())
     app = Workbench(store, feed=feed() if feed else None, preferences=preferences, **options)
     waits.shorten()

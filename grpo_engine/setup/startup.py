@@ -32,7 +32,7 @@ def enter_engine(niceness: int = 5) -> None:
 
     device.require_backend()
     kernels.prepare()  # again: a script may have changed TMPDIR, or loaded MLX before this package
-    priority.lower_priority(niceness)
+    priority.set_priority("engine", niceness)
     threads.claim_engine()
     if blas.ensure().loaded:
         blas.rebalance()

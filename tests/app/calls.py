@@ -34,7 +34,7 @@ Cli = Callable[..., Done]
 
 def caller(patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[bytes]) -> Cli:
     """Return a function that calls a command; exports do not lower this process's priority."""
-    patch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
+    patch.setattr("grpo_engine.platform.priority.set_priority", lambda *_: True)
 
     def call(*args: str) -> Done:
         code = main(list(args))

@@ -35,13 +35,13 @@ def export(
 
     Example: grpo-tui export @last --what rollouts --out rollouts.jsonl
     """
-    from grpo_engine.platform.priority import lower_priority
+    from grpo_engine.platform.priority import set_priority
     from grpo_tui.experiments.export.files import header_for, write_rows
     from grpo_tui.experiments.export.rows import rows_of
     from grpo_tui.experiments.export.trackers import TRACKERS, export_to
 
     out = None if out == Path("-") else out
-    lower_priority(5)  # recording a run has priority
+    set_priority("utility", 5)  # recording a run has priority
     ending = out.suffix.lower() if out else ""
     if format is None and ending not in ENDINGS:
         listed = ", ".join(filter(None, ENDINGS))

@@ -1,5 +1,6 @@
 """Machine-dependent values: processors, quotas, memory, priority, and MLX's back end."""
 
+import ctypes
 import math
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
@@ -191,7 +194,7 @@ def test_only_the_engines_thread_and_those_it_starts_lose_priority() -> None:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     def engine() -> None:
-        assert priority.lower_priority(7)
+        assert priority.set_priority("engine", 7)
         seen["engine"] = nice_value()
         child = threading.Thread(target=lambda: seen.update(child=nice_value()))
         child.start()
@@ -204,6 +207,28 @@ def test_only_the_engines_thread_and_those_it_starts_lose_priority() -> None:
     expected = min(19, before + 7)
     assert seen == {"engine": expected, "child": expected}
     assert nice_value() == before
+
+
+@pytest.mark.parametrize(
+    ("role", "qos"),
+    # USER_INTERACTIVE, USER_INITIATED and UTILITY of <sys/qos.h>
+    [("drawing", 0x21), ("engine", 0x19), ("utility", 0x11)],
+)
+def test_macos_has_a_class_of_quality_of_service_for_each_role(
+    role: Literal["drawing", "engine", "utility"], qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def set_qos(kind: int, relative: int) -> int:
+        calls.append((kind, relative))
+        return 0 if len(calls) == 1 else 1  # EPERM
+
+    system = SimpleNamespace(pthread_set_qos_class_self_np=set_qos)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
+    monkeypatch.setattr(priority, "sys", SimpleNamespace(platform="darwin"))
+    assert priority.set_priority(role, 10)
+    assert not priority.set_priority(role)
+    assert calls == [(qos, 0), (qos, 0)]
 
 
 @linux
