@@ -29,8 +29,10 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
     with scratch("detach") as folder:
         ready, log = folder / "ready.json", folder / "log.txt"
         with log.open("wb") as output:
-            streams = (NULL, NULL, output.fileno())
-            child = spawn(*arguments, streams=streams, **{READY: str(ready)}, **variables)
+            child = spawn(
+                *arguments, streams=(NULL, NULL, output.fileno()), apart="session",
+                **{READY: str(ready)}, **variables,
+            )  # fmt: skip
         deadline = time.monotonic() + PATIENCE
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)

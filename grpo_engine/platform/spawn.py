@@ -37,11 +37,13 @@ class Spawned:
                 (os.POSIX_SPAWN_DUP2, spare, fd),
                 (os.POSIX_SPAWN_CLOSE, spare),
             ]
-        options: dict[str, Any] = {
+        options: Mapping[str, dict[str, Any]] = {
             "": {}, "group": {"setpgroup": 0}, "session": {"setsid": True},
-        }[apart]  # fmt: skip
+        }  # fmt: skip
         self._command = command
-        self.pid = os.posix_spawnp(command[0], command, env, file_actions=actions, **options)
+        self.pid = os.posix_spawnp(
+            command[0], list(command), env, file_actions=actions, **options[apart]
+        )
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
