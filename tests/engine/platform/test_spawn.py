@@ -28,18 +28,13 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", "import os, sys, time\n" + code]
 
 
-def test_only_macos_spawns(system: str) -> None:
-    child = start(python(""), os.environ)
-    child.wait()
+def test_only_macos_spawns_and_forks_nothing(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "darwin":
+        monkeypatch.setattr(subprocess, "Popen", None)
+        monkeypatch.setattr(os, "fork", None)
+    child = start(python("sys.exit(3)"), os.environ, (NULL, NULL, NULL), apart="session")
+    assert child.wait() == 3
     assert isinstance(child, Spawned) == (system == "darwin")
-
-
-def test_on_macos_nothing_is_forked(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if system != "darwin":
-        pytest.skip("subprocess forks")
-    monkeypatch.setattr(subprocess, "Popen", None)
-    monkeypatch.setattr(os, "fork", None)
-    assert start(python("sys.exit(3)"), os.environ, (NULL, NULL, NULL), apart="session").wait() == 3
 
 
 def test_streams_variables_and_descriptors_are_the_childs(tmp_path: Path) -> None:
@@ -87,6 +82,7 @@ def test_a_program_that_is_missing_is_an_error() -> None:
         start(["no-such-program"], os.environ)
 
 
+@pytest.mark.slow
 def test_the_sandbox_serves_in_such_a_process(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one") as sandbox:
         first = sandbox.ask(Call("pid", {}, 60.0)).value
