@@ -1,10 +1,11 @@
 """Tries each architecture of the installed mlx-lm as a tiny random model; writes docs/models.md.
 
-usage: python -m benchmarks.models [NAME ...]    (names print their row; none writes the page)
+usage: python -m benchmarks.models [NAME ...]    (names write their rows anew; none, all)
 
-Each is trained for two steps of SGD as LoRA in float32 and bfloat16, in full, and with 4 bits, and
-compared with the plain model on one row at a time: log-probabilities of the old policy and of the
-sampler, and the gradient by plain autodiff. Each runs in a process of its own, for some crash.
+`grpo-tui train` runs two steps of each, with its self-check, and two more with layers recomputed.
+Then each is trained for two steps of SGD as LoRA in float32 and bfloat16, in full, and with 4 bits,
+and compared with the plain model on one row at a time: log-probabilities of the old policy and of
+the sampler, and the gradient by plain autodiff. Each runs in a process of its own, for some crash.
 """
 
 import io
@@ -13,8 +14,9 @@ import multiprocessing
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +32,7 @@ from grpo_engine.cpu import blas
 from grpo_engine.errors import EngineError, ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.rollouts.batches import batch_for
+from grpo_tui.app.cli.main import main as grpo_tui
 from tests.engine.policy.helpers import (
     largest_difference,
     made_up_rows,
@@ -51,7 +54,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "4 bits": {"quantized": "keep"},
 }  # fmt: skip
 TOLERANCES = {"LoRA": (1e-4, 1e-3), "bfloat16": (6e-2, 0.1)}  # log-probabilities, gradient
-SECONDS = 300
+SECONDS = 600
+PROCESSES = 2
+REWARD = """def score(completions, **_):
+    return [sum(map(ord, str(completion))) % 7 / 7 for completion in completions]
+"""
+SETTINGS = (
+    "rollout.prompts=2", "rollout.group_size=3", "rollout.max_new_tokens=24",
+    "evaluation.before_and_after=false", "evaluation.pinned=0", "algorithm.beta=0.04",
+    "task.name=arithmetic",
+)  # fmt: skip
 
 # Every model takes those that it knows.
 COMMON: dict[str, Any] = {
@@ -73,17 +85,22 @@ COMMON: dict[str, Any] = {
     "partial_rotary_factor": 0.5, "rotary_dim": 16, "hidden_act": "silu", "dim_model_base": 32,
     # attention
     "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
-    "v_head_dim": 16, "index_head_dim": 32, "index_n_heads": 2, "index_topk": 256,
+    "v_head_dim": 16, "index_head_dim": 32, "index_n_heads": 2, "index_topk": 4,
     "sliding_window": 8, "sliding_window_size": 8, "sliding_window_pattern": 2,
+    "attention_window_size": 8, "window_size": 8, "loop_window_size": 8,
     "layer_types": ["sliding_attention", "full_attention"], "attention_method": "MLA",
-    "use_qk_norm": True, "qk_norm": True, "use_cla": False, "cla_share_factor": 2,
+    "use_qk_norm": True, "qk_norm": True, "use_cla": True, "cla_share_factor": 2,
     "post_norm": True, "no_rope_layers": [1, 0], "attention_multiplier": 0.25,
     "full_attention_interval": 2, "layer_group_size": 2, "group_norm_size": 1,
     # experts
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k"), 2),
-    **dict.fromkeys(("num_shared_experts", "n_shared_experts", "num_shared_expert"), 1),
-    **dict.fromkeys(("n_group", "topk_group", "moe_layer_freq", "decoder_sparse_step"), 1),
+    **dict.fromkeys((
+        "num_shared_experts", "n_shared_experts", "num_shared_expert", "moe_num_shared_experts",
+    ), 1),
+    **dict.fromkeys(("n_group", "num_expert_group"), 2),
+    **dict.fromkeys(("topk_group", "moe_layer_freq", "decoder_sparse_step"), 1),
+    "moe_shared_expert_intermediate_size": 64, "moe_latent_size": 32,
     "first_k_dense_replace": 1, "num_dense_layers": 1, "norm_topk_prob": True,
     "routed_scaling_factor": 1.5, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
     "mlp_only_layers": [], "is_moe_layer": [False, True], "use_mixed_mlp_moe": True,
@@ -131,7 +148,11 @@ CHANGES: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2},
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
     },
-    "deepseek_v2": {"rope_scaling": YARN},
+    "deepseek_v2": {
+        "rope_scaling": YARN, "topk_method": "group_limited_greedy", "scoring_func": "softmax",
+    },
+    "deepseek_v3": {"rope_scaling": YARN},
+    "deepseek_v32": {"rope_scaling": YARN},
     "exaone4": {
         "sliding_window_pattern": "LG", "rope_scaling": None,
         "layer_types": ["sliding_attention", "full_attention"],
@@ -144,9 +165,15 @@ CHANGES: dict[str, dict[str, Any]] = {
         "altup_num_inputs": 2, "altup_coef_clip": 1.0, "altup_correct_scale": True,
         "altup_active_idx": 0, "laurel_rank": 8, "model_type": "gemma3n",
     }},
+    "gemma4": {"text_config": {  # of 26B; gemma4_text is of E2B
+        "num_hidden_layers": 2, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+        "num_experts": 4, "enable_moe_block": True, "top_k_experts": 2, "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+    }},
     "gemma4_text": {
-        "global_head_dim": 16, "num_global_key_value_heads": 2, "num_kv_shared_layers": 0,
-        "hidden_size_per_layer_input": 0, "num_experts": 0,
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "global_head_dim": 32, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": 261, "num_experts": 0,
     },
     "glm4_moe": {"rope_scaling": None},
     "glm_moe_dsa": {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
@@ -158,8 +185,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "gear": {"layer_types": ["sliding_attention", "full_attention"]},
     "hunyuan": {"rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"}},
     "kimi_k3": {"text_config": {
-        **LINEAR_ATTENTION, "hidden_act": "situ", "num_experts_per_token": 2,
+        "linear_attn_config": {
+            **LINEAR_ATTENTION["linear_attn_config"], "kda_layers": [1, 3],
+            "full_attn_layers": [2, 4], "gate_lower_bound": -5.0, "use_full_rank_gate": True,
+        },
+        "hidden_act": "situ", "num_experts_per_token": 2, "num_hidden_layers": 4,
         "activation_situ_beta": 1.0, "activation_situ_linear_beta": 1.0, "attn_res_block_size": 2,
+        "mla_use_output_gate": True, "routed_expert_hidden_size": 32, "latent_moe_use_norm": True,
     }},
     "kimi_linear": LINEAR_ATTENTION,
     "laguna": {
@@ -168,6 +200,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "llama": {
+        "layer_types": ["full_attention"] * 2, "sliding_window": None,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
     "llama4_text": {
         "attention_chunk_size": 8, "interleave_moe_layer_step": 2, "rope_scaling": None,
         "num_experts_per_tok": 1, "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0],
@@ -200,8 +239,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 256, "short_factor": 1.0, "long_factor": 1.0,
     }},
     "minimax_m3_vl": {"text_config": {
-        "dense_intermediate_size": 128, "moe_layer_freq": [0, 1], "index_block_size": 4,
-        "index_topk_blocks": 2, "layer_types": ["full_attention"] * 2,
+        "dense_intermediate_size": 128, "moe_layer_freq": [0, 1, 1, 1], "num_hidden_layers": 4,
+        "layer_types": None, "sparse_attention_config": {
+            "sparse_attention_freq": [0, 0, 1, 1],
+            "sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_block_size": 4,
+            "sparse_topk_blocks": 2,
+        },
     }},
     "ministral3": {"rope_parameters": YARN},
     "mistral4": {"rope_parameters": YARN},
@@ -321,13 +364,34 @@ class Result:
         return text if self.is_exact(variant) else f"**{text}**"
 
 
-def try_architecture(name: str, variants: Sequence[str] = tuple(VARIANTS)) -> Result:
-    """Train a tiny model of an architecture."""
+def by_command(folder: Path, layers: str) -> None:
+    """Train the model in `folder` by `grpo-tui train`; raise what it says on failure."""
+    (folder / "rewards.py").write_text(REWARD)
+    sets = (
+        f"model.path={folder / 'whole'}", f"model.grad_checkpoint={layers}",
+        f"rewards.functions=[{folder / 'rewards.py'}:score]", *SETTINGS,
+    )  # fmt: skip
+    words = ["train", "--no-store", str(folder / layers), "--steps", "2"]
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        status = grpo_tui([*words, *(word for text in sets for word in ("--set", text))])
+    if status:
+        raise ModelError(printed.getvalue().strip().splitlines()[-1].removeprefix("grpo-tui: "))
+
+
+def try_architecture(
+    name: str, variants: Sequence[str] = tuple(VARIANTS), *, command: bool = False
+) -> Result:
+    """Train a tiny model of an architecture, by the command line as well if wanted."""
     result = Result(name)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         for variant in variants:
             options = VARIANTS[variant]
             try:
+                if command and variant == "LoRA":
+                    _write(result, Path(folder) / "whole")
+                    for layers in ("auto", "on"):
+                        by_command(Path(folder), layers)
                 _try_variant(result, Path(folder), variant, options)
             except EngineError as error:
                 result.errors[variant] = f"refused: {error}".replace(f"in {folder}/whole ", "")
@@ -341,10 +405,7 @@ def try_architecture(name: str, variants: Sequence[str] = tuple(VARIANTS)) -> Re
 def _try_variant(result: Result, folder: Path, variant: str, options: dict[str, Any]) -> None:
     path = folder / "whole"
     if not path.exists():
-        try:
-            write_config(path, tiny_config(result.name), scale=1.0)
-        except SystemExit:  # a package is missing; opening the model says which
-            mx.save_safetensors(str(path / "model.safetensors"), {"weight": mx.zeros(1)})
+        _write(result, path)
     if variant == "4 bits":
         path = folder / "packed"
         try:
@@ -372,6 +433,13 @@ def _try_variant(result: Result, folder: Path, variant: str, options: dict[str, 
         result.shared = policy.shares_prompts
         result.decoding = "kernels" if policy.kernels else policy.batching or ""
         result.kernels = policy.training_kernels is not None
+
+
+def _write(result: Result, path: Path) -> None:
+    try:
+        write_config(path, tiny_config(result.name), scale=1.0)
+    except SystemExit:  # a package is missing; opening the model says which
+        mx.save_safetensors(str(path / "model.safetensors"), {"weight": mx.zeros(1)})
 
 
 def _sampler_difference(policy: Any, row: Any) -> float:
@@ -408,7 +476,7 @@ def in_a_process(name: str) -> Result:
 
 def _child(name: str, sender: Any) -> None:
     blas.ensure()
-    sender.send(try_architecture(name))
+    sender.send(try_architecture(name, command=True))
 
 
 def on_a_gpu(name: str) -> str:
@@ -434,16 +502,18 @@ def row_of(result: Result) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(results: list[Result]) -> Iterator[str]:
+def page(rows: Mapping[str, str]) -> Iterator[str]:
     """The lines of docs/models.md."""
-    trained = sum(result.trains for result in results)
+    trained = sum("| yes |" in row[:40] for row in rows.values())
     yield from (
         "# Models",
         "",
-        f"All {len(results)} architectures of mlx-lm {metadata.version('mlx-lm')} as tiny random "
+        f"All {len(rows)} architectures of mlx-lm {metadata.version('mlx-lm')} as tiny random "
         f"models on a processor: {trained} train exactly. Written by `python -m benchmarks.models`,"
         " which tries what is installed.",
         "",
+        "- **trains**: `grpo-tui train` runs steps of it, whose self-check passes, with layers kept"
+        " and recomputed, and the numbers of LoRA are the plain model's.",
         "- **numbers**: the largest difference of log-probabilities (of the old policy and of the "
         "sampler, per token) and of gradients (relative to the largest entry) from the plain model "
         "on one row at a time, over two steps of SGD. *Trains* means at most 1e-4 and 1e-3 in "
@@ -458,18 +528,26 @@ def page(results: list[Result]) -> Iterator[str]:
         f"| model | trains | {' | '.join(VARIANTS)} | prompts | decoding | kernels | on a GPU | "
         "refused |",
         "|" + "---|" * (len(VARIANTS) + 7),
-        *map(row_of, results),
+        *(rows[name] for name in sorted(rows)),
     )
 
 
-def main(arguments: list[str]) -> None:
-    """Print rows, or write the page."""
-    results = []
-    for name in arguments or architectures():
-        results.append(in_a_process(name))
-        print(row_of(results[-1]), flush=True)
-    if not arguments:
-        PAGE.write_text("\n".join(page(results)) + "\n")
+def written() -> dict[str, str]:
+    """The rows of the page, if it is of the installed mlx-lm."""
+    text = PAGE.read_text()
+    if f"mlx-lm {metadata.version('mlx-lm')} as" not in text:
+        return {}
+    return {row.split("`")[1]: row for row in text.splitlines() if row.startswith("| `")}
+
+
+def main(names: list[str]) -> None:
+    """Write the page."""
+    rows = written() if names else {}
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for result in pool.map(in_a_process, names or architectures()):
+            rows[result.name] = row_of(result)
+            print(rows[result.name], flush=True)
+    PAGE.write_text("\n".join(page(rows)) + "\n")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,8 @@ class Trials:
             parts = preflight.check_memory(run, policy, longest, plan)
         except MemoryLimitError as error:
             return {"refused": str(error)}
+        if not parts.known:
+            return {"problem": str(parts), "refused": ""}
         names = ("peak", "weights", "teacher", "optimizer", "sampling", "update")
         teacher = 0 if policy.teacher is None else policy.teacher.parameters
         return {

@@ -17,6 +17,7 @@ import numpy as np
 
 from grpo_engine.policy import checkpointing, gated_delta
 from grpo_engine.policy.attention import plain
+from grpo_engine.policy.structure import UNKNOWN
 from grpo_engine.policy.trees import flatten
 
 TOKENS = 127  # of the row: no other dimension of a model, and almost two chunks of 64
@@ -55,6 +56,7 @@ class Activations:
     keys: int  # numbers per token in keys and values of all calls of MLX's attention
     scores: float  # bytes per query and key that are kept, beside those of the layer in work
     section: float = 0  # bytes per token of a section of the gated delta rule
+    known: bool = True  # else they are those of a llama of the same sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,11 @@ def trace(model: nn.Module, hidden: Any) -> Activations | None:
         checkpointing.checkpoint_layers(model)
         with _stand_ins(calls):
             of_all, keys = _moments(kept, ids), sum(calls.keys)
-            of_layers = _moments(recomputed, ids) if calls.layers else of_all
+            # a layer that cannot run again is not among the calls
+            runs_again = len(calls.layers) >= len(model.layers)
+            of_layers = _moments(recomputed, ids) if runs_again else of_all
         of_section = _moments(section, *calls.sections[0])[0].token if calls.sections else 0
-    except ValueError:  # dbrx reads numbers while its graph is built
+    except UNKNOWN:  # such as dbrx, which reads numbers while its graph is built
         return None
     finally:
         model.train(training)
@@ -132,6 +136,8 @@ def _stand_ins(calls: _Calls) -> Iterator[None]:
         (mx.fast, "scaled_dot_product_attention", calls.attend),
         (checkpointing, "checkpoint", calls.checkpoint),
         (mx, "gather_mm", _gather_mm),
+        (mx, "contiguous", lambda array: array),
+        (nn, "softplus", lambda array: mx.logaddexp(array, 0)),
         (gated_delta, "_recurrence", calls.recurrence),
         (mlx_lm.models.gated_delta, "gated_delta_ops", gated_delta.gated_delta_chunks),
     ]

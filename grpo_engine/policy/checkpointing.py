@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,8 @@ from mlx.utils import tree_map
 
 from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.trees import flatten, nest
+
+KNOWN = (mx.array, Prefix, str, int, float, NoneType)  # what a layer may get, to run again
 
 
 def checkpoint_layers(model: nn.Module) -> None:
@@ -41,10 +44,10 @@ def gradients(run: Any, inputs: Any, cotangents: Any) -> Any:
     return _like(inputs, mx.depends(found, found))
 
 
-def _like(tree: Any, arrays: Iterable[mx.array]) -> Any:
-    """A tree with other arrays."""
-    rest = iter(arrays)
-    return tree_map(lambda _: next(rest), tree)
+def _like(tree: Any, leaves: Iterable[Any], kind: Any = mx.array) -> Any:
+    """A tree with other leaves of a kind."""
+    rest = iter(leaves)
+    return tree_map(lambda leaf: next(rest) if isinstance(leaf, kind) else leaf, tree)
 
 
 @functools.cache
@@ -56,34 +59,53 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the layer as a pure function of (weights, arrays, arrays of caches).
 
     A cache is an argument and a result: recomputation gets a new cache with the arrays from before
-    the call, so that nothing is appended twice.
+    the call, so that nothing is appended twice. A layer that gets another kind of object runs
+    plainly: arrays that it reads or leaves there would have no gradient.
     """
     plain = type(layer).__mro__[1].__call__
-    if not layer.training:
-        return plain(layer, *args, **kwargs)
     inputs: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-    arrays = {name: value for name, value in inputs.items() if isinstance(value, mx.array)}
-    caches = {name: value for name, value in inputs.items() if isinstance(value, Prefix)}
-    before = [copy.copy(cache) for cache in caches.values()]
+    leaves = flatten(inputs).values()
+    if not layer.training or not all(isinstance(leaf, KNOWN) for leaf in leaves):
+        return plain(layer, *args, **kwargs)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, mx.array)]
+    caches = [leaf for leaf in leaves if isinstance(leaf, Prefix)]
+    before = [copy.copy(cache) for cache in caches]
     trained = flatten(layer.trainable_parameters())
+    layout: Any = None  # of what a run returns, without its arrays
 
     def run(weights: Any, new_arrays: list[mx.array], new_states: list[list[mx.array]]) -> Any:
+        nonlocal layout
         new_caches = [copy.copy(cache) for cache in before]
         for cache, state in zip(new_caches, new_states, strict=True):
             if state:
                 cache.store(*state)
-        values = inputs | dict(zip(arrays, new_arrays, strict=True))
-        values |= zip(caches, new_caches, strict=True)
+        values = _like(_like(inputs, new_arrays), new_caches, Prefix)
         layer.update(nest(weights))
         try:
             positional = [values[index] for index in range(len(args))]
             out = plain(layer, *positional, **{name: values[name] for name in kwargs})
         finally:
             layer.update(nest(trained))
-        return out, [cache.arrays for cache in new_caches]
+        layout, outputs = _unique((out, [cache.arrays for cache in new_caches]))
+        return outputs
 
-    states = [cache.arrays for cache in before]
-    out, after = checkpoint(run)(trained, list(arrays.values()), states)
-    for cache, state in zip(caches.values(), after, strict=True):
+    outputs = checkpoint(run)(trained, arrays, [cache.arrays for cache in before])
+    out, states = tree_map(lambda leaf: outputs[leaf] if isinstance(leaf, Index) else leaf, layout)
+    for cache, state in zip(caches, states, strict=True):
         cache.store(*state)
     return out
+
+
+class Index(int):
+    """The number of an array."""
+
+
+def _unique(tree: Any) -> tuple[Any, list[mx.array]]:
+    """A tree with indices of its arrays, each of which occurs once: its gradient is a sum.
+
+    Of an array that a function returns twice, such as keys that are in a cache as well, MLX takes
+    the gradient of one.
+    """
+    arrays = {id(leaf): leaf for leaf in flatten(tree).values() if isinstance(leaf, mx.array)}
+    index = {key: Index(number) for number, key in enumerate(arrays)}
+    return tree_map(lambda leaf: index.get(id(leaf), leaf), tree), list(arrays.values())

@@ -98,6 +98,12 @@ class MemoryEstimate:
     sampling: int  # caches and logits of all rows
     update: int  # activations of one micro-batch; what scoring by the teacher takes is less
     teacher: int = 0  # its weights
+    known: bool = True  # else sampling and update are those of a llama of the same sizes
+
+    def __str__(self) -> str:
+        if not self.known:
+            return "the memory of a step is not known, for this model's layers cannot be traced"
+        return f"a step needs about {self.peak / 1e9:.2f} GB"
 
     @property
     def peak(self) -> int:
@@ -205,6 +211,11 @@ def _activations(policy: Policy) -> Activations:
     return policy.traced[0]
 
 
+def is_known(policy: Policy) -> bool:
+    """Whether the arrays of its layers could be counted."""
+    return policy.training_kernels is not None or _activations(policy).known
+
+
 def _usual(sizes: Sizes) -> Activations:
     """What a llama of these sizes keeps."""
     width = 5 * (sizes.hidden + sizes.inner) + 2 * sizes.queries + sizes.kv_width
@@ -213,7 +224,7 @@ def _usual(sizes: Sizes) -> Activations:
     kept = Moment(sizes.layers * layer, (sizes.layers + 2) * scores)
     recomputed = Moment(inputs + layer, 3 * scores)
     kept_keys, others = sizes.layers * sizes.kv_width, (sizes.layers - 1) * scores
-    return Activations([kept], [recomputed], kept_keys, others)
+    return Activations([kept], [recomputed], kept_keys, others, known=False)
 
 
 def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = False) -> float:
@@ -256,6 +267,7 @@ def estimate_memory(
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
         teacher=_bytes(flatten(policy.teacher.module.parameters()) if policy.teacher else {}),
+        known=is_known(policy),
     )
 
 
@@ -340,7 +352,8 @@ def choose_plan(
     """The fastest plan that fits in `budget` bytes.
 
     `micro_rows`, `max_rows` and `grad_checkpoint` may be set. Layers are recomputed where that lets
-    so many more rows fit that it is faster.
+    so many more rows fit that it is faster. Where the memory of a pass is not known, it has one row
+    and recomputed layers.
     """
 
     def estimate(plan: MemoryPlan) -> MemoryEstimate:
@@ -379,8 +392,11 @@ def choose_plan(
     plan = last_fitting(
         [plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding
     )
-    micro = counts(micro_rows, _rows_that_help(policy, prompt_tokens, new_tokens))
-    layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, (False, True))
+    known = is_known(policy)
+    helping = _rows_that_help(policy, prompt_tokens, new_tokens) if known else 1
+    micro = counts(micro_rows, helping)
+    automatic = (False, True) if known else (True,)
+    layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, automatic)
     plans = [
         last_fitting(
             [plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], training

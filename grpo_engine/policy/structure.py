@@ -78,9 +78,11 @@ def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
 def structure(model: nn.Module) -> Structure | None:
     """Trunk and head, not yet compared with the model; None if it has no such parts."""
     try:
-        return Structure(model)
-    except LookupError:
+        parts = Structure(model)
+        parts.hidden(mx.zeros((1, 2), mx.int32))  # phixtral's trunk needs the mask of its head
+    except UNKNOWN:
         return None
+    return parts
 
 
 def split_model(

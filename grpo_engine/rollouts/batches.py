@@ -23,7 +23,9 @@ def batch_for(policy: Policy) -> GraphBatch:
     if policy.kernels is not None and not bits:
         return KernelBatch(policy)
     if policy.batching is None:
-        names = ("graph", "unpadded")
+        # minimax_m3_vl cuts its blocks of keys from the first place on, which padding would shift
+        blocks = (getattr(module, "is_sparse_attn", False) for module in policy.model.modules())
+        names = () if any(blocks) else ("graph", "unpadded")
         policy.batching = next((name for name in names if _works(name, policy)), "separate")
     return BATCHES[policy.batching](policy, bits)
 

@@ -296,7 +296,7 @@ def _planned(
     replies = lengths.answer > config.rollout.max_new_tokens
     yield NoteWritten(
         step=step,
-        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {plan}"
+        text=f"{estimate}; {plan}"
         f"{f'; answers of up to {lengths.answer} tokens with their replies' * replies}",
     )
     return plan, estimate

@@ -124,10 +124,10 @@ def estimated(
 def check_memory(
     config: RunConfig, policy: Policy, lengths: Lengths, plan: MemoryPlan
 ) -> MemoryEstimate:
-    """Estimate a step's memory; raise an error with numbers and remedies if it cannot fit."""
+    """Estimate a step's memory; raise an error with numbers and remedies if it does not fit."""
     limit, estimate = memory_limit(), estimated(config, policy, lengths, plan)
     teacher = f"teacher {estimate.teacher / GIGABYTE:.1f}, " * bool(estimate.teacher)
-    if estimate.peak > limit:
+    if estimate.known and estimate.peak > limit:
         raise MemoryLimitError(
             f"a step needs about {estimate.peak / GIGABYTE:.1f} GB (weights "
             f"{estimate.weights / GIGABYTE:.1f}, {teacher}"

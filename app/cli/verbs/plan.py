@@ -105,7 +105,8 @@ def plan_of(
     lengths = Lengths(prompt_tokens, answer_tokens)
     chosen = plan_memory(config, policy, lengths, limit)
     estimate = estimated(config, policy, lengths, chosen)
-    change = "" if estimate.peak <= limit else remedy(config, estimate, chosen, lengths)
+    fits = not estimate.known or estimate.peak <= limit
+    change = "" if fits else remedy(config, estimate, chosen, lengths)
     if sum(lengths) > policy.context_length:
         change = f"The model's context is {policy.context_length} tokens."
     return {
@@ -114,7 +115,9 @@ def plan_of(
         "rows": chosen.micro_rows,
         "recomputed": chosen.grad_checkpoint,
         "how": str(chosen),
+        "estimate": str(estimate),
         **{part: getattr(estimate, part) for part in PARTS},
+        **dict.fromkeys(() if estimate.known else ("sampling", "update", "peak")),
         "remedy": change,
     }
 
@@ -136,18 +139,21 @@ def print_report(report: dict[str, Any]) -> None:
                 "rows": plan["rows"],
                 "layers": "recomputed" if plan["recomputed"] else "kept",
                 **{part: gigabytes(plan[part]) for part in PARTS},
-                "fits": "no" if plan["remedy"] else "yes",
+                "fits": "no" if plan["remedy"] else "yes" if plan["peak"] else "–",
             }
             for plan in report["plans"]
         ]
     )
     plan = report["requested"]
-    outcome = f"do not fit. {plan['remedy']}" if plan["remedy"] else f"fit: {plan['how']}."
+    outcome = f"fit: {plan['how']}." if plan["peak"] else f"run as {plan['how']}."
+    if plan["remedy"]:
+        outcome = f"do not fit. {plan['remedy']}"
     print(
         "\nTokens of an answer, answers sampled at a time, rows of a backward pass; memory in GB.\n"
-        f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}"
+        f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}\n"
+        f"For these, {plan['estimate']}."
     )
 
 
-def gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f}"
+def gigabytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 1e9:.2f}"

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.models import architectures
+from benchmarks.models import tiny_config as architecture
+from grpo_engine.policy.source import FAULTS
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from tests.engine.tiny import tiny_config
@@ -73,6 +76,39 @@ def test_an_answer_beyond_the_context_does_not_fit(
 
 def test_a_memory_that_is_no_size_is_refused(folder: str) -> None:
     assert main(["plan", folder, "--memory", "plenty"]) == exit_codes.USAGE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", architectures())
+def test_each_architecture_is_planned_for_or_refused_in_a_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(architecture(name)))
+    status = main(["plan", str(tmp_path), "--memory", "16GB", "--prompt-tokens", "16", "--json"])
+    printed = capsys.readouterr()
+    if name in FAULTS or name == "olmo":
+        assert "model.path" in printed.err or "choose another model" in printed.err
+    else:
+        assert status == exit_codes.OK
+        requested = json.loads(printed.out)["requested"]
+        assert (requested["peak"] is None) == (name == "dbrx")
+
+
+@pytest.mark.parametrize("name", ["gemma4", "kimi_k3", "phixtral"])
+def test_a_model_whose_layers_return_more_than_states_is_planned_for(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(architecture(name)))
+    assert reported(capsys, str(tmp_path), "--memory", "16GB")["requested"]["update"] > 0
+
+
+def test_a_plan_whose_memory_is_not_known_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(architecture("dbrx")))
+    words = ["plan", str(tmp_path), "--memory", "0.01GB", "--prompt-tokens", "16"]
+    assert main(words) == exit_codes.OK
+    assert "the memory of a step is not known, " in capsys.readouterr().out
 
 
 QWEN3 = {

@@ -14,6 +14,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.source import FAULTS, load_parts, opening
 from grpo_engine.policy.structure import agrees
+from grpo_engine.rollouts.batches import batch_for
 from tests.engine.policy.helpers import (
     largest_difference,
     made_up_rows,
@@ -68,8 +69,9 @@ def test_a_repaired_architecture_trains_and_is_decoded_as_one_batch(
     assert result.decoding == decoding
 
 
-def test_layers_that_share_keys_may_be_recomputed(tmp_path: Path) -> None:
-    folder = write_config(tmp_path / "model", tiny_config("gemma3n"), scale=1.0)
+@pytest.mark.parametrize("name", ["afm7", "gemma3n", "gemma4_text", "kimi_k3"])
+def test_layers_that_share_arrays_may_be_recomputed(name: str, tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model", tiny_config(name), scale=1.0)
     rows = made_up_rows([(9, (6, 3))])
     results = []
     for checkpoint in ("off", "on"):
@@ -80,6 +82,17 @@ def test_layers_that_share_keys_may_be_recomputed(tmp_path: Path) -> None:
     (loss, gradient), (expected, expected_gradient) = results
     assert loss == pytest.approx(expected, abs=1e-4)
     assert largest_difference(gradient, expected_gradient) < 1e-4
+
+
+def test_blocks_of_keys_are_those_of_a_row_alone(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model", tiny_config("minimax_m3_vl"), scale=1.0)
+    policy = load_policy(ModelConfig(path=str(folder)), seed=0)
+    prompts = [tuple(range(3, 3 + length)) for length in (22, 17)]
+    batch = batch_for(policy)
+    batch.add(batch.prefill([prompt[:-1] for prompt in prompts]))
+    logits = batch.step(mx.array([prompt[-1] for prompt in prompts]))
+    expected = mx.stack([policy.model(mx.array([prompt]))[0, -1] for prompt in prompts])
+    assert agrees(logits, expected, 1e-4)
 
 
 def test_architectures_of_another_file_are_listed() -> None:

@@ -1,6 +1,7 @@
 """A step that cannot fit is refused, with numbers and with settings that would help."""
 
 import gc
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
+from benchmarks.models import tiny_config
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy import memory
@@ -26,6 +28,7 @@ from grpo_engine.policy.memory import (
     estimate_memory,
 )
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.shapes import describe
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Sampling
@@ -114,6 +117,27 @@ def test_set_rows_are_kept_and_layers_recomputed_if_they_need_it(graph: Policy) 
 
 def test_the_smaller_plan_is_chosen_where_none_fits(graph: Policy) -> None:
     assert planned(graph, 1, micro_rows=8).grad_checkpoint
+
+
+@pytest.fixture(scope="module")
+def untraceable(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """A model that reads numbers while its graph is built."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "config.json").write_text(json.dumps(tiny_config("dbrx")))
+    return describe(ModelConfig(path=str(folder)))
+
+
+def test_a_pass_has_one_row_where_its_memory_is_not_known(untraceable: Policy) -> None:
+    assert planned(untraceable, 10**12)[:2] == (1, True)
+    assert planned(untraceable, 10**12, "off", micro_rows=8)[:2] == (8, False)
+
+
+def test_an_unknown_memory_is_said_and_refuses_nothing(
+    world: Path, untraceable: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "memory_limit", lambda: 1)
+    estimate = preflight.check_memory(settings(world), untraceable, Lengths(8, 12), PLAN)
+    assert str(estimate).startswith("the memory of a step is not known, ")
 
 
 def test_as_many_rows_are_decoded_at_a_time_as_fit(graph: Policy) -> None:

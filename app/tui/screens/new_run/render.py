@@ -311,11 +311,11 @@ def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, 
 def memory_lines(view: View, width: int) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
     memory, label = view.memory, (f"{'memory':<{LABEL}}", "label")
+    if refused := memory.get("refused"):
+        return paragraph(f"✗ {refused}", width, 4, "bad", label)
     if "peak" not in memory:
         reason = memory.get("problem") or view.activity or "not estimated"
         return labelled([("memory", reason)], LABEL, width)
-    if refused := memory.get("refused"):
-        return paragraph(f"✗ {refused}", width, 4, "bad", label)
 
     def in_gigabytes(name: str) -> str:
         return with_unit(memory[name] / GIGA, "GB")
