@@ -11,14 +11,28 @@ from mlx.utils import tree_map
 from mlx_lm.utils import _get_classes, get_total_parameters, load_config
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.policy import adapters, gated_delta
+from grpo_engine.cpu.kernels import Kernels
+from grpo_engine.policy import adapters, compute, gated_delta
 from grpo_engine.policy.caches import empty_prefixes
 from grpo_engine.policy.load import context_length, main_dtype, number
+from grpo_engine.policy.memory import HEAD_NAMES, KV_HEAD_NAMES
 from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.repairs import repair
-from grpo_engine.policy.source import check_config, dequantise, find_folder, opening, set_dtype
-from grpo_engine.policy.structure import structure
+from grpo_engine.policy.source import (
+    check_config,
+    dequantise,
+    find_folder,
+    opening,
+    quantised_layers,
+    set_dtype,
+)
+from grpo_engine.policy.structure import UNKNOWN, structure
 from grpo_engine.policy.trees import flatten
+
+ALONE = {  # models whose rows do not share the states of a prompt
+    "afm7", "bailing_moe_linear", "jamba", "mamba", "nemotron_h", "olmo_hybrid", "recurrent_gemma",
+    "rwkv7",
+}  # fmt: skip
 
 
 def describe(config: ModelConfig, seed: int = 0) -> Policy:
@@ -44,6 +58,43 @@ def without_weights(
     vocabulary: int = 0,
 ) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
+    policy = _policy(model, config, settings, folder, notes, seed, vocabulary)
+    if not quantised_layers(model):  # which kernels do not read
+        policy.kernels = _kernels(policy, settings)
+    return policy
+
+
+def _kernels(policy: Policy, settings: Mapping[str, Any]) -> Kernels | None:
+    """The kernels that a run would use, if they serve a small random model of this kind."""
+    config = policy.config.model_copy(update={"adapter": None})
+    try:
+        model = _model(small := _small(settings))
+        model.set_dtype(getattr(mx, policy.dtype))
+        twin = _policy(model, config, small, policy.folder, (), seed=0)
+    except (*UNKNOWN, ArithmeticError):
+        return None
+    return compute.kernels_for(twin)
+
+
+def _small(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a model of the same kind with two layers and two heads of the same width."""
+    heads = number(settings, *HEAD_NAMES) or 1
+    is_grouped = number(settings, *KV_HEAD_NAMES) not in (0, heads)
+    sizes = {
+        "hidden_size": 2 * (number(settings, "hidden_size") // heads), "num_attention_heads": 2,
+        "num_key_value_heads": 1 if is_grouped else 2,
+    }  # fmt: skip
+    text = settings.get("text_config")
+    return {
+        **settings, **sizes, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 64,
+        **({"text_config": _small(text)} if text else {}),
+    }  # fmt: skip
+
+
+def _policy(
+    model: nn.Module, config: ModelConfig, settings: Mapping[str, Any], folder: Path,
+    notes: Sequence[str], seed: int, vocabulary: int = 0,
+) -> Policy:  # fmt: skip
     gated_delta.install()
     adapter = adapters.attach(model, config, seed)
     parts = structure(model)
@@ -62,7 +113,7 @@ def without_weights(
         dtype=main_dtype(model),
         adapter=adapter,
         parts=parts,
-        prefix_caches=empty_prefixes(model) if parts else None,
+        prefix_caches=empty_prefixes(model) if parts and model.model_type not in ALONE else None,
         head_is_trained=False,
         notes=tuple(notes),
     )
@@ -70,9 +121,7 @@ def without_weights(
 
 def _build(settings: dict[str, Any]) -> nn.Module:
     """The model as its configuration describes it, quantised, in its stored format."""
-    model_class, arguments = _get_classes(settings)
-    model: nn.Module = model_class(arguments.from_dict(settings))
-    repair(model)
+    model = _model(settings)
     model.set_dtype(_stored_dtype(settings))
     if quantization := settings.get("quantization"):
         _quantise(model, quantization)
@@ -80,6 +129,13 @@ def _build(settings: dict[str, Any]) -> nn.Module:
     model.update(tree_map(lambda array: mx.zeros(array.shape, array.dtype), model.parameters()))
     state: Any = mx.random.state
     mx.eval(state[0])
+    return model
+
+
+def _model(settings: dict[str, Any]) -> nn.Module:
+    model_class, arguments = _get_classes(settings)
+    model: nn.Module = model_class(arguments.from_dict(settings))
+    repair(model)
     return model
 
 

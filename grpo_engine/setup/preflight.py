@@ -86,9 +86,14 @@ def longest(
     limit = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
     prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=limit)
     if specs_of(config, task)[1]:
-        total = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
-        answer = max(1, min(context, total) - prompt)
+        return with_replies(config, Lengths(prompt, answer), context)
     return Lengths(prompt, answer)
+
+
+def with_replies(config: RunConfig, lengths: Lengths, context: int) -> Lengths:
+    """Those of a dialogue, whose replies come after answers of these lengths."""
+    total = config.rollout.max_context or sum(lengths) + REPLY * (config.task.max_turns - 1)
+    return Lengths(lengths.prompt, max(1, min(context, total) - lengths.prompt))
 
 
 def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:

@@ -1,13 +1,14 @@
 """`grpo-tui plan`: what fits in memory, before a model is downloaded."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
-from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets
 from grpo_tui.app.text.numbers import short
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ PARTS = ("weights", "optimizer", "sampling", "update", "peak")
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="`starter`, a model folder, a hub id, or settings that name one."),
+    ],
+    file: ConfigFile = None,
     memory: Annotated[
         str | None,
         typer.Option(metavar="16GB", help="A machine's memory; else what is free here."),
@@ -32,8 +37,8 @@ def plan(
 ) -> None:
     """Say which lengths of answers fit in memory, and how, from the model's config.json alone.
 
-    Devices of this machine's kind are planned for. Exit status 1 where rollout.max_new_tokens
-    does not fit.
+    Settings come from the preset, then the file, then --set, as for train. Devices of this
+    machine's kind are planned for. Exit status 1 where rollout.max_new_tokens does not fit.
 
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
@@ -42,8 +47,10 @@ def plan(
     from grpo_tui.app.cli.run_config import assemble
 
     limit = usable(memory)
-    config = assemble(None, preset, sets)
-    config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
+    if file is None and Path(model).suffix in (".yaml", ".yml"):
+        config = assemble(Path(model), preset, sets)
+    else:
+        config = assemble(file, preset, [*(sets or ()), f"model.path={model}"])
     policy = describe(config.model)
     if config.teacher.path:
         policy.teacher = load_teacher(config, policy, describe)
@@ -100,9 +107,11 @@ def plan_of(
 ) -> dict[str, Any]:
     """How a step with answers of this length uses memory, and what to change if it cannot."""
     from grpo_engine.policy.memory import Lengths
-    from grpo_engine.setup.preflight import estimated, plan_memory, remedy
+    from grpo_engine.setup.preflight import estimated, plan_memory, remedy, with_replies
 
     lengths = Lengths(prompt_tokens, answer_tokens)
+    if config.task.environment or config.task.tools:
+        lengths = with_replies(config, lengths, policy.context_length)
     chosen = plan_memory(config, policy, lengths, limit)
     estimate = estimated(config, policy, lengths, chosen)
     fits = not estimate.known or estimate.peak <= limit

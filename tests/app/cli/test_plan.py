@@ -8,9 +8,14 @@ import pytest
 
 from benchmarks.models import architectures
 from benchmarks.models import tiny_config as architecture
+from grpo_engine.cpu import blas
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Lengths
 from grpo_engine.policy.source import FAULTS
+from grpo_engine.setup import preflight
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.run_config import assemble
 from tests.engine.tiny import tiny_config
 
 
@@ -76,6 +81,45 @@ def test_an_answer_beyond_the_context_does_not_fit(
 
 def test_a_memory_that_is_no_size_is_refused(folder: str) -> None:
     assert main(["plan", folder, "--memory", "plenty"]) == exit_codes.USAGE
+
+
+def test_a_settings_file_is_planned_for_as_train_reads_it(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: {{path: {folder}}}\nrollout: {{max_new_tokens: 300, prompts: 3}}\n")
+    alone = reported(capsys, str(file), "--memory", "16GB")
+    beside = reported(capsys, folder, str(file), "--memory", "16GB")
+    assert alone == beside
+    assert (alone["requested"]["answer_tokens"], alone["prompts"]) == (300, 3)
+
+
+@pytest.mark.parametrize("compute", ["auto", "graph"])
+def test_a_plan_has_the_numbers_of_a_run(compute: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [f"model.compute={compute}"]
+    plan = reported(capsys, "starter", "--memory", "16GB", "--set", *sets)
+    config = assemble(None, None, sets)
+    policy = load_policy(config.model, seed=0)
+    lengths = Lengths(plan["prompt_tokens"], config.rollout.max_new_tokens)
+    chosen = preflight.plan_memory(config, policy, lengths, plan["limit"])
+    estimate = preflight.estimated(config, policy, lengths, chosen)
+    assert plan["requested"]["how"] == str(chosen)
+    assert plan["requested"]["peak"] == estimate.peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compute", ["graph", "kernels"])
+def test_a_plan_and_the_run_say_the_same(
+    compute: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The longest prompt of the starter's first step has 18 tokens."""
+    if compute == "kernels" and not blas.ensure().compiled:
+        pytest.skip("nothing is compiled here")
+    settings = (f"model.compute={compute}", "rollout.prompts=4", "evaluation.before_and_after=no")
+    words = [word for setting in settings for word in ("--set", setting)]
+    plan = reported(capsys, "starter", *words, "--prompt-tokens", "18")["requested"]
+    assert main(["train", "--no-store", str(tmp_path), "--steps", "1", *words]) == exit_codes.OK
+    assert f"{plan['estimate']}; {plan['how']}" in "".join(capsys.readouterr())
 
 
 @pytest.mark.slow

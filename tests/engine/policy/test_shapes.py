@@ -10,21 +10,24 @@ import mlx.core as mx
 import pytest
 from mlx_lm import convert
 
+from benchmarks.models import architectures
 from benchmarks.models import tiny_config as family_config
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy import source
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import Sizes
+from grpo_engine.policy.memory import Sizes, estimate_memory
 from grpo_engine.policy.shapes import describe
+from grpo_engine.policy.source import FAULTS
 from grpo_engine.policy.trees import flatten
 from tests.engine.policy.test_families import EXPERTS
-from tests.engine.tiny import tiny_config, write_model
+from tests.engine.tiny import tiny_config, write_config, write_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "experts": EXPERTS,
     "untied": {"tie_word_embeddings": False},
 }
+COMPUTED = ["afm7", "phixtral", "qwen3"]
 
 
 def only_config(folder: Path) -> Path:
@@ -73,8 +76,34 @@ def test_on_a_gpu_the_format_is_the_stored_one(
     assert describe(ModelConfig(path=str(tmp_path))).dtype == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    "name", COMPUTED + [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in architectures() if name not in {*FAULTS, "olmo", *COMPUTED}
+    ],
+)  # fmt: skip
+def test_a_described_model_is_computed_and_estimated_as_the_loaded_one(
+    name: str, tmp_path: Path
+) -> None:
+    folder = write_config(tmp_path / "model", family_config(name), scale=1.0)
+    config = ModelConfig(path=str(folder))
+    loaded, described = load_policy(config, seed=0), describe(config)
+    for policy in (loaded, described):
+        assert (policy.parts is None) == (loaded.parts is None)
+        assert policy.shares_prompts == loaded.shares_prompts
+        assert (policy.kernels is None) == (loaded.kernels is None)
+        assert (policy.training_kernels is None) == (loaded.training_kernels is None)
+    expected, estimate = (
+        estimate_memory(policy, rows=4, micro_rows=2, prompt_tokens=9, new_tokens=20).peak
+        for policy in (loaded, described)
+    )
+    assert estimate == pytest.approx(expected, rel=0.02)
+
+
 def test_a_large_model_is_described_without_its_memory(tmp_path: Path) -> None:
-    large = tiny_config(hidden_size=8192, intermediate_size=32768, num_hidden_layers=8)
+    large = tiny_config(
+        hidden_size=8192, intermediate_size=32768, num_hidden_layers=9, num_attention_heads=64
+    )
     large["quantization"] = {"group_size": 64, "bits": 4}
     (tmp_path / "config.json").write_text(json.dumps(large))
     before = mx.get_active_memory()
