@@ -29,10 +29,11 @@ from grpo_engine.policy.source import (
 from grpo_engine.policy.structure import UNKNOWN, structure
 from grpo_engine.policy.trees import flatten
 
-ALONE = {  # models whose rows do not share the states of a prompt
-    "afm7", "bailing_moe_linear", "jamba", "mamba", "nemotron_h", "olmo_hybrid", "recurrent_gemma",
-    "rwkv7",
-}  # fmt: skip
+# models whose rows do not share the states of a prompt
+ALONE = (
+    *("afm7", "bailing_moe_linear", "jamba", "mamba"),
+    *("nemotron_h", "olmo_hybrid", "recurrent_gemma", "rwkv7"),
+)
 
 
 def describe(config: ModelConfig, seed: int = 0) -> Policy:
@@ -80,24 +81,28 @@ def _small(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a model of the same kind with two layers and two heads of the same width."""
     heads = number(settings, *HEAD_NAMES) or 1
     is_grouped = number(settings, *KV_HEAD_NAMES) not in (0, heads)
-    sizes = {
-        "hidden_size": 2 * (number(settings, "hidden_size") // heads), "num_attention_heads": 2,
-        "num_key_value_heads": 1 if is_grouped else 2,
-    }  # fmt: skip
-    text = settings.get("text_config")
-    return {
-        **settings, **sizes, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 64,
-        **({"text_config": _small(text)} if text else {}),
-    }  # fmt: skip
+    small = dict(settings)
+    small |= {"num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 64}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1 if is_grouped else 2}
+    small["hidden_size"] = 2 * (number(settings, "hidden_size") // heads)
+    if text := settings.get("text_config"):
+        small["text_config"] = _small(text)
+    return small
 
 
 def _policy(
-    model: nn.Module, config: ModelConfig, settings: Mapping[str, Any], folder: Path,
-    notes: Sequence[str], seed: int, vocabulary: int = 0,
-) -> Policy:  # fmt: skip
+    model: nn.Module,
+    config: ModelConfig,
+    settings: Mapping[str, Any],
+    folder: Path,
+    notes: Sequence[str],
+    seed: int,
+    vocabulary: int = 0,
+) -> Policy:
     gated_delta.install()
     adapter = adapters.attach(model, config, seed)
     parts = structure(model)
+    shares = parts is not None and settings.get("model_type") not in ALONE
     trained = flatten(model.trainable_parameters()).values()
     return Policy(
         config=config,
@@ -113,7 +118,7 @@ def _policy(
         dtype=main_dtype(model),
         adapter=adapter,
         parts=parts,
-        prefix_caches=empty_prefixes(model) if parts and model.model_type not in ALONE else None,
+        prefix_caches=empty_prefixes(model) if shares else None,
         head_is_trained=False,
         notes=tuple(notes),
     )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +391,8 @@ def _limits(
         corrected=recipe.importance_cap > 0,
         has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
-        planned_gb=(estimate.peak + preflight.WIRED_MORE) / preflight.GIGABYTE,
+        planned_gb=(estimate.peak + preflight.WIRED_MORE) / preflight.GIGABYTE
+        if estimate.known
+        else inf,
         thresholds=config.alerts,
     )

@@ -14,6 +14,7 @@ from grpo_tui.app.tui.screens.new_run.render import (
     header_line,
     help_lines,
     is_unread,
+    memory_lines,
     value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
@@ -53,6 +54,12 @@ def test_every_preset_opens_ready_and_unchanged(name: str) -> None:
     assert not view.errors
     assert view.form.changed == ()
     assert view.config is not None
+
+
+def test_a_step_that_does_not_fit_is_refused_where_its_memory_stands() -> None:
+    for memory in ({"refused": "needs 90 GB"}, {"refused": "", "problem": "not known"}):
+        lines = memory_lines(replace(preset_view("starter"), memory=memory), 80)
+        assert "".join(memory.values()) in words(lines)
 
 
 def test_every_setting_stands_in_the_form_exactly_once() -> None:
