@@ -57,6 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 TOLERANCES = {"LoRA": (1e-4, 1e-3), "bfloat16": (6e-2, 0.1)}  # log-probabilities, gradient
 SECONDS = 600
 PROCESSES = 2
+UNTRIED = "¹"
 REWARD = """def score(completions, **_):
     return [sum(map(ord, str(completion))) % 7 / 7 for completion in completions]
 """
@@ -377,7 +378,9 @@ def by_command(folder: Path) -> None:
     with redirect_stdout(printed), redirect_stderr(printed):
         status = grpo_tui([*words, *(word for text in sets for word in ("--set", text))])
     if status:
-        raise ModelError(printed.getvalue().strip().splitlines()[-1].removeprefix("grpo-tui: "))
+        text = printed.getvalue().strip().splitlines()[-1]
+        kind = ModelError if text.startswith("grpo-tui: ") else RuntimeError  # before, or in a step
+        raise kind(text.removeprefix("grpo-tui: ").removeprefix("model.path: "))
 
 
 def try_architecture(
@@ -508,7 +511,8 @@ def row_of(result: Result) -> str:
 
 def page(rows: Mapping[str, str]) -> Iterator[str]:
     """The lines of docs/models.md."""
-    trained = sum("| yes |" in row[:40] for row in rows.values())
+    trained = sum("| yes" in row[:40] for row in rows.values())
+    untried = any(UNTRIED in row for row in rows.values())
     yield from (
         "# Models",
         "",
@@ -518,6 +522,7 @@ def page(rows: Mapping[str, str]) -> Iterator[str]:
         "",
         "- **trains**: `grpo-tui train` runs steps of it, whose self-check passes, and the numbers "
         "of LoRA are the plain model's, also with layers recomputed.",
+        *[f"- **{UNTRIED}**: by the numbers alone; not yet by `grpo-tui train`."] * untried,
         "- **numbers**: the largest difference of log-probabilities (of the old policy and of the "
         "sampler, per token) and of gradients (relative to the largest entry) from the plain model "
         "on one row at a time, over two steps of SGD. *Trains* means at most 1e-4 and 1e-3 in "

@@ -64,7 +64,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """
     plain = type(layer).__mro__[1].__call__
     inputs: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-    leaves = flatten(inputs).values()
+    leaves: list[Any] = list(flatten(inputs).values())
     if not layer.training or not all(isinstance(leaf, KNOWN) for leaf in leaves):
         return plain(layer, *args, **kwargs)
     arrays = [leaf for leaf in leaves if isinstance(leaf, mx.array)]

@@ -15,7 +15,7 @@ def test_each_architecture_of_the_page_was_tried_with_the_installed_mlx_lm() -> 
     text, rows = PAGE.read_text(), written()
     assert list(rows) == sorted(architectures())
     assert f"All {len(rows)} architectures of mlx-lm {metadata.version('mlx-lm')} " in text
-    trained = sum("| yes |" in row[:40] for row in rows.values())
+    trained = sum("| yes" in row[:40] for row in rows.values())
     assert f": {trained} train exactly." in text
     for page in ("README.md", "CHANGELOG.md"):
         words = " ".join((ROOT / page).read_text().split())
