@@ -275,7 +275,8 @@ def test_a_step_that_cannot_fit_is_refused_with_what_would_help(
     world: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch, part: str, remedy: str
 ) -> None:
     real = estimate_memory(policy, rows=8, micro_rows=4, prompt_tokens=8, new_tokens=12)
-    huge = replace(real, **{part: 10**13})
+    change: Any = {part: 10**13}
+    huge = replace(real, **change)
     monkeypatch.setattr(preflight, "estimate_memory", lambda *_, **__: huge)
     with pytest.raises(MemoryLimitError, match=remedy) as refused:
         preflight.check_memory(settings(world), policy, Lengths(8, 12), PLAN)
