@@ -322,10 +322,12 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
     """
     if run.is_complete:
         return False
-    if any(run.ranks.gather(run.alerts.is_swapping(run.step))):
-        yield from _plan_less(run)
     limit, peak = preflight.memory_limit(), run.update_peak
-    if not any(run.ranks.gather(peak > limit)):
+    local = (run.alerts.is_swapping(run.step), peak > limit)
+    is_swapping, is_short = map(any, zip(*run.ranks.gather(local), strict=True))
+    if is_swapping:
+        yield from _plan_less(run)
+    if not is_short:
         return run.is_planned_anew
     estimate = preflight.estimated(run.config, run.policy, run.lengths, run.plan).training
     budget = int(limit * estimate / max(1, peak))

@@ -187,7 +187,7 @@ def test_the_rank_with_least_memory_decides(world: Path, limit: int) -> None:
     config = auto(world)
     policy = load_policy(config.model, seed=5)
     ranks = Two(sent=([limit, 2, True, 32, 3],))
-    plan = planned(opening._planned(config, policy, LENGTHS, ranks, 0, None))
+    plan, _ = planned(opening._planned(config, policy, LENGTHS, ranks, 0, None))
     if limit == 1:
         assert plan == (2, True, 32, 3)
         assert policy.grad_checkpoint
@@ -304,7 +304,7 @@ class Short(Two):
     """Beside a rank whose backward pass took too much."""
 
     def gather(self, value: Any) -> list[Any]:
-        return [value, True] if isinstance(value, bool) else super().gather(value)
+        return [value, (False, True)] if len(value) == 2 else super().gather(value)
 
 
 def test_a_rank_takes_the_smaller_plan_of_the_one_that_is_short_of_memory(world: Path) -> None:
@@ -317,6 +317,8 @@ def test_a_rank_takes_the_smaller_plan_of_the_one_that_is_short_of_memory(world:
         plan=MemoryPlan(4, False, 64, 8),
         step=1,
         is_complete=False,
+        is_planned_anew=False,
+        alerts=SimpleNamespace(is_swapping=lambda _: False),
         update_peak=1,
         ranks=Short(sent=([1, 2, False, 64, 8],)),
     )
