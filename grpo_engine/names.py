@@ -1,9 +1,11 @@
 """Objects by the names that users write: `file.py:name`, `module:name`, or an installed package's.
 
 A package brings its own by entry points: group `grpo_tui.tasks`, `.rewards`, `.environments`,
-`.recipes` or `.recorders`, name = `module:name`.
+`.recipes` or `.recorders`, name = `module:name`. Modules that others have imported and the standard
+library are never names: by these, settings alone would run any command.
 """
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -11,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from types import MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from grpo_engine.errors import EngineError
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 EntryGroup = Literal["tasks", "rewards", "environments", "recipes", "recorders"]
 # begins the name of an object that only the Python process which was given it has
 IN_PROCESS = "python:"
+# the modules of the standard library of which rows are, such as a list, a generator or a table
+ROWS: Final = ("builtins", "collections", "itertools", "csv", "_csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,46 @@ def find(target: str, purpose: Purpose) -> tuple[Any, str]:
         raise purpose.refuse(f": {target!r} is no name; give {purpose.forms}")
     is_file = location.endswith(".py") or "/" in location
     module = _from_file(location, purpose) if is_file else _from_module(location, purpose)
+    return _member(module, location, attribute, purpose), _file_of(module)
+
+
+def _member(module: ModuleType, location: str, attribute: str, purpose: Purpose) -> Any:
+    """What a module has by a dotted name, unless that leads through or out of other modules."""
     result: Any = module
     for part in attribute.split("."):
-        if not hasattr(result, part):
+        if part.startswith("__") or not hasattr(result, part):
             raise purpose.refuse(f": {location} has no {attribute!r}; it has {_names(module)}")
         result = getattr(result, part)
-    return result, str(getattr(module, "__file__", "") or "")
+        if isinstance(result, ModuleType):
+            raise purpose.refuse(
+                f": {part!r} in {location}:{attribute} is the module {result.__name__}; name that "
+                "module before the colon"
+            )
+    source = _origin(result)
+    is_rows = not callable(result) and source in ROWS
+    if _is_standard(source) and not is_rows:
+        raise purpose.refuse(
+            f": {location}:{attribute} is of Python's standard library ({source}), which is not "
+            "taken; write a function that calls it"
+        )
+    return result
+
+
+def _origin(item: Any) -> str:
+    """The module that an object comes from; of an instance that of its class."""
+    while isinstance(item, functools.partial | MethodType):
+        item = item.func if isinstance(item, functools.partial) else item.__func__
+    module = getattr(item, "__module__", None)
+    # a method that is not written in Python has none
+    return module if isinstance(module, str) else type(getattr(item, "__self__", item)).__module__
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _file_of(module: object) -> str:
+    return str(getattr(module, "__file__", "") or "")
 
 
 def _names(module: ModuleType) -> str:
@@ -88,6 +126,11 @@ def _from_file(location: str, purpose: Purpose) -> ModuleType:
 
 
 def _from_module(location: str, purpose: Purpose) -> ModuleType:
+    if _is_standard(location):
+        raise purpose.refuse(
+            f": {location} is of Python's standard library, which is not taken; write a function "
+            "that calls it"
+        )
     try:
         return importlib.import_module(location)
     except ModuleNotFoundError as error:
@@ -118,7 +161,8 @@ def package_of(point: "EntryPoint") -> str:
 def load(point: "EntryPoint", purpose: Purpose) -> Any:
     """Import what an installed package brings; whatever that raises names the package."""
     try:
-        return point.load()
+        module = _from_module(point.module, purpose)
+        return _member(module, point.module, point.attr, purpose)
     except (Exception, SystemExit) as error:
         raise purpose.refuse(
             f" of the package {package_of(point)} cannot be imported from {point.value}: "
@@ -131,7 +175,7 @@ def find_installed(group: EntryGroup, name: str, purpose: Purpose) -> tuple[Any,
     point = installed(group).get(name)
     if point is None:
         return None
-    return load(point, purpose), str(getattr(sys.modules.get(point.module), "__file__", "") or "")
+    return load(point, purpose), _file_of(sys.modules.get(point.module))
 
 
 def resolve(group: EntryGroup, role: str, name: str, purpose: Purpose) -> tuple[Any, str]:
