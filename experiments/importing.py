@@ -77,7 +77,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     _refuse_damaged(source, run)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
-        code_version=run.code_version, tags=run.tags,
+        code_version=run.code_version, tags=run.tags, origin=f"import of {source.path}",
     )  # fmt: skip
     store.change(row.id, note=INTERRUPTED)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, String, func, not_, null, select, type_coerce
+from sqlalchemy import ColumnElement, Select, String, func, literal, not_, null, select, type_coerce
 
 from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
@@ -51,6 +51,7 @@ from grpo_tui.experiments.read.columns import (
 )
 from grpo_tui.experiments.read.connection import (
     DELETED_SCHEMA,
+    ORIGIN_SCHEMA,
     Connection,
     among,
     as_view,
@@ -194,7 +195,8 @@ class StoreReader(Connection):
 
     def run(self, run: int) -> v.RunDetail:
         summaries = self.runs(archived=True, keys=[run], metrics=self.metric_keys(run))
-        row = self.row(select(RUN.c.config, RUN.c.versions).filter_by(id=run))
+        origin = RUN.c.origin if self.schema >= ORIGIN_SCHEMA else literal("").label("origin")
+        row = self.row(select(RUN.c.config, RUN.c.versions, origin).filter_by(id=run))
         if not summaries or row is None:
             raise RunNotFoundError(f"run {run} is no longer in the store")
         return v.RunDetail(
@@ -204,6 +206,7 @@ class StoreReader(Connection):
             versions=row.versions,
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, summaries[0].id)),
+            origin=row.origin,
             descent=self._descent(run),
         )
 

@@ -119,7 +119,7 @@ class ExperimentStore:
 
     def create_run(
         self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
-        code_version: str = "", tags: Iterable[str] = (), uid: str = "",
+        code_version: str = "", tags: Iterable[str] = (), uid: str = "", origin: str = "here",
     ) -> Row[Any]:  # fmt: skip
         """Store a new run with its settings, and return its row."""
         tree = config_tree(config)
@@ -134,7 +134,7 @@ class ExperimentStore:
                 "uid": uid, "short": short_id(uid, shorts),
                 "name": free_name(name or str(tree.get("name") or ""), names),
                 "status": status, "created_at": now_iso(), "code_version": code_version,
-                "parent_id": parent, "versions": {}, **_of_config(tree),
+                "parent_id": parent, "versions": {}, "origin": origin, **_of_config(tree),
             }  # fmt: skip
             row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
             _set_params(conn, row.id, tree)

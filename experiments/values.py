@@ -141,6 +141,7 @@ class RunDetail:
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
+    origin: str  # "here" or "import of FILE", for people
     descent: str  # "step 20 of base" or "settings of base"; empty for a run from nothing
 
 

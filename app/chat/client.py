@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_engine import consent
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.evaluation.target import of_run
@@ -53,7 +54,7 @@ def pair_of(reader: "StoreReader", ref: str, step: int | None) -> Pair:
     """The best or the given checkpoint of a run, and the model it began with."""
     detail = reader.run(reader.resolve(ref).key)
     target = of_run(Path(detail.folder), {}, step)
-    model = RunConfig.model_validate(detail.config).model
+    model = consent.build(detail.config, f"run {detail.summary.name}").model
     before = target.config.model_copy(update={"model": model})
     return Pair(run=detail.summary.name, step=target.step, trained=target.config, before=before)
 

@@ -74,6 +74,13 @@ def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
             yield name, shorten(UNSAFE.sub("", help), WIDEST, placeholder=" …")
 
 
+def _accept(accept: bool) -> None:
+    if accept:
+        from grpo_engine import consent
+
+        consent.accept_all()
+
+
 RunRef = Annotated[
     str,
     typer.Argument(help="Id, unique prefix, name or @last.", autocompletion=complete_runs),
@@ -83,6 +90,15 @@ RunOrFolder = Annotated[
     typer.Argument(
         help="Id, unique prefix, name, @last, or the ./folder of a run that is not stored.",
         autocompletion=complete_runs,
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Load and contact what a run names that did not begin here.",
+        callback=_accept,
+        expose_value=False,
     ),
 ]
 Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]

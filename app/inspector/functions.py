@@ -1,7 +1,8 @@
 """Evaluates functions of users for the inspector and the lab, in a process of their own.
 
-Only a file that is on this machine is run, and only as it was when the run was recorded: what a
-store says of it is never run.
+Only a file that is on this machine is run, and only as it was when the run was recorded. What a
+store says of it is never run, and the file that it names only after a yes, or if its run began
+here.
 """
 
 import atexit
@@ -12,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_engine import consent
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
@@ -31,13 +33,33 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Values] | None = None) -> Re
     Those of a run have its `sources`; others are the files that they name now.
     """
     changes: dict[str, Any] = {}
+    refused = refusal(sources) if sources else ""
     for choice, function in recipe.functions.items():
         if sources is None and "source" in vars(function):
             continue  # of the process already
         source = _ask("describe", name=function) if sources is None else sources.get(choice, {})
-        changes[choice] = remote = Custom(function, partial(_evaluate, function, source))
+        evaluate = partial(_refuse, refused) if refused else partial(_evaluate, function, source)
+        changes[choice] = remote = Custom(function, evaluate)
         remote.source, remote.parameters = source, source.get("parameters", {})
     return replace(recipe, **changes)
+
+
+def require(sources: Mapping[str, Values]) -> None:
+    """Raise UntrustedError if a run of others names these functions and nobody has allowed them."""
+    consent.require(consent.question_of_functions(sources, "this run"))
+
+
+def refusal(sources: Mapping[str, Values]) -> str:
+    """Why these functions of a run are not evaluated; empty if they are."""
+    try:
+        require(sources)
+    except consent.UntrustedError:
+        return "the run's own functions are not evaluated, because it did not begin here: v asks"
+    return ""
+
+
+def _refuse(reason: str, **_: Any) -> "mx.array":
+    raise MathsError(reason)
 
 
 def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":

@@ -42,12 +42,15 @@ def checked_sweep(
     points: "Sequence[Point]", seeds: int, store: Path, *, later: bool = True
 ) -> "tuple[Sweep, tuple[str, ...]]":
     """A sweep of these points, and what its runs download; raise if one of them would fail."""
+    from grpo_engine import consent
     from grpo_tui.app.jobs.start import with_teacher
     from grpo_tui.app.jobs.sweep import sweep_of
     from grpo_tui.app.trial.ready import require_apart
 
     points = [(point, with_teacher(config, store)) for point, config in points]
     downloads = require_apart([config for _, config in points], later=later)
+    for _, config in points:
+        consent.begins(config)
     return sweep_of(points, seeds), downloads
 
 
@@ -62,11 +65,13 @@ def _queue(store: Path) -> "Iterator[RunQueue]":
 
 def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Queue a run and return its name; raise if it would fail."""
+    from grpo_engine import consent
     from grpo_tui.app.jobs.start import with_teacher
     from grpo_tui.app.trial.ready import require_apart
 
     config = with_teacher(config, store)
     require_apart([config], later=True)
+    consent.begins(config)
     cloned = {CLONE_OF: parent} if parent else {}
     with _queue(store) as queue:
         key = queue.add(config, name=config.name, settings=cloned)

@@ -7,6 +7,8 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
+from grpo_engine import consent
+from grpo_engine.errors import EngineError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.platform.spawn import Child, start
 from grpo_tui.app.exit_codes import REFUSAL
@@ -47,7 +49,14 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
 
 
 def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
-    """Train one item in another process; its outcome is what the store says."""
+    """Train one item in another process; its outcome is what the store says.
+
+    An item that was not queued here is refused, for another process cannot ask.
+    """
+    try:
+        consent.require(consent.question_of(item.config, f"the queued run {item.name}"))
+    except EngineError as error:
+        return "failed", str(error)
     if item.run_id is not None:
         _wait_for_orphan(queue, item.id, item.run_id)
         if queue.store.run_row(item.run_id).status == "completed":

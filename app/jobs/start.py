@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from grpo_engine import consent
 from grpo_engine.config.parse import build, merge, with_steps
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
@@ -211,7 +212,7 @@ def resumed_job(
             raise CheckpointError(
                 f"{folder} holds no checkpoint to resume from; start again with `train`"
             )
-        config = _resumable(build(saved.state["config"], str(folder)), steps, saved.step)
+        config = _resumable(consent.build(saved.state["config"], str(folder)), steps, saved.step)
         return Job(config=config, folder=folder, resume=True)
     control = control or Control()
     with closing(StoreReader(store)) as reader:
@@ -225,7 +226,7 @@ def resumed_job(
             f"`grpo-tui resume {summary.name} --steps N` continues it to step N"
         )
     step = newest_step(run_folder(store, summary.id))
-    config = _resumable(build(detail.config, f"run {summary.name}"), steps, step)
+    config = _resumable(consent.build(detail.config, f"run {summary.name}"), steps, step)
     evaluations = tuple(event for event in tried if event.step <= step)
     recorder = resume_run(
         store, summary.key, from_step=step, control=control,

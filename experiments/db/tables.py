@@ -167,6 +167,8 @@ class RunRow(Numbered, table=True):
     sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="SET NULL")
     # The run it was cloned from.
     parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
+    # Where it began: `here`, or the file that it was imported from; only for people.
+    origin: str = ""
     # last, since what follows a text of several pages is slow to read
     # The configuration as it was given, JSON.
     config: Tree
@@ -711,6 +713,11 @@ ALTER TABLE run_param DROP COLUMN number;
 CREATE INDEX run_param_path ON run_param (path);
 """
 
+# Where a run began, for people: nothing believes it.
+ORIGIN = """
+ALTER TABLE run ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+"""
+
 MIGRATIONS = {
     "m001_runs": "",  # every file has had it
     "m002_search": "",  # a full-text index that a later one dropped
@@ -721,6 +728,7 @@ MIGRATIONS = {
     "m007_unjudged": UNJUDGED,
     "m008_deleted": DELETED,
     "m009_unused": UNUSED,
+    "m010_origin": ORIGIN,
 }
 CURRENT = len(MIGRATIONS)
 

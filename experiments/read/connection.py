@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
-DELETED_SCHEMA = 8  # the first that has deleted runs
+DELETED_SCHEMA, ORIGIN_SCHEMA = 8, 10  # the first that have deleted runs and an origin
 MAX_DAMAGED = 20  # values that are named, and runs for each
 # the tables by which rows that name no run belong to one
 TOWARDS_RUN = {

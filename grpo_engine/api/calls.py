@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_engine import consent, names
 from grpo_engine import events as ev
-from grpo_engine import names
 from grpo_engine.api.evaluation import evaluate_target
 from grpo_engine.api.progress import Bar
 from grpo_engine.api.records import open_store
 from grpo_engine.api.run import Callbacks, Run
 from grpo_engine.api.settings import Settings, merged, name_object, named_tree, settings_of
-from grpo_engine.config.parse import build, with_steps
+from grpo_engine.config.parse import with_steps
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
@@ -76,14 +76,15 @@ def resume(
     run: Run | str | Path, /, *, steps: int | None = None, rewards: Iterable[Any] = (),
     task: Any = None, tools: Iterable[Any] = (), environment: Any = None,
     functions: Iterable[Any] = (), callbacks: Callbacks = (),
-    record: bool | str | Path = True, progress: bool | None = None,
+    record: bool | str | Path = True, progress: bool | None = None, trust: bool = False,
 ) -> Run:  # fmt: skip
     """Resume a run from its last checkpoint, and train to the end, or up to step `steps`.
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
     that was not recorded; a complete one needs more `steps`. What it was given as Python objects is
     given again in `rewards`, `task`, `tools`, `environment` and `functions` (of the recipe's
-    choices); a run of this process still has them, and its store.
+    choices); a run of this process still has them, and its store. `trust` allows what the settings
+    of a run name that did not begin here.
     """
     control = Control()
     objects = UserObjects(
@@ -111,7 +112,8 @@ def resume(
     else:
         name = str(folder)
         tree, step, is_complete = _checkpoint_in(folder)
-    config = build(tree, f"run {name}")
+    with consent.accepting(trust):
+        config = consent.build(tree, f"run {name}")
     if is_complete and (steps is None or steps <= config.steps):
         raise CheckpointError(
             f"run {name} is complete at step {step}; grpo_engine.resume(run, steps=N) continues it "
@@ -176,13 +178,15 @@ def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> Use
 
 def evaluate(
     target: Run | str | Path, /, *, preset: str | None = None, step: int | None = None,
-    record: bool | str | Path = True, config: Settings | None = None, **settings: Any,
+    record: bool | str | Path = True, config: Settings | None = None, trust: bool = False,
+    **settings: Any,
 ) -> dict[str, ev.EvaluationFinished]:  # fmt: skip
     """Evaluate a run, an adapter folder or a model on held-out problems.
 
     Returns the evaluation of each mode, `greedy` and `sampled`, with metrics and their intervals.
     `target` is a run, the name of a recorded one in the store `record`, a folder or a hub id. A run
     has its own settings; anything else those of the preset or of `config`. Keywords change both.
+    `trust` is as for `resume`.
     """
     if isinstance(target, Run):
         return target.evaluate(step=step, **settings)
@@ -195,10 +199,11 @@ def evaluate(
             raise EngineError(f"{name} is no folder and no hub id, and record=False finds no run")
         return store.folder(name)
 
-    resolved = find_target(
-        str(target), base, changes, step=step, folder=folder,
-        adapter_model=preset is None and config is None,
-    )  # fmt: skip
+    with consent.accepting(trust):
+        resolved = find_target(
+            str(target), base, changes, step=step, folder=folder,
+            adapter_model=preset is None and config is None,
+        )  # fmt: skip
     return evaluate_target(resolved, objects)
 
 

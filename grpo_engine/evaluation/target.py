@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_engine import consent
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ModelError
@@ -58,6 +59,7 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
         raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {listed}")
     chosen = checkpoint.load(folder, step)
     settings = chosen.state["config"]
+    consent.require(consent.question_of(settings, f"the run in {folder}"))
     config = build(with_adapter(settings, chosen.path, over), str(folder))
     return Target(config=config, step=step, base=settings["model"]["path"])
 

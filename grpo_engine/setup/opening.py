@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from grpo_engine import consent
 from grpo_engine.alerts.rules import Alert, Limits
 from grpo_engine.alerts.state import Alerts, raised
 from grpo_engine.config import mismatch
@@ -105,6 +106,7 @@ def open_run(
     tasks = load_tasks(config, objects)
     if not resume:  # a run of an earlier version may have some that do nothing
         check_reward_options(config, tasks)
+    unkept = consent.begins(config) if ranks.leads and not resume else ""
     chosen = load_functions(config, objects, tasks, ranks)
     functions = chosen.functions
     threads = _threads(state["threads"] if state else None)
@@ -122,8 +124,10 @@ def open_run(
     )
     if functions:
         sources = {choice: function.source for choice, function in functions.items()}
+        if ranks.leads:
+            consent.question_of_functions(sources).begin()
         yield FunctionsLoaded(step=step, sources=sources)
-    yield from _notes(step, tasks, problems, ranks)
+    yield from _notes(step, tasks, [*problems, *filter(None, [unkept])], ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
         saved=state, objects=objects, chosen=chosen,

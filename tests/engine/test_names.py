@@ -1,6 +1,7 @@
 """What names may refer to: what users write and packages bring, never Python's own library."""
 
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -81,16 +82,19 @@ THROUGH = (
 
 
 @pytest.fixture(scope="module", params=["file", "module"])
-def users(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def users(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A user's file, and the same as a module of PYTHONPATH."""
     folder = tmp_path_factory.mktemp("users")
     (folder / "their_rewards.py").write_text(USERS)
     if request.param == "file":
-        return str(folder / "their_rewards.py")
+        yield str(folder / "their_rewards.py")
+        return
     sys.path.insert(0, str(folder))
-    request.addfinalizer(lambda: sys.path.remove(str(folder)))
-    request.addfinalizer(lambda: sys.modules.pop("their_rewards", None))
-    return "their_rewards"
+    yield "their_rewards"
+    sys.path.remove(str(folder))
+    sys.modules.pop("their_rewards", None)
 
 
 @pytest.mark.parametrize("name", ALLOWED)
@@ -141,7 +145,7 @@ def test_every_role_refuses_the_standard_library(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match="module"):
         find_reward(name)
     with pytest.raises(RecipeError, match="module"):
-        assert Custom(name).function
+        _ = Custom(name).function
     service = EnvironmentService(Server.__new__(Server))
     service._server.objects = {}
     for tools, environments in (([name], {}), ([], {"": name})):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.params import Checkpoint, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Json, RunRef, Trust
 
 
 def chat(
@@ -17,6 +17,7 @@ def chat(
     step: Checkpoint = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.0,
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 200,
+    _trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Ask a trained model and its starting model the same question.

@@ -13,7 +13,7 @@ from grpo_engine.events import RunFailed
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.setup.startup import enter_engine
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import Checkpoint, JsonLines, Preset, Sets, complete_runs
+from grpo_tui.app.cli.params import Checkpoint, JsonLines, Preset, Sets, Trust, complete_runs
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.progress import printer
 from grpo_tui.experiments.db.paths import store_path
@@ -36,6 +36,7 @@ def evaluate(
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,
     sets: Sets = None,
+    _trust: Trust = False,
     as_json: JsonLines = False,
 ) -> None:
     """Score a run or a model on held-out problems, and compare it with its base model.

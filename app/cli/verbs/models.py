@@ -15,7 +15,7 @@ from grpo_engine.evaluation.target import Target, of_run
 from grpo_engine.events import EvaluationFinished
 from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.output import print_json, print_rows
-from grpo_tui.app.cli.params import Checkpoint, Json, RunRef
+from grpo_tui.app.cli.params import Checkpoint, Json, RunRef, Trust
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.stderr import print_stderr
@@ -79,6 +79,7 @@ def export_(
         typer.Option(help="Number format; q8_0 is for gguf, peft is always float32."),
     ] = "float32",
     step: Checkpoint = None,
+    _trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Write a run's model for another program, reopen it, and compare it with the trained one.

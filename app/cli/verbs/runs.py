@@ -121,7 +121,7 @@ def show(
     if as_json:
         print_json(
             content["run"] | {
-                "begun_from": detail.descent,
+                "begun_from": detail.descent, "origin": detail.origin,
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
@@ -133,6 +133,7 @@ def show(
     fields = content["run"] | {
         "device": device and device_text(device),
         "begun_from": detail.descent,
+        "origin": detail.origin,
     }
     print_fields(
         {

@@ -10,7 +10,7 @@ import typer
 from grpo_engine.errors import quoted
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
-from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Steps
+from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets, Steps, Trust
 from grpo_tui.app.cli.run_config import assemble, start_preset
 from grpo_tui.app.cli.store_access import reading, writing
 from grpo_tui.app.jobs.launch import checked_sweep
@@ -42,6 +42,7 @@ def sweep(
     again: Annotated[
         bool, typer.Option("--again", help="Train what was skipped because the same run exists.")
     ] = False,
+    _trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a grid of settings and seeds, one run after another; --set takes several values.

@@ -14,6 +14,7 @@ from grpo_tui.app.cli.params import (
     RunOrFolder,
     Sets,
     Steps,
+    Trust,
     complete_runs,
 )
 from grpo_tui.app.cli.run_config import assemble, checkpoint_start, start_preset
@@ -47,6 +48,7 @@ def train(
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
     detach: Detach = False,
+    _trust: Trust = False,
     as_json: JsonLines = False,
     no_store: Annotated[
         Path | None,
@@ -93,6 +95,7 @@ def resume(
         ),
     ] = None,
     detach: Detach = False,
+    _trust: Trust = False,
     as_json: JsonLines = False,
 ) -> None:
     """Resume a run from its last checkpoint, bit for bit as if it had not stopped.

@@ -43,7 +43,7 @@ class Choice(Dialog[T | None], Generic[T]):
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
-            yield Static(safe(self._question, "\n"), markup=False)
+            yield from self.question()
             names = min(NAMES, max(len(name) for _, _, name, _ in self._answers))
             indent = len(" k  ") + names + 2
             space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
@@ -54,6 +54,9 @@ class Choice(Dialog[T | None], Generic[T]):
                 for _, key, name, about in self._answers
             ]  # fmt: skip
             yield OptionList(*map(Option, lines))
+
+    def question(self) -> ComposeResult:
+        yield Static(safe(self._question, "\n"), markup=False)
 
     def on_mount(self) -> None:
         """Focus the list with its first answer, so that the arrow keys and ⏎ work at once."""

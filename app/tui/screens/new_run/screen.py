@@ -19,7 +19,7 @@ from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.parse import write_yaml
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import EngineError
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.client import TrialProcess
@@ -361,7 +361,9 @@ class NewRunScreen(WorkbenchScreen):
     async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
         """Start from a run's settings, with some changed."""
         with reporting(self):
-            form = (await self.ask(lambda r: clone_view(r, ref), "clone")).form
+            if (view := await self.trusting(lambda r: clone_view(r, ref), "clone")) is None:
+                return
+            form = view.form
             for path, value in changes:
                 form = form.type(path, as_text(value))
             self.start_from(form)
@@ -579,7 +581,7 @@ class NewRunScreen(WorkbenchScreen):
 
         try:
             config = await asyncio.to_thread(with_teacher, config, self.workbench.store)
-        except ConfigError as error:
+        except EngineError as error:
             return {"problem": str(error)}
         return await self.trial.request(method, config, online=online, **more)
 

@@ -7,6 +7,7 @@ from math import prod
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from grpo_engine import consent
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
     OWNER,
@@ -407,7 +408,7 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
     tree, unknown = split_unknown(detail.config)
     summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)
-    return View(form=RunForm(build(tree, f"run {name}"), origin))
+    return View(form=RunForm(consent.build(tree, f"run {name}"), origin))
 
 
 def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:

@@ -45,6 +45,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     load_highlights,
     load_step,
     search,
+    with_functions,
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, hint, paragraph
@@ -514,9 +515,20 @@ class RolloutsScreen(WorkbenchScreen):
         if step is None or not step.groups or step.origin != "train":
             self.notify("The lab computes with training prompts: 4 goes to the newest.")
             return
+        self.opening = self._open_lab(step, (group, answer))
+
+    @work(exclusive=True, group="lab")
+    async def _open_lab(self, step: StepGroups, selected: tuple[int, int]) -> None:
+        """Open the lab, after a yes to the functions of a run that began elsewhere."""
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
-        self.app.push_screen(LabScreen(step, (group, answer), self.snapshot))
+        with reporting(self):
+            if step.run.recipe.functions:
+                allowed = await self.trusting(partial(with_functions, base=step), "lab")
+                if allowed is None:
+                    return
+                step = allowed
+            self.app.push_screen(LabScreen(step, selected, self.snapshot))
 
     # -- search -----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import Origin
-from grpo_tui.app.inspector.functions import evaluable
+from grpo_tui.app.inspector.functions import evaluable, require
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
 from grpo_tui.app.inspector.measures import (
@@ -173,6 +173,13 @@ def load_step(
             for group in groups
         )
     return StepGroups(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
+
+
+def with_functions(reader: "StoreReader", base: StepGroups) -> StepGroups:
+    """A step whose recipe evaluates the run's functions; raise UntrustedError if it may not."""
+    sources = reader.functions(base.run.key, max(1, base.step))
+    require(sources)
+    return replace(base, run=replace(base.run, recipe=evaluable(base.run.recipe, sources)))
 
 
 def load_tokens(

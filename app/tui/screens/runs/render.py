@@ -276,7 +276,7 @@ def preview_lines(preview: Preview, width: int, height: int) -> list[Line]:
 def _head(preview: Preview, width: int) -> list[Line]:
     run = preview.detail.summary
     waiting = f"{run.waiting} and are imported when the store can be written" if run.waiting else ""
-    descent = preview.detail.descent
+    descent, origin = preview.detail.descent, preview.detail.origin
     texts = (
         (f"{run.id} · {run.status}", 2, "text"),
         (f"step {run.step} of {run.total_steps}"
@@ -285,6 +285,7 @@ def _head(preview: Preview, width: int) -> list[Line]:
         (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, "text"),
         (run.note, 3, "text"), (run.error, 4, "bad"), (waiting, 4, "warn"),
         (f"from {descent}" if descent else "", 3, "label"),
+        ("" if origin == "here" else origin, 3, "label"),
     )  # fmt: skip
     return [line for text, most, colour in texts if text
             for line in paragraph(text, width, most, colour)]  # fmt: skip

@@ -50,7 +50,9 @@ from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
+    from grpo_engine.config.settings import RunConfig
     from grpo_tui.app.tui.dialogs.picker import Picked
+    from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
 
 Write = Callable[["ExperimentStore"], str]
@@ -326,8 +328,9 @@ class RunsScreen(ControlScreen):
         if run is None:
             return
         with reporting(self):
-            pair = await self.ask(lambda reader: pair_of(reader, run.id, None), "chat")
-            self.app.push_screen(ChatScreen(pair))
+            pair = await self.trusting(lambda reader: pair_of(reader, run.id, None), "chat")
+            if pair is not None:
+                self.app.push_screen(ChatScreen(pair))
 
     def action_resume(self) -> None:
         """Resume the run from its last checkpoint."""
@@ -340,7 +343,21 @@ class RunsScreen(ControlScreen):
         elif run.status == "completed":
             self.notify(f"{name} is complete; `grpo-tui resume {name} --steps N` continues it.")
         else:
-            self.post_message(msg.ResumeRequested(run.id))
+            self._resume(run.id)
+
+    @work(exclusive=True, group="resume")
+    async def _resume(self, run: str) -> None:
+        """Resume after a yes to what the run names, if it began elsewhere."""
+
+        def settings(reader: "StoreReader") -> "RunConfig":
+            from grpo_engine import consent
+
+            detail = reader.resumable(run)
+            return consent.build(detail.config, f"run {detail.summary.name}")
+
+        with reporting(self):
+            if not self.refused() and await self.trusting(settings) is not None:
+                self.post_message(msg.ResumeRequested(run))
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""

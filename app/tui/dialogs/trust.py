@@ -1,0 +1,48 @@
+"""The question before a run of others is loaded: all that it names, and yes or no."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from grpo_engine.consent import Question
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.keys import hidden
+
+
+class TrustDialog(Choice[bool]):
+    """A list that may be longer than the screen, and its answers below."""
+
+    DEFAULT_CSS = """
+    TrustDialog VerticalScroll { height: auto; max-height: 50vh; margin-bottom: 1; }
+    """
+    BINDINGS: ClassVar = [
+        hidden("j", "move(1)", "down", "move.down", "One line down"),
+        hidden("k", "move(-1)", "up", "move.up", "One line up"),
+    ]
+
+    def question(self) -> ComposeResult:
+        with VerticalScroll(can_focus=False):
+            yield from super().question()
+
+    def action_move(self, rows: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
+
+
+def trust_dialog(question: Question) -> TrustDialog:
+    """Ask whether what a run names may be imported, run, read and contacted."""
+    lines = [
+        f"{question.subject} did not begin here. With its settings this program would",
+        "",
+        *(f"· {item}" for item in question.items),
+        "",
+        "(j, k scroll.) It is asked again when the settings or these files change.",
+    ]
+    return TrustDialog(
+        "do you trust this run?",
+        "\n".join(lines),
+        [
+            (False, "n", "no", "load nothing, and leave everything as it is"),
+            (True, "y", "yes", "I know who made it, and have looked at all of this"),
+        ],
+    )

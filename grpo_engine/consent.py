@@ -1,0 +1,463 @@
+"""What a run's settings would load, start and contact; asked before, where the run began elsewhere.
+
+A store, a checkpoint or a queue comes from whoever wrote it, and so do the uid, the name and the
+origin that it states: none of these is believed. What counts is kept in the user's own folder of
+settings as empty files, whose names are digests:
+
+- `here`: all settings of a run that began here (without name, seed and steps), with every file
+  that they name resolved in the folder of that time. A stranger who repeats exactly these makes
+  nothing happen that the user did not start; one other setting, such as the beginning of an
+  answer that calls a tool, or the same relative path in another folder, is another digest.
+- `yes`: the same with digests of the files, after a yes. What a file holds later is asked again.
+- `elsewhere` and `own`: code by its name, whichever came first, for `is_foreign`.
+
+What comes with this program is no item. A model or data set of the hub is one: it is fetched with
+the user's token. A package's recipe is imported when settings with it are read.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import PathFinder
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from grpo_engine import names
+from grpo_engine.config import parse
+from grpo_engine.config.custom import is_name
+from grpo_engine.config.recipes import MEANINGS, RECIPES
+from grpo_engine.config.removed import without_removed
+from grpo_engine.config.settings import (
+    ModelConfig,
+    RewardsConfig,
+    RunConfig,
+    Section,
+    TaskConfig,
+    TasksConfig,
+    TeacherConfig,
+)
+from grpo_engine.errors import ConfigError, EngineError, RewardError
+from grpo_engine.platform.private import private_folder
+from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
+from grpo_engine.rewards.rubric import read_rubric
+from grpo_engine.tasks.base import BUILT_IN as TASKS
+from grpo_engine.tasks.base import is_code
+
+Kind = Literal["import", "run", "read", "contact", "send"]
+S = TypeVar("S", bound=Section)
+MOST: Final = 10_000  # digests that are kept
+FILES, WHOLE, PIECES, PIECE = 2_000, 256 << 20, 64, 1 << 16  # of what is digested
+LONGEST: Final = 2_000  # characters of an item that are shown
+JUDGE, AGENT, TASKSET = "judge:", "agent:", "verifiers:"
+VARYING = ("name", "seed", "steps")  # settings in which a run and its clone may differ
+
+_kept: set[str] = set()  # in this process, also where the folder cannot be written
+_accepting = False
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that settings name: what happens to it, where it is, and the files it consists of.
+
+    The path is that of the setting.
+    """
+
+    kind: Kind
+    path: str
+    what: str
+    files: tuple[Path, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        return self.kind in ("import", "run")
+
+    def __str__(self) -> str:
+        cut = f"… ({len(self.what):,} characters, sha256 {_digest_of(self.what)})"
+        what = self.what if len(self.what) <= LONGEST else self.what[:LONGEST] + cut
+        return f"{self.kind} {what} ({self.path})"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run would load, start and contact, for a yes or a no."""
+
+    subject: str
+    settings: Mapping[str, Any]
+    items: tuple[Item, ...]
+
+    @cached_property
+    def began(self) -> str:
+        """The digest of the settings and of what they name."""
+        return _digest_of([dict(self.settings), [(i.kind, i.path, i.what) for i in self.items]])
+
+    @cached_property
+    def content(self) -> str:
+        """The same with the files, as they were when this was read first."""
+        return _digest_of([self.began, [_digest_of_file(f) for i in self.items for f in i.files]])
+
+    @property
+    def is_allowed(self) -> bool:
+        return not self.items or _has("here", self.began) or _has("yes", self.content)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether code in it was allowed before it was part of a run that began here."""
+        codes = [_digest_of(item.what) for item in self.items if item.is_code]
+        return any(_has("elsewhere", code) and not _has("own", code) for code in codes)
+
+    def allow(self) -> str:
+        """Keep the yes; return why it lasts only as long as this process, if so."""
+        codes = [_digest_of(item.what) for item in self.items if item.is_code]
+        return _keep(
+            f"yes-{self.content}",
+            *(f"elsewhere-{code}" for code in codes if not _has("own", code)),
+        )
+
+    def begin(self) -> str:
+        """Note that a run with this begins here; return why that cannot be kept, if so."""
+        if not self.items:
+            return ""
+        if self.is_foreign:
+            return _keep(f"yes-{self.content}")
+        codes = [_digest_of(item.what) for item in self.items if item.is_code]
+        return _keep(f"here-{self.began}", *(f"own-{code}" for code in codes))
+
+
+class UntrustedError(EngineError, ValueError):
+    """A run that did not begin here names something that nobody has allowed yet."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        super().__init__(
+            f"{question.subject} did not begin here, and would "
+            f"{'; '.join(map(str, question.items))}. If you trust all of it, add --trust, "
+            "or trust=True in Python"
+        )
+
+
+# -- asking -----------------------------------------------------------------------------------
+
+
+def require(question: Question) -> None:
+    """Raise UntrustedError unless this began here or was allowed."""
+    if question.is_allowed:
+        return
+    if not _accepting:
+        raise UntrustedError(question)
+    if problem := question.allow():
+        warnings.warn(problem, stacklevel=2)
+
+
+def build(tree: Mapping[str, Any], subject: str) -> RunConfig:
+    """The settings that a store, a checkpoint or a queue has, if they may be used."""
+    require(question_of(tree, subject))
+    return parse.build(tree, subject)
+
+
+@contextmanager
+def accepting(accept: bool) -> Iterator[None]:
+    """Take everything that is asked meanwhile as allowed."""
+    global _accepting
+    before, _accepting = _accepting, accept or _accepting
+    try:
+        yield
+    finally:
+        _accepting = before
+
+
+def accept_all() -> None:
+    """Take everything that is asked in this process as allowed."""
+    global _accepting
+    _accepting = True
+
+
+def begins(config: RunConfig) -> str:
+    """Note that a run with these settings begins here."""
+    return question_of(config.model_dump(mode="json")).begin()
+
+
+def is_foreign(config: RunConfig) -> bool:
+    """Whether these settings name code of a run that began elsewhere."""
+    return question_of(config.model_dump(mode="json")).is_foreign
+
+
+# -- what settings name -----------------------------------------------------------------------
+
+
+def question_of(tree: Mapping[str, Any], subject: str = "the run") -> Question:
+    """What these settings name; nothing of it is imported."""
+    current, _ = without_removed(tree)
+    flat = {
+        f"{section}.{name}" if name else section: value
+        for section, inner in current.items()
+        for name, value in (inner.items() if isinstance(inner, Mapping) else [("", inner)])
+    }
+    settings = {k: v for k, v in parse.changed(flat).items() if k not in VARYING}
+    try:
+        return Question(subject, settings, tuple(dict.fromkeys(_items(current))))
+    except (OSError, RuntimeError) as error:  # of a path that no system takes
+        raise ConfigError(f"{subject}: {error}") from error
+
+
+def question_of_functions(
+    sources: Mapping[str, Mapping[str, Any]], subject: str = "the run"
+) -> Question:
+    """The functions of a run's choices, by the files that its record names."""
+    items = []
+    for choice, source in sorted(sources.items()):
+        name, file = str(source.get("name", "")), Path(str(source.get("file", "")))
+        if not name.startswith(names.IN_PROCESS):
+            what = f"{file}:{name.rpartition(':')[2]}"
+            items.append(Item("import", f"algorithm.{choice}", what, (file,)))
+    return Question(subject, {}, tuple(items))
+
+
+def _items(tree: Mapping[str, Any]) -> Iterator[Item]:
+    model = _section(ModelConfig, tree, "model")
+    yield from _model(model, "model.path", model.path)
+    if model.adapter:
+        yield _file("model.adapter", model.adapter)
+    if teacher := _section(TeacherConfig, tree, "teacher").path:
+        yield from _model(model, "teacher.path", teacher)
+    optimizer = tree.get("optimizer")
+    if isinstance(optimizer, Mapping) and optimizer.get("start"):
+        yield _file("optimizer.start", str(optimizer["start"]))
+    rewards, tasks = _section(RewardsConfig, tree, "rewards"), _section(TasksConfig, tree, "task")
+    for name in rewards.functions:
+        yield from _reward(name, "rewards.functions", rewards)
+    yield from _task(tasks, "task")
+    for label, other in tasks.others.items():
+        yield from _task(other, f"task.others.{label}")
+        for name in other.rewards:
+            yield from _reward(name, f"task.others.{label}.rewards", rewards)
+    if tasks.pass_rates:
+        yield _file("task.pass_rates", tasks.pass_rates)
+    yield from _algorithm(tree.get("algorithm"))
+    record, sandbox = tree.get("record"), tree.get("sandbox")
+    trackers = record.get("trackers") if isinstance(record, Mapping) else None
+    for tracker in trackers if isinstance(trackers, list | tuple) else [trackers]:
+        if tracker and tracker != "tensorboard":
+            yield Item("contact", "record.trackers", f"the tracker {tracker}")
+    if isinstance(sandbox, Mapping) and (variables := sandbox.get("environment")):
+        yield Item("send", "sandbox.environment", f"the variables {_json(variables)} to its code")
+
+
+def _section(kind: type[S], tree: Mapping[str, Any], name: str) -> S:
+    """A section as the settings have it; what is wrong with it is said like that of all."""
+    try:
+        return kind.model_validate(tree.get(name) or {})
+    except ValidationError:
+        parse.build({name: tree.get(name)})
+        raise
+
+
+def _model(model: ModelConfig, path: str, named: str) -> Iterator[Item]:
+    """A model by folder or hub id, and whether its code runs."""
+    if named in EMBEDDED:
+        return
+    code = " with the code that comes with it" * model.trust_remote_code
+    kind: Kind = "run" if code else "read"
+    folder = Path(named).expanduser()
+    if not folder.exists() and named.count("/") == 1 and not named.startswith((".", "~", "/")):
+        yield Item(kind if code else "contact", path, f"the hub's model {named}{code}")
+    else:
+        yield Item(kind, path, f"{folder.absolute()}{code}", (folder.absolute(),))
+
+
+def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[Item]:
+    if name in REWARDS or name.startswith(names.IN_PROCESS):
+        return
+    if name.startswith(JUDGE):
+        yield _judge(name, path)
+        return
+    short = name.rpartition(":")[2]
+    options = {key: value for key, value in rewards.options.items() if key in (name, short)}
+    yield _code(name, path, "rewards", next(iter(options.values()), {}))
+
+
+def _judge(name: str, path: str) -> Item:
+    """The address that a judge's file names, and whose key it gets."""
+    file = Path(name.removeprefix(JUDGE)).expanduser().absolute()
+    try:
+        rubric = read_rubric(file)
+    except (RewardError, OSError) as error:
+        return Item("contact", path, f"what {file} names, which cannot be read: {error}", (file,))
+    key = f" with the value of ${rubric.key_variable}" if rubric.key_variable else ""
+    return Item(
+        "contact", path, f"the judge {rubric.model} at {rubric.url}{key}, by {file}", (file,)
+    )
+
+
+def _task(task: TaskConfig, at: str) -> Iterator[Item]:
+    """The task, its data, tools, environment, interpreter and template."""
+    kind = task.name.partition(":")[0]
+    if kind in TASKS and f"{kind}:" != TASKSET:
+        if data := task.options.get("path"):
+            yield _data(f"{at}.options", str(data))
+    elif task.name.startswith(TASKSET) or is_code(task.name):
+        if not task.name.startswith(names.IN_PROCESS):
+            yield _code(task.name, f"{at}.name", "tasks", task.options)
+    else:
+        yield _data(f"{at}.name", task.name)
+    for tool in task.tools:
+        if not tool.startswith(names.IN_PROCESS):
+            yield _code(tool, f"{at}.tools", "environments")
+    for name in filter(None, task.environments.values()):
+        if name.startswith(AGENT):
+            words = name.removeprefix(AGENT).split()
+            files = tuple(path for word in words if (path := Path(word).absolute()).is_file())
+            command = f"{name.removeprefix(AGENT).strip()} in {Path.cwd()}"
+            yield Item("run", f"{at}.environment", command, files)
+        elif not name.startswith(names.IN_PROCESS):
+            options = task.options if name.startswith(TASKSET) else {}
+            yield _code(name, f"{at}.environment", "environments", options)
+    if task.interpreter:
+        program = Path(task.interpreter).expanduser().absolute()
+        yield Item("run", f"{at}.interpreter", str(program), (program,))
+    if task.chat_template not in ("", "plain", "chatml"):
+        yield _file(f"{at}.chat_template", task.chat_template)
+
+
+def _algorithm(section: object) -> Iterator[Item]:
+    """The functions that make a recipe's choices, and a package's recipe."""
+    if not isinstance(section, Mapping):
+        return
+    for choice in MEANINGS["function"]:
+        name = section.get(choice)
+        if is_name(name) and not str(name).startswith(names.IN_PROCESS):
+            yield _code(str(name), f"algorithm.{choice}", None)
+    recipe = str(section.get("recipe", "grpo"))
+    if recipe not in RECIPES:
+        yield _code(recipe, "algorithm.recipe", "recipes")
+
+
+def _code(
+    name: str, path: str, group: names.EntryGroup | None, options: Mapping[str, Any] | None = None
+) -> Item:
+    """A function or class by its name, where it is, and what it is called with."""
+    keywords = f" with {_json(options)}" if options else ""
+    location, _, attribute = name.rpartition(":")
+    if group is not None and (point := names.installed(group).get(name)) is not None:
+        where, location = f"{name} of the package {names.package_of(point)}", point.module
+        file = _module_file(location)
+        return Item("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
+    if name.startswith(TASKSET):
+        return Item("import", path, f"the package of {name}{keywords}")
+    if location.endswith(".py") or "/" in location:
+        file = Path(location).expanduser().resolve()
+        return Item("import", path, f"{file}:{attribute}{keywords}", (file,))
+    file = _module_file(location)
+    return Item("import", path, f"{name} ({file}){keywords}", (file,))
+
+
+def _module_file(module: str) -> Path:
+    """The file of a module, which is not imported; `.` where there is none."""
+    first, *others = module.split(".")
+    with suppress(ImportError, ValueError, AttributeError, OSError):
+        spec = importlib.util.find_spec(first)
+        for number, _ in enumerate(others, 2):
+            where = spec.submodule_search_locations if spec is not None else None
+            spec = PathFinder.find_spec(".".join(module.split(".")[:number]), list(where or ()))
+        if spec is not None and spec.origin:
+            return Path(spec.origin)
+    return Path()
+
+
+def _file(path: str, named: str) -> Item:
+    file = Path(named).expanduser().absolute()
+    return Item("read", path, str(file), (file,))
+
+
+def _data(path: str, named: str) -> Item:
+    if not Path(named).expanduser().exists() and not named.startswith((".", "~", "/")):
+        return Item("contact", path, f"the hub's data set {named}")
+    return _file(path, named)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+# -- digests ----------------------------------------------------------------------------------
+
+
+def _digest_of(value: object) -> str:
+    return hashlib.sha256(_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _digest_of_file(path: Path) -> str:
+    """A digest of a file, or of the files of a folder; of large ones pieces and their time."""
+    digest = hashlib.sha256()
+    if path == Path():
+        return ""
+    paths = sorted(islice(path.rglob("*"), FILES)) if path.is_dir() else [path]
+    for file in paths:
+        if not file.is_file():  # a pipe would never end
+            continue
+        with suppress(OSError, ValueError), file.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            size, whole = status.st_size, WHOLE if file == path else PIECES * PIECE
+            digest.update(f"{file.name} {size}\n".encode("utf-8", "surrogateescape"))
+            if size <= whole:
+                while data := stream.read(1 << 20):
+                    digest.update(data)
+                continue
+            digest.update(str(status.st_mtime_ns).encode())
+            for number in range(PIECES):
+                stream.seek(number * (size - PIECE) // (PIECES - 1))
+                digest.update(stream.read(PIECE))
+    return digest.hexdigest()
+
+
+# -- what is kept -----------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """Where digests are kept, beside the user's settings of the workbench."""
+    from platformdirs import user_config_path
+
+    return user_config_path("grpo-tui", appauthor=False) / "trust"
+
+
+def _has(kind: str, digest: str) -> bool:
+    name = f"{kind}-{digest}"
+    if name not in _kept and (private := private_folder(folder())) and (private / name).is_file():
+        _kept.add(name)
+    return name in _kept
+
+
+def _keep(*digests: str) -> str:
+    """Keep digests, in this process at least; return why nowhere else, if so."""
+    _kept.update(digests)
+    path = folder()
+    try:
+        if (private := private_folder(path)) is None:
+            raise OSError("it is no folder of yours alone")  # noqa: TRY301 - as if it were closed
+        for name in digests:
+            # each file is whole as soon as it is there, whoever else writes
+            os.close(os.open(private / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _drop_oldest(private)
+    except OSError as error:
+        return (
+            f"what you allow is kept only until this program ends: {path} cannot be written "
+            f"({error.strerror or error})"
+        )
+    return ""
+
+
+def _drop_oldest(private: Path) -> None:
+    if len(entries := list(os.scandir(private))) > MOST:
+        with suppress(OSError):  # another process drops them as well
+            oldest: Iterable[os.DirEntry[str]] = sorted(entries, key=lambda e: e.stat().st_mtime)
+            for entry in islice(oldest, MOST // 4):
+                Path(entry.path).unlink(missing_ok=True)
