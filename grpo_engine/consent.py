@@ -205,7 +205,9 @@ def question_of(tree: Mapping[str, Any], subject: str = "the run") -> Question:
     settings = {k: v for k, v in parse.changed(flat).items() if k not in VARYING}
     try:
         return Question(subject, settings, tuple(dict.fromkeys(_items(current))))
-    except (OSError, RuntimeError) as error:  # of a path that no system takes
+    except ConfigError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # of a path that no system takes
         raise ConfigError(f"{subject}: {error}") from error
 
 

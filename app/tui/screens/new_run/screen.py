@@ -346,7 +346,7 @@ class NewRunScreen(WorkbenchScreen):
         """Open the form for another screen, on a run to clone or on a setting."""
         if isinstance(message, NewRunRequested):
             if message.clone:
-                self.opening = self.clone(message.clone, message.changes)
+                self.opening = self.clone(message.clone, message.changes, leaves=True)
             elif message.setting:
                 self.go_to(message.setting)
 
@@ -358,10 +358,14 @@ class NewRunScreen(WorkbenchScreen):
         self._to_settings()
 
     @work(exclusive=True, group="clone")
-    async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
-        """Start from a run's settings, with some changed."""
+    async def clone(
+        self, ref: str, changes: Sequence[tuple[str, Any]] = (), *, leaves: bool = False
+    ) -> None:
+        """Start from a run's settings, with some changed; a no changes nothing, and `leaves`."""
         with reporting(self):
             if (view := await self.trusting(lambda r: clone_view(r, ref), "clone")) is None:
+                if leaves:
+                    self.leave()
                 return
             form = view.form
             for path, value in changes:
