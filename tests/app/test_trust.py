@@ -1,5 +1,6 @@
 """Nothing that a stranger's run names is loaded, started or sent before a yes to a list of it."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 
 import grpo_engine as grpo
 from grpo_engine import consent, names
+from grpo_engine import events as ev
 from grpo_engine.consent import UntrustedError
 from grpo_tui.app.chat.client import pair_of
 from grpo_tui.app.cli.verb_table import VERBS
@@ -20,12 +22,15 @@ from grpo_tui.app.tui.dialogs.trust import TrustDialog
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.state import clone_view
+from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, with_functions
 from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 from grpo_tui.experiments.importing import import_store
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.app.rest import until
+from tests.app.stored import record, run_events
 from tests.app.strangers_runs import (
     NAMED,
     Planted,
@@ -270,3 +275,47 @@ def test_the_program_and_what_it_starts_refuse(
         with closing(StoreReader(planted.store)) as reader:
             (item,) = reader.queue(ended=9)
             assert (item.state, "--trust" in item.note) == ("failed", True)
+
+
+def with_own_choice(here: Path, store: Path) -> StoreReader:
+    """A stranger's recorded run whose trust is a function of a file."""
+    file = here / "evil.py"
+    source = {
+        "name": f"{file}:f", "file": str(file), "line": 6, "parameters": {"ratio_BT": True},
+        "code": "", "text": "", "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }  # fmt: skip
+    first, *others = run_events(steps=2)
+    loaded = ev.FunctionsLoaded(step=0, sources={"trust": source})
+    algorithm = {"recipe": "dr-grpo", "trust": f"{file}:f"}
+    record(store, [first, loaded, *others], name="theirs", algorithm=algorithm)
+    return StoreReader(store)
+
+
+def test_rollouts_show_a_strangers_run_without_its_functions_and_the_lab_asks(
+    here: Path, tmp_path: Path
+) -> None:
+    with closing(with_own_choice(here, tmp_path / "s.db")) as reader:
+        step = load_step(reader, reader.resolve("theirs").key, None)
+        detail = load_group(reader, step, step.groups[0])
+        assert "own functions are not evaluated" in detail.missing
+        with pytest.raises(UntrustedError, match=f"import {here}/evil.py:f"):
+            with_functions(reader, step)
+        assert not (tmp_path / "mark").exists()
+        consent.question_of_functions(reader.functions(step.run.key)).allow()
+        load_group(reader, with_functions(reader, step), step.groups[0])
+        assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.slow
+async def test_v_asks_and_after_a_no_the_lab_stays_closed(here: Path, tmp_path: Path) -> None:
+    with_own_choice(here, tmp_path / "s.db").close()
+    app = Workbench(tmp_path / "s.db", preferences=Preferences())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: isinstance(app.screen, RunsScreen) and app.screen.view.selected)
+        await pilot.press("4")
+        await until(app, lambda: isinstance(app.screen, RolloutsScreen) and app.screen.view.loaded)
+        await pilot.press("v")
+        await until(app, lambda: isinstance(app.screen, TrustDialog))
+        await pilot.press("n")
+        await until(app, lambda: isinstance(app.screen, RolloutsScreen))
+    assert not (tmp_path / "mark").exists()
