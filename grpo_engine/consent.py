@@ -277,14 +277,12 @@ def _model(model: ModelConfig, path: str, named: str) -> Iterator[Item]:
 
 
 def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[Item]:
-    if name in REWARDS or name.startswith(names.IN_PROCESS):
-        return
     if name.startswith(JUDGE):
         yield _judge(name, path)
-        return
-    short = name.rpartition(":")[2]
-    options = {key: value for key, value in rewards.options.items() if key in (name, short)}
-    yield _code(name, path, "rewards", next(iter(options.values()), {}))
+    elif name not in REWARDS:
+        keys = (name, name.rpartition(":")[2])
+        options = [values for key, values in rewards.options.items() if key in keys]
+        yield from _code(name, path, "rewards", *options)
 
 
 def _judge(name: str, path: str) -> Item:
@@ -307,22 +305,20 @@ def _task(task: TaskConfig, at: str) -> Iterator[Item]:
         if data := task.options.get("path"):
             yield _data(f"{at}.options", str(data))
     elif task.name.startswith(TASKSET) or is_code(task.name):
-        if not task.name.startswith(names.IN_PROCESS):
-            yield _code(task.name, f"{at}.name", "tasks", task.options)
+        yield from _code(task.name, f"{at}.name", "tasks", task.options)
     else:
         yield _data(f"{at}.name", task.name)
     for tool in task.tools:
-        if not tool.startswith(names.IN_PROCESS):
-            yield _code(tool, f"{at}.tools", "environments")
+        yield from _code(tool, f"{at}.tools", "environments")
     for name in filter(None, task.environments.values()):
         if name.startswith(AGENT):
             words = name.removeprefix(AGENT).split()
             files = tuple(path for word in words if (path := Path(word).absolute()).is_file())
             command = f"{name.removeprefix(AGENT).strip()} in {Path.cwd()}"
             yield Item("run", f"{at}.environment", command, files)
-        elif not name.startswith(names.IN_PROCESS):
+        else:
             options = task.options if name.startswith(TASKSET) else {}
-            yield _code(name, f"{at}.environment", "environments", options)
+            yield from _code(name, f"{at}.environment", "environments", options)
     if task.interpreter:
         program = Path(task.interpreter).expanduser().absolute()
         yield Item("run", f"{at}.interpreter", str(program), (program,))
@@ -335,31 +331,32 @@ def _algorithm(section: object) -> Iterator[Item]:
     if not isinstance(section, Mapping):
         return
     for choice in MEANINGS["function"]:
-        name = section.get(choice)
-        if is_name(name) and not str(name).startswith(names.IN_PROCESS):
-            yield _code(str(name), f"algorithm.{choice}", None)
-    recipe = str(section.get("recipe", "grpo"))
-    if recipe not in RECIPES:
-        yield _code(recipe, "algorithm.recipe", "recipes")
+        if is_name(name := section.get(choice)):
+            yield from _code(str(name), f"algorithm.{choice}", None)
+    if (recipe := str(section.get("recipe", "grpo"))) not in RECIPES:
+        yield from _code(recipe, "algorithm.recipe", "recipes")
 
 
 def _code(
-    name: str, path: str, group: names.EntryGroup | None, options: Mapping[str, Any] | None = None
-) -> Item:
+    name: str, path: str, group: names.EntryGroup | None, *options: Mapping[str, Any]
+) -> Iterator[Item]:
     """A function or class by its name, where it is, and what it is called with."""
-    keywords = f" with {_json(options)}" if options else ""
+    if name.startswith(names.IN_PROCESS):
+        return
+    keywords = f" with {' or '.join(map(_json, options))}" if any(options) else ""
     location, _, attribute = name.rpartition(":")
     if group is not None and (point := names.installed(group).get(name)) is not None:
         where, location = f"{name} of the package {names.package_of(point)}", point.module
         file = _module_file(location)
-        return Item("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
-    if name.startswith(TASKSET):
-        return Item("import", path, f"the package of {name}{keywords}")
-    if location.endswith(".py") or "/" in location:
+        yield Item("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
+    elif name.startswith(TASKSET):
+        yield Item("import", path, f"the package of {name}{keywords}")
+    elif location.endswith(".py") or "/" in location:
         file = Path(location).expanduser().resolve()
-        return Item("import", path, f"{file}:{attribute}{keywords}", (file,))
-    file = _module_file(location)
-    return Item("import", path, f"{name} ({file}){keywords}", (file,))
+        yield Item("import", path, f"{file}:{attribute}{keywords}", (file,))
+    elif location:
+        file = _module_file(location)
+        yield Item("import", path, f"{name} ({file}){keywords}", (file,))
 
 
 def _module_file(module: str) -> Path:
