@@ -30,9 +30,9 @@ settings.load_profile("tests")
 def pytest_configure(config: pytest.Config) -> None:
     """Give parallel tests separate temporary folders, and hide the terminal's size."""
     # what a test allows is not kept in the developer's own folder
-    folder = tempfile.TemporaryDirectory(prefix="grpo-tui-config-")
-    config.add_cleanup(folder.cleanup)
-    os.environ["XDG_CONFIG_HOME"] = folder.name
+    kept = tempfile.TemporaryDirectory(prefix="grpo-tui-config-")
+    config.add_cleanup(kept.cleanup)
+    os.environ["XDG_CONFIG_HOME"] = kept.name
     if hasattr(config, "workerinput"):
         shared = private.temporary_folder()
         folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it

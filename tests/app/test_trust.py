@@ -134,7 +134,7 @@ def test_python_the_form_and_the_chat_refuse_it(planted: Planted) -> None:
             lambda: resumed_job(reader.run(run.key).folder, planted.store),
             lambda: with_teacher(
                 grpo.RunConfig(teacher={"path": "theirs"}),
-                planted.store,  # type: ignore[arg-type]
+                planted.store,
             ),
         ]
         for call in calls:
@@ -287,7 +287,7 @@ def with_own_choice(here: Path, store: Path) -> StoreReader:
     first, *others = run_events(steps=2)
     loaded = ev.FunctionsLoaded(step=0, sources={"trust": source})
     algorithm = {"recipe": "dr-grpo", "trust": f"{file}:f"}
-    record(store, [first, loaded, *others], name="theirs", algorithm=algorithm)
+    record(store, iter([first, loaded, *others]), name="theirs", algorithm=algorithm)
     return StoreReader(store)
 
 

@@ -11,6 +11,7 @@ import pytest
 from grpo_engine import consent
 from grpo_engine.config.parse import build, merge
 from grpo_engine.consent import UntrustedError, question_of
+from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names as presets
 from grpo_engine.presets import preset
 
@@ -170,7 +171,7 @@ def test_a_long_item_shows_its_beginning_length_and_digest() -> None:
 @pytest.mark.parametrize("name", ["~nobody-here/x.py:f", "a\0b.py:f", "x" * 5_000 + "/y.jsonl"])
 def test_hostile_paths_are_refused_or_asked_but_raise_nothing_else(name: str) -> None:
     for settings in ({"task": {"name": name}}, {"model": {"path": name}}):
-        with pytest.raises((UntrustedError, consent.ConfigError)):
+        with pytest.raises((UntrustedError, ConfigError)):
             consent.build(settings, "run theirs")
 
 

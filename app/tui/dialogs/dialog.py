@@ -1,6 +1,5 @@
 """What all screens and dialogs of the workbench can do."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,21 +27,6 @@ class AppScreen(Beside):
         app: Any = self.app
         result: T = await app.reader.ask(call, key)
         return result
-
-    async def trusting(self, call: "Callable[[StoreReader], T]", key: str = "") -> T | None:
-        """What a call returns, after a yes to what a run of others names; None after a no."""
-        from grpo_engine.consent import UntrustedError
-
-        while True:
-            try:
-                return await self.ask(call, key)
-            except UntrustedError as error:
-                from grpo_tui.app.tui.dialogs.trust import trust_dialog
-
-                if not await self.app.push_screen_wait(trust_dialog(error.question)):
-                    return None
-                if problem := await asyncio.to_thread(error.question.allow):
-                    self.warn(problem)
 
     def update(self, **changes: Any) -> None:
         """Change the state."""

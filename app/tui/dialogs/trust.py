@@ -1,13 +1,21 @@
 """The question before a run of others is loaded: all that it names, and yes or no."""
 
-from typing import ClassVar
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
-from grpo_engine.consent import Question
+from grpo_engine.consent import Question, UntrustedError
 from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import hidden
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+T = TypeVar("T")
 
 
 class TrustDialog(Choice[bool]):
@@ -46,3 +54,17 @@ def trust_dialog(question: Question) -> TrustDialog:
             (True, "y", "yes", "I know who made it, and have looked at all of this"),
         ],
     )
+
+
+async def trusting(
+    screen: AppScreen, call: "Callable[[StoreReader], T]", key: str = ""
+) -> T | None:
+    """What a call returns, after a yes to what a run of others names; None after a no."""
+    while True:
+        try:
+            return await screen.ask(call, key)
+        except UntrustedError as error:
+            if not await screen.app.push_screen_wait(trust_dialog(error.question)):
+                return None
+            if problem := await asyncio.to_thread(error.question.allow):
+                screen.warn(problem)

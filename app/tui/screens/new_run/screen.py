@@ -25,6 +25,7 @@ from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.client import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picked
+from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -363,7 +364,7 @@ class NewRunScreen(WorkbenchScreen):
     ) -> None:
         """Start from a run's settings, with some changed; a no changes nothing, and `leaves`."""
         with reporting(self):
-            if (view := await self.trusting(lambda r: clone_view(r, ref), "clone")) is None:
+            if (view := await trusting(self, lambda r: clone_view(r, ref), "clone")) is None:
                 if leaves:
                     self.leave()
                 return

@@ -520,11 +520,12 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="lab")
     async def _open_lab(self, step: StepGroups, selected: tuple[int, int]) -> None:
         """Open the lab, after a yes to the functions of a run that began elsewhere."""
+        from grpo_tui.app.tui.dialogs.trust import trusting
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
         with reporting(self):
             if step.run.recipe.functions:
-                allowed = await self.trusting(partial(with_functions, base=step), "lab")
+                allowed = await trusting(self, partial(with_functions, base=step), "lab")
                 if allowed is None:
                     return
                 step = allowed

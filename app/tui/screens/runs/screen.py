@@ -323,12 +323,13 @@ class RunsScreen(ControlScreen):
         # these load pydantic, which takes as long as the first frame
         from grpo_tui.app.chat.client import pair_of
         from grpo_tui.app.tui.dialogs.chat import ChatScreen
+        from grpo_tui.app.tui.dialogs.trust import trusting
 
         run = self.view.selected
         if run is None:
             return
         with reporting(self):
-            pair = await self.trusting(lambda reader: pair_of(reader, run.id, None), "chat")
+            pair = await trusting(self, lambda reader: pair_of(reader, run.id, None), "chat")
             if pair is not None:
                 self.app.push_screen(ChatScreen(pair))
 
@@ -348,15 +349,15 @@ class RunsScreen(ControlScreen):
     @work(exclusive=True, group="resume")
     async def _resume(self, run: str) -> None:
         """Resume after a yes to what the run names, if it began elsewhere."""
+        from grpo_engine import consent
+        from grpo_tui.app.tui.dialogs.trust import trusting
 
         def settings(reader: "StoreReader") -> "RunConfig":
-            from grpo_engine import consent
-
             detail = reader.resumable(run)
             return consent.build(detail.config, f"run {detail.summary.name}")
 
         with reporting(self):
-            if not self.refused() and await self.trusting(settings) is not None:
+            if not self.refused() and await trusting(self, settings) is not None:
                 self.post_message(msg.ResumeRequested(run))
 
     def action_compare(self) -> None:
