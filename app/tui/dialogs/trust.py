@@ -25,8 +25,8 @@ class TrustDialog(Choice[bool]):
     TrustDialog VerticalScroll { height: auto; max-height: 50vh; margin-bottom: 1; }
     """
     BINDINGS: ClassVar = [
-        hidden("j", "move(1)", "down", "move.down", "One line down"),
-        hidden("k", "move(-1)", "up", "move.up", "One line up"),
+        hidden("j", "move(1)", "down", "trust.down", "One line down"),
+        hidden("k", "move(-1)", "up", "trust.up", "One line up"),
     ]
 
     def question(self) -> ComposeResult:
