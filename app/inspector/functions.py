@@ -82,7 +82,7 @@ def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":
 
 @cache
 def _sandbox() -> Sandbox:
-    sandbox = Sandbox(f"{__name__}:Functions", None, "functions")
+    sandbox = Sandbox(f"{__name__}:Functions", None, "functions", foreign=True)
     atexit.register(sandbox.close)
     return sandbox
 

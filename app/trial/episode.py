@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_engine import consent
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import EnvironmentClient, Episode, choose, specs_of
 from grpo_engine.errors import ConfigError
@@ -53,7 +54,8 @@ def episode(
         )
     environment = choose(names, row, "the row")
     seed = group_seed(seed=config.seed, step=STEP, prompt=example.key, attempt=0)
-    with EnvironmentClient(config, task, None) as client:
+    foreign = consent.is_foreign(config)
+    with EnvironmentClient(config, task, None, foreign=foreign) as client:
         played = Episode(environment=environment, row=row, seed=seed, index=0)
         client.begin([played])
         yield from _messages(conversation(task, example, played.opening))

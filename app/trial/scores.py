@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
+from grpo_engine import consent
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of as environments_of
@@ -88,7 +89,10 @@ class Rewards:
             self._process.close()
             task = self._loaded.task(config)
             names = () if environments_of(config, task)[1] else None
-            scorer = Scorer(config, task, None, Control(), environments=names)
+            scorer = Scorer(
+                config, task, None, Control(), environments=names,
+                foreign=consent.is_foreign(config),
+            )  # fmt: skip
             return self._process.enter_context(scorer)
 
         return self._loaded.latest("scorer", self._key(config), start)

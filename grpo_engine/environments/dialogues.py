@@ -161,15 +161,20 @@ def open_environments(
     enter: Callable[[EnvironmentClient], EnvironmentClient],
     interrupted: Callable[[], bool],
     objects: Mapping[str, Any] | None = None,
+    *,
+    foreign: bool = False,
 ) -> Environments | None:
     """Start the environments of a run, if it has any; `enter` sees to it that they end.
 
-    `objects` are those that only this process has.
+    `objects` are those that only this process has. `foreign` are those of a run that began
+    elsewhere.
     """
     task = render.task
     if not specs_of(config, task)[1]:
         return None
-    client = enter(EnvironmentClient(config, task, folder, interrupted, objects))
+    client = enter(EnvironmentClient(
+        config, task, folder, interrupted, objects, foreign=foreign,
+    ))  # fmt: skip
     schemas = {
         tool["function"]["name"]: tool
         for described in client.described.values()

@@ -115,8 +115,12 @@ class Scorer:
         *,
         environments: Sequence[str] | None = None,
         local: Functions | None = None,
+        foreign: bool = False,
     ) -> None:
-        """`environments` that give rewards, by name; None if the run has none at all."""
+        """`environments` that give rewards, by name; None if the run has none at all.
+
+        `foreign` functions are those of a run that began elsewhere.
+        """
         specs = specs_of(config, task)
         measured = measured_specs(config, task, specs) if specs or environments else []
         self._client = RewardClient(
@@ -126,6 +130,7 @@ class Scorer:
             interrupted=lambda: control.stop_now,
             local=local,
             named=config.sandbox.environment,
+            foreign=foreign,
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )
         self._count = len(specs)  # of the client's functions; another one is no reward

@@ -188,13 +188,14 @@ def load_run(
     noted = [text for _, notes in usable for text in notes]
     for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
         yield NoteWritten(step=step, text=text)
+    foreign = consent.is_foreign(config)
     environments = open_environments(
         config, folder, renders[0], policy.end_ids, stack.enter_context,
-        lambda: control.stop_now, objects.environments,
+        lambda: control.stop_now, objects.environments, foreign=foreign,
     )  # fmt: skip
     parts = open_parts(
         tasks, renders, folder, control, objects, stack.enter_context,
-        None if environments is None else environments.client.rewards,
+        None if environments is None else environments.client.rewards, foreign=foreign,
     )  # fmt: skip
     if recipe.demonstrates:
         yield NoteWritten(step=step, text=DEMONSTRATED)

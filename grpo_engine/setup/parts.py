@@ -81,6 +81,7 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
 def open_parts(
     tasks: Sequence[LoadedTask], renders: Sequence[PromptRenderer], folder: Path, control: Control,
     objects: UserObjects, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
+    *, foreign: bool,
 ) -> list[Part]:  # fmt: skip
     """Start each task's reward process; `enter` sees to it that they end."""
     return [
@@ -88,7 +89,7 @@ def open_parts(
             label=loaded.label, weight=loaded.weight, task=render.task, render=render,
             scorer=enter(Scorer(
                 loaded.config, render.task, folder / f"task-{index}" if index else folder, control,
-                local=objects.rewards, environments=environments,
+                local=objects.rewards, environments=environments, foreign=foreign,
             )),
             further=bool(index),
         )

@@ -1,5 +1,6 @@
 """What settings name, which run began here, and how a yes is kept."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from grpo_engine import consent
 from grpo_engine.config.parse import build, merge
 from grpo_engine.consent import UntrustedError, question_of
 from grpo_engine.errors import ConfigError
+from grpo_engine.events import RunFinished
 from grpo_engine.presets import names as presets
 from grpo_engine.presets import preset
+from tests.engine.runs import events_of, settings, write_world
 
 
 @pytest.fixture(autouse=True)
@@ -170,12 +173,39 @@ def test_a_long_item_shows_its_beginning_length_and_digest() -> None:
 
 @pytest.mark.parametrize("name", ["~nobody-here/x.py:f", "a\0b.py:f", "x" * 5_000 + "/y.jsonl"])
 def test_hostile_paths_are_refused_or_asked_but_raise_nothing_else(name: str) -> None:
-    for settings in ({"task": {"name": name}}, {"model": {"path": name}}):
+    for tree_of in ({"task": {"name": name}}, {"model": {"path": name}}):
         with pytest.raises((UntrustedError, ConfigError)):
-            consent.build(settings, "run theirs")
+            consent.build(tree_of, "run theirs")
 
 
-def test_a_pipe_or_a_device_that_settings_name_is_not_read() -> None:
+def test_a_pipe_or_a_device_that_tree_of_name_is_not_read() -> None:
     os.mkfifo("pipe.jsonl")
     for path in ("pipe.jsonl", "/dev/zero"):
         assert question_of({"task": {"name": str(Path(path).absolute())}}).content
+
+
+@pytest.mark.slow
+def test_code_of_a_run_from_elsewhere_sees_a_short_list_of_variables_after_the_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = write_world(tmp_path / "world")
+    (world / "spy.py").write_text(
+        "import json, os\nfrom pathlib import Path\n\n\ndef score(completions, **_):\n"
+        "    Path(__file__).with_name('seen.json').write_text(json.dumps(dict(os.environ)))\n"
+        "    return [float(len(text)) for text in completions]\n"
+    )
+    monkeypatch.setenv("SERVICE_TOKEN", "secret")
+    config = settings(world, rewards={"functions": [f"{world}/spy.py:score"]}, steps=1)
+
+    def variables(folder: str) -> dict[str, str]:
+        assert isinstance(events_of(config, tmp_path / folder)[-1], RunFinished)
+        seen: dict[str, str] = json.loads((world / "seen.json").read_text())
+        return seen
+
+    assert not question_of(config.model_dump(mode="json")).allow()
+    foreign = variables("foreign")
+    assert "SERVICE_TOKEN" not in foreign
+    assert foreign["PATH"] == os.environ["PATH"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    monkeypatch.setattr(consent, "_kept", set())
+    assert variables("own")["SERVICE_TOKEN"] == "secret"
