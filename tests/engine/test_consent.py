@@ -173,12 +173,12 @@ def test_a_long_item_shows_its_beginning_length_and_digest() -> None:
 
 @pytest.mark.parametrize("name", ["~nobody-here/x.py:f", "a\0b.py:f", "x" * 5_000 + "/y.jsonl"])
 def test_hostile_paths_are_refused_or_asked_but_raise_nothing_else(name: str) -> None:
-    for tree_of in ({"task": {"name": name}}, {"model": {"path": name}}):
+    for named in ({"task": {"name": name}}, {"model": {"path": name}}):
         with pytest.raises((UntrustedError, ConfigError)):
-            consent.build(tree_of, "run theirs")
+            consent.build(named, "run theirs")
 
 
-def test_a_pipe_or_a_device_that_tree_of_name_is_not_read() -> None:
+def test_a_pipe_or_a_device_that_settings_name_is_not_read() -> None:
     os.mkfifo("pipe.jsonl")
     for path in ("pipe.jsonl", "/dev/zero"):
         assert question_of({"task": {"name": str(Path(path).absolute())}}).content
