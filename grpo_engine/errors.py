@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 200  # characters of a value in a message
+PANIC = "PanicException"  # of a library in Rust, such as tokenizers; no Exception
 
 
 class EngineError(Exception):

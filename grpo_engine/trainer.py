@@ -31,7 +31,7 @@ from pathlib import Path
 
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
-from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
+from grpo_engine.errors import PANIC, DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
@@ -87,7 +87,7 @@ def run(
     except StopNow:
         done = current.step if current is not None else 0
         yield RunFinished(step=done, reason="aborted", summary={})
-    except Exception as error:  # any error ends the run as an event
+    except BaseException as error:  # any error ends the run as an event
         yield _failed(step, error, _lost_rank(control))
 
 
@@ -279,7 +279,7 @@ def evaluate_only(
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
-    except Exception as error:  # any error ends the run as an event
+    except BaseException as error:  # any error ends the run as an event
         yield _failed(step, error)
 
 
@@ -291,7 +291,9 @@ def _refuse_without_problems(tasks: Sequence[LoadedTask]) -> None:
         )
 
 
-def _failed(step: int, error: Exception, lost_rank: str = "") -> RunFailed:
+def _failed(step: int, error: BaseException, lost_rank: str = "") -> RunFailed:
+    if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+        raise error
     error = RankLostError(lost_rank) if lost_rank else as_engine_error(error, step)
     return RunFailed(
         step=step,

@@ -15,6 +15,7 @@ from grpo_engine.models.folders import (
 )
 from grpo_engine.models.gguf import architectures, tokenizers
 from grpo_engine.models.gguf.reader import open_gguf
+from grpo_engine.policy.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
 
 def _test(folder: Path, source: Path) -> None:
     """Open the folder as mlx-lm does and run a few tokens."""
-    from mlx_lm.utils import load_model, load_tokenizer
+    from mlx_lm.utils import load_model
 
     try:
         model, config = load_model(folder, lazy=True)

@@ -58,9 +58,8 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --set model.path=starter --set task.options.path=gsm8k/
     """
-    from mlx_lm.utils import load_tokenizer
-
     from grpo_engine.policy.source import find_folder, opening
+    from grpo_engine.policy.tokenizer import load_tokenizer
     from grpo_engine.rollouts.prompts import PromptRenderer
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
