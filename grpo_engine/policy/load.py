@@ -121,6 +121,7 @@ def context_length(settings: Mapping[str, Any]) -> int:
 
 def number(settings: Mapping[str, Any], *names: str) -> int:
     """The first of these settings of a model that is there, or its largest layer's; else 0."""
-    text = settings.get("text_config") or {}
+    text = settings.get("text_config")
+    text = text if isinstance(text, dict) else {}
     value = next(filter(None, (settings.get(n) or text.get(n) for n in names)), 0)
-    return int(max(value) if isinstance(value, list) else value)
+    return int(max(filter(None, value)) if isinstance(value, list) else value)

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
-from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+from mlx_lm.utils import dequantize_model, load_model
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
@@ -25,18 +25,19 @@ from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.embedded import EMBEDDED, local_folder
 from grpo_engine.policy.repairs import repair
+from grpo_engine.policy.tokenizer import load_tokenizer
 from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine
 LIMITS = {
-    "num_hidden_layers": 2_000, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
+    "num_hidden_layers": 500, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
     "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
     "head_dim": 1_000_000, "num_experts": 10_000, "num_local_experts": 10_000,
-    "n_routed_experts": 10_000,
+    "n_routed_experts": 10_000, "num_vocab": 10_000_000,
 }  # fmt: skip
 POSITIVE = (
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
-    "rope_theta", "max_position_embeddings",
+    "rope_theta", "max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
 )  # fmt: skip
 FAULTS = {  # of mlx-lm's models
     "bitnet": "its layers are a Metal kernel without a gradient",
@@ -122,9 +123,8 @@ def load_parts(
     with opening(str(folder)):
         model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
         repair(model)
-        tokenizer = load_tokenizer(
-            folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
-        )
+        end_ids = settings.get("eos_token_id")
+        tokenizer = load_tokenizer(folder, trust=trust, end_ids=end_ids)
     notes = dequantise(model, config) + set_dtype(model, config)
     if lazy:
         return model, tokenizer, settings, folder, notes
@@ -165,6 +165,8 @@ def opening(path: str) -> Iterator[None]:
         raise ModelError(
             f"the model in {path} cannot be loaded: {printed.getvalue().strip()}", "model.path"
         ) from error
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raises nothing narrower
         raise_fault(error)
         raise ModelError(
@@ -188,14 +190,18 @@ def check_config(folder: Path) -> None:
         section = sections.pop()
         sections += [value for value in section.values() if isinstance(value, dict)]
         for name, value in section.items():
-            if isinstance(value, int | float) and (problem := _value_problem(name, value)):
+            items = value if isinstance(value, list) else [value]
+            if problem := next(filter(None, (_value_problem(name, item) for item in items)), ""):
                 raise ModelError(
                     f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; {problem}",
                     "model.path",
                 )
 
 
-def _value_problem(name: str, value: float) -> str:
+def _value_problem(name: str, value: Any) -> str:
+    if not isinstance(value, int | float):
+        is_number = name in LIMITS or name in POSITIVE
+        return "it must be a number" if is_number and value not in (None, {}) else ""
     limit, fewest = LIMITS.get(name), 0 if "experts" in name else 1  # dense models have 0 experts
     if limit is not None and not (fewest <= value <= limit and value == int(value)):
         return f"models have {fewest} to {limit}"

@@ -45,6 +45,25 @@ def test_each_length_within_the_context_has_a_plan(
     assert [plan["peak"] for plan in report["plans"]] == peaks
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"max_position_embeddings": [5, "x"]}, "max_position_embeddings is [5, 'x']; it must be"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'; it must be a number"),
+        ({"n_positions": {"a": 1}}, "n_positions is {'a': 1}; it must be a number"),
+        ({"num_hidden_layers": 2_000}, "num_hidden_layers is 2000; models have 1 to 500"),
+    ],
+)
+def test_a_configuration_that_is_no_model_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], problem: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(**changes)))
+    assert main(["plan", str(tmp_path)]) == exit_codes.FAILED
+    printed = capsys.readouterr().err
+    assert problem in printed
+    assert "Traceback" not in printed
+
+
 def test_less_memory_gives_fewer_rows_and_then_a_remedy(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
