@@ -5,6 +5,7 @@ The key goes to the address that the user named and nowhere else, and is cut out
 
 import asyncio
 import random
+import re
 import ssl
 import time
 from functools import partial
@@ -34,7 +35,10 @@ class HttpClient:
 
     def __init__(self, url: str, key: str = "") -> None:
         address = httpx2.URL(url)
-        self.name, self._url, self._key, self.calls = address.netloc.decode(), address, key, 0
+        self.name, self._url, self.calls = address.netloc.decode(), address, 0
+        # JSON may spell any character by its number, once or within another text
+        spelled = (rf"\\{{0,4}}(?:{re.escape(letter)}|u(?i:{ord(letter):04x}))" for letter in key)
+        self._key = re.compile("".join(spelled)) if len(key) >= SHORTEST_KEY else None
         headers = {
             "Content-Type": "application/json", "User-Agent": "grpo-tui",
             "Accept-Encoding": "identity",
@@ -47,7 +51,7 @@ class HttpClient:
         )  # fmt: skip
 
     def without_key(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if len(self._key) >= SHORTEST_KEY else text
+        return self._key.sub("[key]", text) if self._key else text
 
     async def post_with_retries(
         self, body: bytes, limit: float, deadline: float, retries: int

@@ -14,6 +14,7 @@ from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
+MOST_TOKENS = 1e9  # of one call; a count beyond it is none
 SHARE = 0.9  # of a call's time limit; the rest is for the way back
 
 Result = tuple[float | RewardError | None, str]
@@ -112,7 +113,7 @@ class Judge:
         """The text of the reply without the key; its cost is counted."""
         reply: Any = None
         with suppress(ValueError, RecursionError):
-            reply = json.loads(data)
+            reply = json.loads(data, parse_int=float)  # a count can have any digits
         match reply:
             case {"choices": [{"message": {"content": str(text)}}, *_]}:
                 pass
@@ -120,7 +121,9 @@ class Judge:
                 quote = self._client.without_key(data)[:LONGEST_QUOTE]
                 raise RewardError(f"{self._client.name} answered without a message: {quote}")
         match reply:
-            case {"usage": {"prompt_tokens": int(read), "completion_tokens": int(written)}}:
+            case {"usage": {"prompt_tokens": float(read), "completion_tokens": float(written)}} if (
+                max(read, written) < MOST_TOKENS
+            ):
                 price, price_written = self._rubric.price
                 cost = max(0, read) * price + max(0, written) * price_written
                 self._totals["cost"] += cost / 1e6

@@ -158,10 +158,22 @@ def test_the_cost_is_that_of_the_tokens_which_the_server_counts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "usage", ["many", [1], {"prompt_tokens": "9"}, {"prompt_tokens": -9}, {"prompt_tokens": 1e999}]
-)
+    "usage",
+    [
+        "many", [1], {"prompt_tokens": "9"}, {"prompt_tokens": -9}, {"prompt_tokens": 1e999},
+        {"prompt_tokens": 10**400, "completion_tokens": 1}, {"prompt_tokens": math.nan},
+    ],
+)  # fmt: skip
 def test_a_count_of_tokens_that_is_none_costs_nothing(tmp_path: Path, usage: Any) -> None:
     with serving(lambda _: {**scores(good=10), "usage": usage}) as script:
+        result = judged(write_rubric(tmp_path / "r.yaml", script.url, price=[1, 1]), "a")
+    assert (result.scores, result.metrics["judge/r/cost"]) == ([1], 0)
+
+
+def test_a_count_with_more_digits_than_python_reads_is_none(tmp_path: Path) -> None:
+    text = json.dumps(scores(good=10) | {"usage": {"prompt_tokens": 7, "completion_tokens": 1}})
+    text = text.replace("7", "7" * 5000)
+    with serving(lambda _: lambda handler: handler.send(200, text)) as script:
         result = judged(write_rubric(tmp_path / "r.yaml", script.url, price=[1, 1]), "a")
     assert (result.scores, result.metrics["judge/r/cost"]) == ([1], 0)
 
@@ -431,6 +443,19 @@ def test_the_key_goes_with_the_request_and_is_cut_out_of_what_comes_back(tmp_pat
         result = judged(name, "a")
     assert script.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert result.reasons == ["good 1 of 10. your key is [key]"]
+
+
+@pytest.mark.parametrize("spell", ["\\u{:04x}", "\\u{:04X}", "\\\\u{:04x}"])
+def test_a_key_that_is_spelled_by_numbers_is_cut_out_as_well(tmp_path: Path, spell: str) -> None:
+    """Of a reason that is shown, and of a reply that is quoted."""
+    key = "".join(spell.format(ord(letter)) for letter in KEY)
+    texts = iter([f'{{"reason": "it is {key}", "scores": {{"good": 1}}}}', f'["{key}"]'])
+    with serving(lambda _: reply(next(texts))) as script:
+        name = write_rubric(tmp_path / "r.yaml", script.url, key_variable="JUDGE_KEY")
+        result = judged(name, "a", "b")
+    assert sorted(result.reasons) == ["", "good 1 of 10. it is [key]"]
+    quotes = [str(score) for score in result.scores if isinstance(score, RewardError)]
+    assert [quote.endswith(': ["[key]"]') for quote in quotes] == [True]
 
 
 def test_the_cost_can_be_a_budget() -> None:
