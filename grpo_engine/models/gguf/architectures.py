@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grpo_engine.errors import ModelError
+from grpo_engine.errors import ModelError, quoted
 from grpo_engine.models.gguf.reader import GgufFile
 
 Floats = npt.NDArray[np.float32]
@@ -101,9 +101,9 @@ def weight(file: GgufFile, name: str) -> Floats:
     permuted = ARCHITECTURES[architecture_of(file)].permuted
     if not (match and permuted and match[2] in ("attn_q", "attn_k")):
         return array
-    heads = setting(file, "attention.head_count")
+    heads = count(file, "attention.head_count")
     if match[2] == "attn_k":
-        heads = setting(file, "attention.head_count_kv", heads)
+        heads = count(file, "attention.head_count_kv", heads)
     if array.shape[0] % (2 * heads):
         raise ModelError(f"{file.path} is damaged: {name} has {array.shape[0]} rows, {heads} heads")
     pairs = array.reshape(heads, -1, 2, *array.shape[1:])
@@ -119,10 +119,18 @@ def setting(file: GgufFile, name: str, default: Any = None) -> Any:
     return value
 
 
+def count(file: GgufFile, name: str, default: int | None = None) -> int:
+    """A setting that is a whole number from 1."""
+    value = setting(file, name, default)
+    if type(value) is not int or value < 1:
+        raise ModelError(f"{file.path} is damaged: {name} is {quoted(value)}, not a number from 1")
+    return value
+
+
 def model_config(file: GgufFile) -> dict[str, Any]:
     """`config.json` as Hugging Face and mlx-lm read it."""
     architecture = architecture_of(file)
-    heads, width = setting(file, "attention.head_count"), setting(file, "embedding_length")
+    heads, width = count(file, "attention.head_count"), count(file, "embedding_length")
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path} holds no token_embd.weight; the file is incomplete")
     return {
@@ -130,12 +138,12 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "model_type": architecture,
         "hidden_act": "silu",
         "hidden_size": width,
-        "intermediate_size": setting(file, "feed_forward_length"),
-        "num_hidden_layers": setting(file, "block_count"),
+        "intermediate_size": count(file, "feed_forward_length"),
+        "num_hidden_layers": count(file, "block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": setting(file, "attention.head_count_kv", heads),
-        "head_dim": setting(file, "attention.key_length", width // heads),
-        "max_position_embeddings": setting(file, "context_length"),
+        "num_key_value_heads": count(file, "attention.head_count_kv", heads),
+        "head_dim": count(file, "attention.key_length", width // heads),
+        "max_position_embeddings": count(file, "context_length"),
         "rms_norm_eps": setting(file, "attention.layer_norm_rms_epsilon"),
         "rope_theta": setting(file, "rope.freq_base", 10000.0),
         "rope_scaling": rope_scaling(file),

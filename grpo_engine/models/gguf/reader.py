@@ -53,7 +53,7 @@ def open_gguf(path: Path) -> GgufFile:
         metadata = {name: field.contents() for name, field in reader.fields.items()}
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         raise ModelError(
             f"{path} cannot be read as GGUF: {error}; fetch it again if it is damaged"
         ) from error

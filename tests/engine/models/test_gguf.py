@@ -1,5 +1,6 @@
 """GGUF files become complete model folders, or none at all."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,9 @@ def test_a_file_cut_anywhere_is_refused_and_leaves_nothing(
         ({"llama.block_count": 3}, "does not give a working model"),
         ({"general.alignment": "no number"}, "as GGUF: Bad type for general.alignment"),
         ({"general.alignment": 0}, "as GGUF: Invalid alignment"),
+        ({"llama.attention.head_count": 0}, "is damaged: attention.head_count is 0, not a number"),
+        ({"llama.embedding_length": 0}, "is damaged: embedding_length is 0, not a number from 1"),
+        ({"llama.block_count": "2"}, "is damaged: block_count is '2', not a number from 1"),
         ({"llama.attention.head_count": 5}, "is damaged: blk.*.attn_q.weight has 32 rows, 5 heads"),
         ({"llama.rope.scaling.type": "yarn"}, "uses the rope scaling 'yarn'"),
         ({"tokenizer.ggml.tokens": None}, "holds no tokenizer"),
@@ -121,6 +125,16 @@ def test_a_file_that_makes_no_model_is_refused_with_the_reason(
 ) -> None:
     file = write_gguf(tmp_path / "odd.gguf", tiny_metadata(**changes), tiny_tensors(tiny[0]))
     refused(file, tmp_path / "made", message)
+
+
+def test_lists_nested_without_end_are_refused(tmp_path: Path) -> None:
+    """5,000 lists of one list, each 12 bytes: the type of a list (9) and its length."""
+    lists = struct.pack("<IQ", 9, 1) * 5_000 + struct.pack("<IQI", 4, 1, 7)
+    key = b"general.odd"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
+    file = tmp_path / "nested.gguf"
+    file.write_bytes(head + struct.pack("<I", 9) + lists)
+    refused(file, tmp_path / "made", "cannot be read as GGUF: maximum recursion depth exceeded")
 
 
 def test_wrong_tensors_are_refused_by_name(tiny: tuple[Path, Path], tmp_path: Path) -> None:
