@@ -30,6 +30,8 @@ UNION SELECT plain.name, plain.name || '.' || item.name,
   CASE WHEN hidden OR dflt_value LIKE '%(%' THEN 'computed column'
        WHEN pk THEN 'key column' ELSE 'column' END
   FROM plain, pragma_table_xinfo(plain.name) AS item
+UNION SELECT plain.name, plain.name || '.' || item.name, 'column that may be NULL'
+  FROM plain, pragma_table_xinfo(plain.name) AS item WHERE NOT "notnull"
 UNION SELECT of, of || '.' || columns, 'unique index over' FROM indexed
   WHERE "unique" AND NOT partial
 UNION SELECT of, name, 'index' FROM indexed WHERE partial OR columns LIKE '%()%'
@@ -48,10 +50,11 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> int:
         ) from error
     declared = _declared()
     tables = {table for table, _, _ in declared}
+    later = {name for _, name, kind in parts - declared if kind == "column"}
     differences = [
         f"the {kind} {name} is not ours"
         for table, name, kind in sorted(parts - declared)
-        if table in tables and kind not in NEEDED
+        if table in tables and kind not in NEEDED and name not in later
     ]
     if version == CURRENT:  # an older or newer file may lack some
         differences += [

@@ -29,6 +29,10 @@ CHANGED = {
     "the computed column step.more is not ours": (
         "ALTER TABLE step ADD COLUMN more GENERATED ALWAYS AS (hex(zeroblob(500000000)))",
     ),
+    "the column that may be NULL metric_key.name is not ours": (
+        "DROP TABLE metric_key",
+        "CREATE TABLE metric_key (id INTEGER PRIMARY KEY, name TEXT UNIQUE)",
+    ),
     "the table event is missing": ("DROP TABLE event",),
     "the column run.note is missing": ("DROP INDEX run_list", "ALTER TABLE run DROP COLUMN note"),
     "the key column run_tag.run_id is missing": (
