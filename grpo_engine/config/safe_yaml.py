@@ -65,6 +65,17 @@ def read_number(text: str) -> int | float | None:
 class _Loader(yaml.SafeLoader):
     """Values as JSON has them; numbers by `read_number`."""
 
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Stop at the first value that is nested too deep: its scanner is slow with open lists."""
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise RefusedError(f"it is nested more than {MOST_DEPTH} levels deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
 
 def _construct_number(_loader: _Loader, node: yaml.ScalarNode) -> int | float:
     try:
@@ -112,8 +123,6 @@ def parse_yaml(text: str) -> Any:
             return None
         _check(node, 1, {})
         return loader.construct_document(node)
-    except RecursionError:
-        raise RefusedError(f"it is nested more than {MOST_DEPTH} levels deep") from None
     except ValueError as error:  # such as a broken `!!int`
         raise RefusedError(str(error)) from None
     finally:
