@@ -40,6 +40,17 @@ TABLES = [table for table in RUN.metadata.tables.values() if table.name != "migr
 EDITED: dict[str, Edit] = {
     **{f"numbers of {t.name}": _edit(t, RED, WholeNumber, Flag, Number) for t in TABLES},
     "texts": tuple(edit for t in TABLES for edit in _edit(t, RED, Text)),
+    "infinite numbers": (
+        "UPDATE OR IGNORE metric_key SET name = 'tokens_per_second' WHERE name = 'kl'",
+        *(edit for t in TABLES for edit in _edit(t, "9e999", Number)),
+    ),
+    "infinity below zero": tuple(edit for t in TABLES for edit in _edit(t, "-9e999", Number)),
+    "the largest numbers": tuple(
+        edit for t in TABLES for edit in _edit(t, "9223372036854775807", WholeNumber, Number)
+    ),
+    "the smallest numbers": tuple(
+        edit for t in TABLES for edit in _edit(t, "-9223372036854775808", WholeNumber, Number)
+    ),
     "fractions": tuple(edit for t in TABLES for edit in _edit(t, "1.5", WholeNumber, Flag)),
     "bytes": tuple(
         edit for t in TABLES for edit in _edit(t, "x'1b00ff'", Text, WholeNumber, Flag, Number)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +88,7 @@ def _line(run: "RunSummary") -> dict[str, Any]:
         "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
         "reward": reward and reward.best, "@": reward and reward.best_step,
         "kl": last("kl"), "clip": last("clip_ratio/region_mean"),
-        "tok/s": speed if speed is None or isnan(speed) else round(speed),
+        "tok/s": round(speed) if speed is not None and isfinite(speed) else speed,
         "age": age, "tags": list(run.tags), **run.columns,
     }  # fmt: skip
 

@@ -23,6 +23,8 @@ EDITS = {
     "numbers": tuple(
         edit for name in EDITED if name.startswith("numbers") for edit in EDITED[name]
     ),
+    "infinite numbers": EDITED["infinite numbers"],
+    "the largest numbers": EDITED["the largest numbers"],
     "damaged": tuple(map(damage, DAMAGED)),
 }  # fmt: skip
 
@@ -46,7 +48,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param("texts", marks=pytest.mark.slow), "bytes",
-             pytest.param("numbers", marks=pytest.mark.slow), "damaged"],
+             pytest.param("numbers", marks=pytest.mark.slow), "damaged",
+             pytest.param("infinite numbers", marks=pytest.mark.slow),
+             pytest.param("the largest numbers", marks=pytest.mark.slow)],
 )  # fmt: skip
 async def test_a_store_edited_by_hand_ends_no_screen(
     store: Path, tmp_path: Path, name: str
