@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+import os
 import tomllib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from grpo_engine.config.safe_yaml import parse_json, read_text
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
+
+MAX_TEXTS, MAX_CHARS = 100, 200  # of a list, and of a text in it
 
 
 def preferences_path() -> Path:
@@ -26,17 +30,17 @@ class Preferences:
         self._path = path
         self._values: dict[str, Any] = {}
         self.problem = ""
-        if path is not None and path.exists():
+        if path is not None and os.path.lexists(path):
             try:
-                self._values = dict(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, TypeError, ValueError) as error:
+                self._values = dict(parse_json(read_text(path)))
+            except (TypeError, ValueError) as error:
                 self.problem = f"{path} is not used: {error}"
 
     @property
     def theme(self) -> str:
         """The name of an existing theme."""
         name = self._values.get("theme")
-        return name if name in PALETTES else DARK
+        return name if isinstance(name, str) and name in PALETTES else DARK
 
     @property
     def keymap(self) -> dict[str, str]:
@@ -47,11 +51,14 @@ class Preferences:
         ids = files(__package__).joinpath("earlier_keys.toml").read_text(encoding="utf-8")
         earlier = tomllib.loads(ids)
         renamed = {earlier[name]: key for name, key in keys.items() if name in earlier}
-        return {str(name): str(key) for name, key in {**renamed, **keys}.items()}
+        return {name: key for name, key in {**renamed, **keys}.items() if _is_plain(name, key)}
 
-    def get(self, name: str) -> Any:
-        """Return a remembered value; None if there is none."""
-        return self._values.get(name)
+    def texts(self, name: str) -> list[str] | None:
+        """A remembered list of texts; None if there is none."""
+        values = self._values.get(name)
+        if not isinstance(values, list):
+            return None
+        return [value for value in values if _is_plain(value)][:MAX_TEXTS]
 
     def remember(self, **values: Any) -> None:
         """Save values; an unwritable folder is not an error."""
@@ -63,3 +70,8 @@ class Preferences:
             draft = self._path.with_suffix(".tmp")
             draft.write_text(json.dumps(self._values, indent=2) + "\n", encoding="utf-8")
             draft.replace(self._path)
+
+
+def _is_plain(*values: Any) -> bool:
+    """Whether these are short texts that do nothing to a terminal."""
+    return all(isinstance(v, str) and v.isprintable() and len(v) <= MAX_CHARS for v in values)

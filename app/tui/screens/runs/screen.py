@@ -178,9 +178,9 @@ class RunsScreen(ControlScreen):
 
     def on_mount(self) -> None:
         """Apply the remembered columns, read the runs, and poll for changes while active."""
-        columns = self.workbench.preferences.get("runs.columns")
-        if isinstance(columns, list):
-            self.update(columns=tuple(map(str, columns)))
+        columns = self.workbench.preferences.texts("runs.columns")
+        if columns is not None:
+            self.update(columns=tuple(columns))
         self.query_one(RunsTable).focus()
         self.refresh_runs()
         self.set_interval(POLL_S, self._poll)

@@ -496,7 +496,7 @@ async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store
         await pilot.press(*"learning_rate", "enter")
         await until(app, lambda: screen.view.columns == ("=optimizer.learning_rate",))
         await until(app, lambda: " learning_rate " in frames.frame(app)[2])
-        assert app.preferences.get("runs.columns") == ["=optimizer.learning_rate"]
+        assert app.preferences.texts("runs.columns") == ["=optimizer.learning_rate"]
         await pilot.press("m")
         await until(app, lambda: isinstance(app.screen, Picker))
         await pilot.press("space", "enter")
