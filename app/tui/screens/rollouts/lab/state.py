@@ -140,7 +140,7 @@ class LabView:
     @property
     def title(self) -> str:
         """What is shown, in words."""
-        if self.in_step or not self.steps:
+        if self.in_step:
             return f"step {self.step.step}"
         return f"steps {self.steps[0]} to {self.steps[-1]}"
 
