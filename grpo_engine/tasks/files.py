@@ -243,6 +243,8 @@ def _read(
     """The prompt of a row, its target as text, and its completion."""
     columns, answer = row.columns, ""
     completion = columns.get(config.option("completion")) or ""
+    if not isinstance(completion, str) and not _are_messages(completion):
+        completion = str(completion)
     if columns.get(config.option("prompt")) is None and isinstance(columns.get("messages"), list):
         messages = read_messages(columns["messages"], row.location, "messages")
         if messages[-1].get("role") == "assistant":
@@ -262,6 +264,12 @@ def _read(
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         value = value[-1].get("content", "")
     return prompt, answer if value is None else str(value), completion
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in value
+    )
 
 
 def _prompt(config: TaskConfig, row: Row) -> Prompt:

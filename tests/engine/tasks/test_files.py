@@ -67,6 +67,16 @@ def test_mlx_lm_messages_give_the_last_answer_as_target(tmp_path: Path) -> None:
     assert example.target == "hello"
 
 
+@pytest.mark.parametrize("completion", ["NaN", "1e999", "7", '{"a": 1}', "[1]", '[{"role": 5}]'])
+def test_a_completion_that_is_neither_text_nor_messages_is_learnt_as_its_text(
+    tmp_path: Path, completion: str
+) -> None:
+    row = f'{{"prompt": "hi", "completion": {completion}}}'
+    (problem,) = make(write(tmp_path / "d.jsonl", row), held_out_size=0).train
+    assert isinstance(problem.completion, str)
+    assert problem.completion
+
+
 def test_mlx_lm_prompt_and_completion_are_chat(tmp_path: Path) -> None:
     path = write(tmp_path / "d.jsonl", {"prompt": "hi", "completion": "hello"})
     (example,) = make(path, held_out_size=0).train
