@@ -3,7 +3,7 @@
 import sys
 import time
 from codecs import getincrementaldecoder
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,10 +60,11 @@ def _follow(reader: "StoreReader | None", run: str, path: Path, offset: int) -> 
     while active:
         # check before reading the log: nothing is written after the end
         active = reader is None or reader.resolve(run).active
-        with suppress(FileNotFoundError), path.open("rb") as log:
-            log.seek(offset)
-            print_text(decoder.decode(log.read(), final=not active), end="")
-            offset = log.tell()
+        if path.is_file():
+            with path.open("rb") as log:
+                log.seek(offset)
+                print_text(decoder.decode(log.read(), final=not active), end="")
+                offset = log.tell()
         sys.stdout.flush()
         if active:
             time.sleep(0.5)

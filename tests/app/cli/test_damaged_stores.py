@@ -1,12 +1,15 @@
 """Every verb on stores that were edited by hand: what cannot be read is shown, and named."""
 
+import os
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.app import exit_codes
+from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.export.rows import WHAT
 from tests.app.calls import Cli, caller
 from tests.experiments.damage import DAMAGED, EDITED, damage, edited
@@ -22,6 +25,7 @@ READING = [
     ("logs", "{run}"), ("config", "diff", "{run}", "{base}"),
     *(("export", "{run}", "--what", what, "--format", "jsonl") for what in WHAT),
 ]  # fmt: skip
+LOST = ("UPDATE attempt SET ended_at = NULL, cause = '', pid = 999999, pid_start = 'x'",)
 WRITING = [
     ("runs", "tag", "{run}", "--add", "odd"), ("stop", "{run}"),
     ("runs", "delete", "{run}", "--yes", "--force"),
@@ -116,3 +120,24 @@ def test_a_number_that_is_none_is_shown_as_it_is_stored(
     assert "is damaged" in err
     expected = ("some",) if words[0] == "runs" else ("few", "long")
     assert all(text in out for text in expected), out
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, device, Path.mkdir])
+def test_a_log_that_is_no_file_is_not_read(
+    stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, make: Callable[[Path], None]
+) -> None:
+    path, ids = stored
+    copy = edited(path, tmp_path, "UPDATE run SET status = 'running'", *LOST)
+    for name in ("log.txt", "faults.txt", "running.txt"):
+        file = run_folder(copy, ids["run"]) / name
+        file.unlink(missing_ok=True)
+        make(file)
+    for words in (("logs", "{run}"), ("logs", "{run}", "--follow"), ("runs", "show", "{run}")):
+        done = cli(*(word.format(**ids) for word in words), "--db", str(copy))
+        assert done.code in (exit_codes.OK, exit_codes.USAGE), done
+        assert done.out + done.err
