@@ -8,9 +8,9 @@ from sqlalchemy import select
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.machine import boot_id, host_name
-from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
+from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder, running_file
 from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
-from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.db.texts import iso, visible
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -68,6 +68,8 @@ def _cause(error: str, folder: Path, attempt: Any) -> str:
         return error or attempt.cause or "its process exited without reporting an end"
     if fault := _fault(fault_file(folder)):
         return fault
+    if running := tail(running_file(folder), 1):
+        return f"{visible(running[0])}, which may have called os._exit or was killed there"
     if attempt.host != host_name():
         return f"unknown: it ran on {attempt.host}, which cannot be checked from this machine"
     if attempt.boot != boot_id():
@@ -82,6 +84,8 @@ def _cause(error: str, folder: Path, attempt: Any) -> str:
 
 def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
     """Return the last lines of a file, or of its first `end` bytes; none if there is no file."""
+    if not path.is_file():  # a pipe would be waited for, a device read without end
+        return ()
     try:
         with path.open("rb") as log:
             end = log.seek(0, 2) if end is None else end

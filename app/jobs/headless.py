@@ -106,8 +106,8 @@ class Watcher:
         engine.submit(self._train)
         engine.finish()
         while not self._train_ended or not (
-            self._ended or job.recorder is None or job.recorder.flush(PATIENCE)
-        ):
+            self._ended or job.recorder is None or job.recorder.flush(PATIENCE) or self._interrupts
+        ):  # after an interrupt it does not wait for disk space
             self._read()
         while not self._queue.empty():
             self._read()

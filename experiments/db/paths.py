@@ -52,6 +52,11 @@ def fault_file(folder: Path) -> Path:
     return inside_store(folder, "faults.txt")
 
 
+def running_file(folder: Path) -> Path:
+    """Which function of the user's runs in the process that trains, if one does."""
+    return inside_store(folder, "running.txt")
+
+
 def tokens_file(folder: Path) -> Path:
     return inside_store(folder, "tokens.db")
 

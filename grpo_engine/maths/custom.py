@@ -1,6 +1,8 @@
 """Calls the functions that users wrote for a choice: by keyword, only with what they name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +17,26 @@ from grpo_engine.platform.faults import raise_fault
 from grpo_engine.sandbox.report import describe
 
 Values = Mapping[str, Any]
+RUNNING = "running.txt"  # in the folder of a run: the function that runs, if one does
+
+_folders: list[Path] = []  # of the runs of this process
+
+
+@contextmanager
+def named_in(folder: Path) -> Iterator[None]:
+    """While one runs, name it in a folder of a run: it can end the process without a word."""
+    _folders.append(folder)
+    _name("")  # what an earlier process left
+    try:
+        yield
+    finally:
+        _folders.remove(folder)
+
+
+def _name(text: str) -> None:
+    for folder in _folders:
+        with suppress(OSError):
+            (folder / RUNNING).write_text(text, encoding="utf-8")
 
 
 def refusal(role: str, function: Custom, problem: str) -> MathsError:
@@ -30,14 +52,17 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
         if is_needed and name not in known:
             problem = f"needs the argument {name!r}, which there is not; there are: "
             raise refusal(role, function, problem + ", ".join(known))
+    _name(f"its process ended in {role} {function}")
     try:
         result = function.function(**{n: known[n] for n in function.parameters if n in known})
     except EngineError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise_fault(error)
         text = f"{role} {function} failed: {describe(error)}"
         raise MathsError(text, f"algorithm.{role}") from error
+    finally:
+        _name("")
     returned = f"a Python {type(result).__name__}"
     if isinstance(result, mx.array):
         if result.dtype == mx.float32 and result.shape in shapes:

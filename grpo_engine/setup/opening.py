@@ -31,6 +31,7 @@ from grpo_engine.events import (
     PhaseStarted,
     RunStarted,
 )
+from grpo_engine.maths.custom import named_in
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths, MemoryEstimate, MemoryPlan
@@ -123,6 +124,7 @@ def open_run(
         recipe=recipe,
     )
     if functions:
+        stack.enter_context(named_in(folder))
         sources = {choice: function.source for choice, function in functions.items()}
         if ranks.leads:
             consent.question_of_functions(sources).begin()
