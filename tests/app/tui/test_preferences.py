@@ -64,7 +64,9 @@ def test_a_value_that_is_none_is_left_out(tmp_path: Path, name: str, value: obje
 async def test_the_workbench_opens_with_thousands_of_columns(tmp_path: Path) -> None:
     record(tmp_path / "s.db", run_events(steps=1), name="one")
     path = tmp_path / "settings.json"
-    path.write_text(json.dumps({"runs.columns": ["note", "=seed", "best reward", "last kl"] * 1_000}))
+    path.write_text(
+        json.dumps({"runs.columns": ["note", "=seed", "best reward", "last kl"] * 1_000})
+    )
     app = Workbench(tmp_path / "s.db", preferences=Preferences(path))
     async with app.run_test(size=(120, 40)):
         screen = app.screen
