@@ -120,7 +120,7 @@ def _plan(run: Run, plan: MemoryPlan) -> None:
     plan.apply(run.policy)
 
 
-def as_engine_error(error: Exception, step: int) -> Exception:
+def as_engine_error(error: BaseException, step: int) -> BaseException:
     """A fault of the GPU that ends a run, in a sentence; any other error as it is."""
     fault = fault_of(error)
     if fault is None:
