@@ -7,7 +7,7 @@ import pytest
 
 from tests.disks import fill, small_disk
 from tests.e2e.training import grpo_tui, start, write_config
-from tests.patience import until
+from tests.patience import PATIENCE, until
 
 OWN = """
 import os, sys
@@ -60,5 +60,5 @@ def test_one_interrupt_ends_a_run_that_waits_for_disk_space(world: Path, tmp_pat
         fill(disk)
         until(lambda: "free some disk space" in out.read_text(), out.read_text)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 1)
+        assert process.wait(PATIENCE) in (0, 1)
         assert "only in memory" in out.read_text()

@@ -31,7 +31,7 @@ UNUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder": (Path.mkdir, "is not a file"),
     "2 MB": (text('{"theme": "' + "x" * 2_000_000 + '"}'), "is larger than 1 MB"),
 }
-LEFT_OUT = {
+LEFT_OUT: dict[str, list[object]] = {
     "theme": [[], {}, "\ud800", 7],
     "keymap": [[], {"find": COPY}, {"find": "\ud800"}, {"find": ["a"]}, {COPY: "a"}],
     "runs.columns": [{}, "note", [COPY], ["\ud800"], [["note"]], ["x" * 5_000]],
