@@ -31,7 +31,7 @@ UNION SELECT plain.name, plain.name || '.' || item.name,
        WHEN pk THEN 'key column' ELSE 'column' END
   FROM plain, pragma_table_xinfo(plain.name) AS item
 UNION SELECT plain.name, plain.name || '.' || item.name, 'column that may be NULL'
-  FROM plain, pragma_table_xinfo(plain.name) AS item WHERE NOT "notnull"
+  FROM plain, pragma_table_xinfo(plain.name) AS item WHERE NOT "notnull" AND NOT pk
 UNION SELECT of, of || '.' || columns, 'unique index over' FROM indexed
   WHERE "unique" AND NOT partial
 UNION SELECT of, name, 'index' FROM indexed WHERE partial OR columns LIKE '%()%'
