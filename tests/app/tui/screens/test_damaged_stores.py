@@ -61,7 +61,7 @@ async def test_a_store_edited_by_hand_ends_no_screen(
         assert isinstance(screen, RunsScreen)
         screen.action_switch("archived")  # whether a run is archived cannot be read either
         await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
-        if name != "texts":
+        if name not in ("texts", "infinite numbers"):  # which can be read
             await until(app, lambda: "is damaged: " in frames.text(app))
         for key in KEYS:
             await pilot.press(key)
