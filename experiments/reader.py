@@ -400,18 +400,23 @@ class StoreReader(Connection):
         return self._with_rollouts(query.order_by(GROUP.id))
 
     def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
-        """Return each function's scores of the newest answers to each training problem."""
+        """Return each function's scores of the newest answers to each training problem.
+
+        Answers on which it failed are left out.
+        """
         score = ROLLOUT_REWARD.c
         query = (
-            select(GROUP.example_key, GROUP.step, score.function, score.value)
+            select(GROUP.example_key, GROUP.step, score.function, score.value, score.failed)
             .join_from(ROLLOUT_GROUP, ROLLOUT)
             .join(ROLLOUT_REWARD)
             .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
             .order_by(GROUP.step, GROUP.id, ROLLOUT.c.idx)
         )
         scores: dict[tuple[str, int], dict[str, list[float | None]]] = {}
-        for example, step, function, value in self.rows(query):
-            scores.setdefault((example, step), {}).setdefault(function, []).append(value)
+        for example, step, function, value, failed in self.rows(query):
+            known = scores.setdefault((example, step), {}).setdefault(function, [])
+            if value is not None or not failed:
+                known.append(value)
         return {example: of_step for (example, _), of_step in scores.items()}  # the last step's
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:

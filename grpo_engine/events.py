@@ -27,12 +27,21 @@ def sparse() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardValue:
-    """One reward function's score of one completion; `value` is None where it does not apply."""
+    """One reward function's score of one completion; `value` is None where it does not apply.
+
+    Where the function failed it is None as well, or 0 if the settings say so.
+    """
 
     name: str
     value: float | None
     weight: float
     reason: str = ""
+    failed: bool = field(default=False, metadata={"sparse": True})
+
+    @property
+    def missing(self) -> bool:
+        """Whether the completion has no total, since the function failed."""
+        return self.failed and self.value is None
 
 
 # Rewards this close, as a share of the largest, are equal. Advantages and many reward functions

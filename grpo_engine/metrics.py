@@ -56,12 +56,16 @@ def phase_seconds(metrics: Mapping[str, float]) -> dict[str, float]:
     return {**spent, "other": max(0.0, metrics["step_time"] - math.fsum(spent.values()))}
 
 
-_BY_FUNCTION = re.compile(r"(?:sampled/)?rewards/(.+)/(?:mean|std)|eval/(?:greedy/)?rewards/(.+)")
+_BY_FUNCTION = re.compile(
+    r"(?:sampled/)?rewards/(.+)/(?:mean|std|failed)"
+    r"|eval/(?:greedy/)?(?:failed|(?:scored/)?rewards)/(.+)"
+)
 _HELD_OUT = re.compile(
     r"eval/(?:greedy/)?(?:task/.+/)?"
     r"(?:(?:accuracy|accuracy_of_formatted|format|reward|turns)(?:_low|_high)?"
-    r"|mean_length|truncated|pass@\d+)"
+    r"|mean_length|truncated|pass@\d+|scored/.+|failed/.+)"
 )
+_COUNTED = re.compile(r"(eval/(?:greedy/)?(?:task/.+/)?)(accuracy|reward|rewards/.+)")
 
 
 _BY_JUDGE = re.compile(r"judge/(.+)/(calls|failures|cached|cost)")
@@ -80,6 +84,12 @@ def function_of(name: str) -> str:
     """The reward function that a metric is named after; empty for other metrics."""
     match = _BY_FUNCTION.fullmatch(name)
     return (match[1] or match[2]) if match else ""
+
+
+def count_of(name: str) -> str:
+    """The metric with the number of answers that a held-out mean is of; empty for other metrics."""
+    match = _COUNTED.fullmatch(name)
+    return f"{match[1]}scored/{match[2]}" if match else ""
 
 
 def spec(name: str) -> MetricSpec:
@@ -126,6 +136,10 @@ def spec(name: str) -> MetricSpec:
 
 
 def _held_out_spec(name: str, leaf: str) -> MetricSpec:
+    if count := re.search(r"/(scored|failed)(?=/)", name):
+        label = spec(name.replace(count[0], "", 1)).label
+        what = "that it is the mean of" if count[1] == "scored" else "on which the function failed"
+        return MetricSpec(name, f"{label}: {count[1]}", f"Held-out answers {what}.", unit="answers")
     mode, _, metric = leaf.partition("/")
     if mode == "greedy":
         base = spec(f"eval/{metric}")
@@ -175,6 +189,15 @@ def _task_spec(name: str, task: str, metric: str) -> MetricSpec:
 
 def _reward_spec(name: str, leaf: str) -> MetricSpec:
     function, _, statistic = leaf.rpartition("/")
+    if statistic == "failed":
+        return MetricSpec(
+            name,
+            f"{function} failures",
+            f"Answers of this step on which {function} failed: an exception, a time-out, no score "
+            "by a judge. What becomes of them is the setting rewards.on_failure.",
+            "down",
+            "answers",
+        )
     if statistic == "std":
         return MetricSpec(
             name,

@@ -6,6 +6,7 @@ from math import isnan, nan
 from typing import Any
 
 from grpo_engine.events import EvaluationFinished
+from grpo_engine.metrics import count_of
 from grpo_tui.app.text.table import table_lines
 
 FUNCTIONS = "eval/rewards/"
@@ -63,8 +64,15 @@ def measured(metrics: Mapping[str, float], key: str) -> float | None:
 
 
 def with_interval(metrics: Mapping[str, Any], key: str) -> str:
+    """A result, its interval, and the answers that it is of."""
     if (value := measured(metrics, key)) is None:
         return "not measured"
     low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-    text = f"{value:.3f}"
-    return text if low is None or high is None else f"{text} [{low:.3f}, {high:.3f}]"
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{value:.3f}{interval}{answers(metrics, key)}"
+
+
+def answers(metrics: Mapping[str, float], key: str) -> str:
+    """` n=12`, the answers that a held-out mean is of; empty where that was not recorded."""
+    count = metrics.get(count_of(key))
+    return "" if count is None else f" n={count:.0f}"

@@ -58,7 +58,11 @@ def _results(event: ev.EvaluationFinished) -> str:
     right = f", {share(accuracy)} right" if accuracy is not None else ""
     if reward is None:
         return right
-    return right + (", no answer has a score" if isnan(reward) else f", reward {short(reward)}")
+    scored = event.metrics.get("eval/scored/reward")
+    count = "" if scored is None else f" (n={scored:.0f})"
+    return right + (
+        ", no answer has a score" if isnan(reward) else f", reward {short(reward)}{count}"
+    )
 
 
 def device_text(name: str) -> str:

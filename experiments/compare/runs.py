@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
-from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_engine.metrics import METRICS, count_of, natural_range, spec
 from grpo_tui.experiments.compare.values import (
     Comparison,
     Effect,
@@ -83,7 +83,10 @@ def compare(
     if any(unlimited[run] and not last[run] for run in last):
         last = unlimited
     groups = _compared(alike, base or runs[0])
-    reasons = (_untested(reader, groups[0], group) for group in groups[1:])
+    reasons = [_untested(reader, groups[0], group) for group in groups[1:]]
+    if not reasons and len(runs) > 1:
+        names = " and ".join(run.name for run in groups[0])
+        reasons.append(f"no paired test of {names}: they are runs of one setting")
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
@@ -181,7 +184,7 @@ def _metric(
     steps: Sequence[int | None],
 ) -> MetricComparison:
     """The runs' numbers of a metric, and how far their best values are from the baseline's."""
-    cells = []
+    cells, count = [], count_of(key)
     of_base = getattr(base.metrics.get(key), "best", None) if base else None
     for run, step in zip(runs, steps, strict=True):
         names = ("best", "best_step", "last", "last_step")
@@ -190,7 +193,12 @@ def _metric(
         if run is not base and None not in (of_base, values["best"]):
             delta = values["best"] - of_base
         at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
-        cells.append(MetricCell(**values, at=at, at_step=at_step, delta_best=delta))
+        values |= {"at": at, "at_step": at_step}
+        counts = {
+            f"{name}_n": reader.value_at(run.key, count, values[f"{name}_step"])[0]
+            for name in ("best", "last", "at") if count and values[f"{name}_step"] is not None
+        }  # fmt: skip
+        cells.append(MetricCell(**values, **counts, delta_best=delta))
     return MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells))
 
 
@@ -246,9 +254,8 @@ def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
 
 
 def _compared(alike: Sequence[Runs], base: RunSummary) -> list[list[RunSummary]]:
-    """Return the settings' runs, the baseline's first; single runs if all share one setting."""
-    groups = alike if len(alike) > 1 else [[run] for run in alike[0]]
-    base_first = [sorted(group, key=lambda run: run is not base) for group in groups]
+    """Return the settings' runs, the baseline's first."""
+    base_first = [sorted(group, key=lambda run: run is not base) for group in alike]
     return sorted(base_first, key=lambda group: group[0] is not base)
 
 

@@ -22,7 +22,10 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCell:
-    """One metric of one compared run, and its difference from the baseline if there is one."""
+    """One metric of one compared run, and its difference from the baseline if there is one.
+
+    `best_n`, `last_n` and `at_n` count the answers that a held-out mean is of, where recorded.
+    """
 
     best: float | None
     best_step: int | None
@@ -31,6 +34,9 @@ class MetricCell:
     at: float | None
     at_step: int | None
     delta_best: float | None
+    best_n: float | None = None
+    last_n: float | None = None
+    at_n: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

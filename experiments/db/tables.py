@@ -475,6 +475,8 @@ class RolloutRewardRow(Table, table=True):
     reason: str
     # Columns where NULL means NaN, not a missing value.
     nonfinite: str
+    # 1 if the function failed.
+    failed: bool = False
 
 
 class EvaluationRow(Recorded, table=True):
@@ -717,6 +719,7 @@ CREATE INDEX run_param_path ON run_param (path);
 ORIGIN = """
 ALTER TABLE run ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 """
+FAILED = "ALTER TABLE rollout_reward ADD COLUMN failed INTEGER NOT NULL DEFAULT 0"
 
 MIGRATIONS = {
     "m001_runs": "",  # every file has had it
@@ -729,6 +732,7 @@ MIGRATIONS = {
     "m008_deleted": DELETED,
     "m009_unused": UNUSED,
     "m010_origin": ORIGIN,
+    "m011_failed": FAILED,
 }
 CURRENT = len(MIGRATIONS)
 

@@ -88,7 +88,9 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
         **_place(run, group), "index": rollout.index, "example_key": group.example_key,
         "prompt": group.prompt_text, "completion": rollout.text, "target": group.target,
         **{name: getattr(rollout, name) for name in SCORES}, "reward_mean": group.reward_mean,
-        "reward_std": group.reward_std, "no_signal": group.no_signal, "rollout": rollout.key,
+        "reward_std": group.reward_std, "group_std": group.reward_std,
+        "no_signal": group.no_signal, "rollout": rollout.key,
+        "failed": ", ".join(item.name for item in rollout.rewards if item.failed),
         **{f"reward/{item.name}": item.value for item in rollout.rewards},
     }  # fmt: skip
 

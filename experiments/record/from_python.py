@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
+from grpo_tui.experiments.values import GroupView, TokenView
 
 
 class PythonStore:
@@ -62,8 +64,24 @@ class PythonRecord:
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
         with closing(self._reader()) as reader:
-            return reader.groups(self._key, step=step, origin="train")
+            groups = reader.groups(self._key, step=step, origin="train")
+            tokens = reader.blobs(self._key, [group.key for group in groups])
+            return tuple(
+                _with_tokens(group, tokens.get(group.key, TokenView())) for group in groups
+            )
 
     def _reader(self) -> StoreReader:
         self._recorder.flush()
         return StoreReader(self.store)
+
+
+def _with_tokens(group: GroupView, tokens: TokenView) -> ev.Group:
+    """The group with the ids of its prompt and its rollouts, if they were recorded."""
+    rows = {row.index: row for row in tokens.rows}
+    rollouts = tuple(
+        replace(item, ids=row.ids, ends=row.ends, sampler_logprobs=row.sampler)
+        if (row := rows.get(item.index))
+        else item
+        for item in group.rollouts
+    )
+    return replace(group, prompt_ids=tokens.prompt_ids, rollouts=rollouts)

@@ -47,7 +47,9 @@ class Alerts:
             case EvaluationFinished() if "eval/accuracy" in event.metrics:
                 self._evaluations.setdefault(event.mode, []).append(Evaluation(
                     step=event.step, accuracy=event.metrics["eval/accuracy"],
-                    answers=event.problems * event.samples,
+                    answers=int(event.metrics.get(
+                        "eval/scored/accuracy", event.problems * event.samples
+                    )),
                 ))  # fmt: skip
                 if self._history:
                     yield from self._raise(event.step)

@@ -33,9 +33,12 @@ class Bar:
                 self._bar.set_postfix(_numbers(event.metrics), refresh=False)
                 self._bar.update(event.step - self._bar.n)
             case ev.EvaluationFinished():
-                share = event.metrics.get("eval/accuracy", event.metrics["eval/reward"])
                 label = "accuracy" if "eval/accuracy" in event.metrics else "reward"
-                self.write(f"{event.moment} (step {event.step}), {event.mode}: {label} {share:.3f}")
+                value, count = (event.metrics[f"eval/{kind}{label}"] for kind in ("", "scored/"))
+                self.write(
+                    f"{event.moment} (step {event.step}), {event.mode}: {label} {value:.3f} "
+                    f"(n={count:.0f})"
+                )
             case ev.AlertRaised():
                 self.write(f"{event.severity}: {event.explanation} {event.remedy}")
             case ev.NoteWritten(severity="info"):

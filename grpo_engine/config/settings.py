@@ -308,6 +308,10 @@ class RewardsConfig(Section):
         "auto", "What functions get: as in TRL text after a text prompt and messages after a chat, "
         "or always text.",
     )  # fmt: skip
+    on_failure: Literal["leave_out", "zero", "stop"] = setting(
+        "leave_out", "What an answer gets on which a function fails: no reward and no part in its "
+        "group, 0 by that function, or an end of the run.",
+    )  # fmt: skip
 
 
 ROLLOUT_OPTIONS: Mapping[str, Setting] = {

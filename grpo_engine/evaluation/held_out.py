@@ -25,7 +25,7 @@ from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.training.report import groups_by_task, groups_scored
-from grpo_engine.training.samples import SampledGroup, mean_scores
+from grpo_engine.training.samples import SampledGroup, failures, known_scores, mean_scores
 from grpo_engine.training.sampling import SampleRequest, sample_and_score
 from grpo_engine.training.step import end_if_met
 
@@ -151,24 +151,30 @@ def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
 
 
 def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
-    """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`."""
+    """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`.
+
+    `eval/scored/…` has the number of answers behind a mean, without those that have no score.
+    """
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
     mean = statistics.fmean(means) if means else float("nan")
     metrics = _with_interval("reward", mean, bootstrap(means))
     metrics |= {f"eval/rewards/{name}": mean for name, mean in mean_scores(groups).items()}
+    scored = {"reward": sum(map(len, totals))}
+    scored |= {f"rewards/{name}": len(known) for name, known in known_scores(groups).items()}
     lengths = [rollout.length for group in groups for rollout in group.rollouts]
     truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths)
     metrics["eval/truncated"] = statistics.fmean(truncated)
     metrics |= _turns(groups)
     if counts := [c for group in groups if (c := group.right.count(group.scores)) is not None]:
-        samples = len(groups[0].rollouts)
-        metrics |= _with_interval("accuracy", *share_with_interval(counts, samples))
-        metrics |= pass_at_ks(counts, samples)
+        metrics |= _with_interval("accuracy", *share_with_interval(counts))
+        metrics |= pass_at_ks(counts, len(groups[0].rollouts))
+        scored["accuracy"] = sum(judged for _, judged in counts)
     if formatted := [group for group in groups if group.format in group.scores.names]:
         metrics |= _by_format(formatted)
-    return metrics
+    metrics |= {f"eval/scored/{name}": float(count) for name, count in scored.items()}
+    return metrics | {f"eval/failed/{name}": float(n) for name, n in failures(groups).items()}
 
 
 def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
@@ -189,14 +195,16 @@ def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
 def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     formed = [_well_formed(group) for group in groups]
-    shares = share_with_interval(list(map(sum, formed)), len(groups[0].rollouts))
-    metrics = _with_interval("format", *shares)
+    known = [[well for well in row if well is not None] for row in formed]
+    shares = [(sum(row), len(row)) for row in known if row]
+    metrics = _with_interval("format", *share_with_interval(shares)) if shares else {}
     counts, right = [], []
     for group, row in zip(groups, formed, strict=True):
         if group.right.count(group.scores) is not None:
-            scores = group.scores.column(group.right.function)
-            counts.append(sum(row))
-            right.append(sum(map(group.right.holds, compress(scores, row))))
+            results = compress(group.scores.of(group.right.function), row)
+            scores = [result.value for result in results if not result.missing]
+            counts.append(len(scores))
+            right.append(sum(map(group.right.holds, scores)))
     if not sum(counts):
         return metrics
     successes, trials = sum(right), sum(counts)
@@ -204,17 +212,21 @@ def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     return metrics | _with_interval("accuracy_of_formatted", successes / trials, interval)
 
 
-def _well_formed(group: SampledGroup) -> list[bool]:
-    """Which answers are well formed: by a built-in format's rule, else by a positive score."""
+def _well_formed(group: SampledGroup) -> list[bool | None]:
+    """Which answers are well formed: by a built-in format's rule, else by a positive score.
+
+    None where the function failed.
+    """
     if group.format in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
-    return [value is not None and value > 0 for value in group.scores.column(group.format)]
+    return [None if r.missing else (r.value or 0) > 0 for r in group.scores.of(group.format)]
 
 
 def _row(group: SampledGroup) -> EvaluationSample:
+    correct, samples = group.right.count(group.scores) or (None, len(group.rollouts))
     return EvaluationSample(
         example_key=group.example.key,
-        correct=group.right.count(group.scores),
-        samples=len(group.rollouts),
+        correct=correct,
+        samples=samples,
         rewards=mean_scores([group]),
     )

@@ -1,13 +1,16 @@
 """Statistics of held-out samples: accuracy with its interval, unbiased pass@k, mean rewards."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import comb, nan, sqrt
+from statistics import mean
 
 import numpy as np
 
 from grpo_engine.events import rewards_differ
 
 Interval = tuple[float, float]
+Count = tuple[int, int]  # of a problem's samples: right, and judged
 Z = 1.959964  # two-sided 95 %
 DRAWS = 2000  # of a bootstrap
 
@@ -67,20 +70,16 @@ def signal_at_k(rewards: Sequence[float], k: int) -> float:
     return 1.0 - sum(comb(len(equal), k) for equal in same) / comb(len(rewards), k)
 
 
-def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, Interval]:
+def share_with_interval(counts: Sequence[Count]) -> tuple[float, Interval]:
     """Mean share of right samples over problems; Wilson interval for one each, else bootstrap."""
-    problems = len(correct)
-    share = sum(correct) / (problems * samples)
-    if samples == 1:
-        return share, wilson(sum(correct), problems)
-    return share, bootstrap([count / samples for count in correct])
+    share = float(mean(Fraction(right, samples) for right, samples in counts))  # rounded once
+    if all(samples == 1 for _, samples in counts):
+        return share, wilson(sum(right for right, _ in counts), len(counts))
+    return share, bootstrap([right / samples for right, samples in counts])
 
 
-def pass_at_ks(correct: Sequence[int], samples: int) -> Mapping[str, float]:
-    """pass@k for k = 2, 4, 8, ... and for all samples."""
-    ks = {samples, *(2**power for power in range(1, 11))}
-    return {
-        f"eval/pass@{k}": float(np.mean([pass_at_k(samples, count, k) for count in correct]))
-        for k in sorted(ks)
-        if 1 < k <= samples
-    }
+def pass_at_ks(counts: Sequence[Count], most: int) -> Mapping[str, float]:
+    """pass@k for k = 2, 4, 8, ... and for `most` samples, over the problems with as many."""
+    ks = {most, *(2**power for power in range(1, 11))}
+    passed = {k: [pass_at_k(n, right, k) for right, n in counts if n >= k] for k in sorted(ks)}
+    return {f"eval/pass@{k}": float(np.mean(row)) for k, row in passed.items() if k > 1 and row}

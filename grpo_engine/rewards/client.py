@@ -1,10 +1,10 @@
 """Scores a batch with the reward functions and reports what went wrong, and where.
 
 Before the first training step is finished (`global_step` 0), an exception or an unusable return
-value ends the run, since a fix is cheap then. Later the completions that caused it get None ("does
-not apply"), and the engine raises an alert. A timeout or a crash of the process gives None for that
-function's whole call at any step, and a new process is started. A function that fails completely in
-`PATIENCE` calls in a row ends the run.
+value ends the run, since a fix is cheap then. Later the function has failed on the completions that
+caused it, and the engine raises an alert. By a timeout or a crash of the process it fails on all
+completions of the call at any step, and a new process is started. A function that fails completely
+in `PATIENCE` calls in a row ends the run.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -50,6 +50,7 @@ class Outcome:
     def add(self, score: "Score", name: str, weight: float, reason: str = "") -> None:
         """Add the score of the next completion."""
         value = steps = None
+        failed = isinstance(score, RewardProblem)
         match score:
             case RewardProblem():
                 reason = score.message
@@ -60,7 +61,9 @@ class Outcome:
             case _:
                 value = score
         self.steps.append(steps)
-        self.rewards.append(RewardValue(name=name, value=value, weight=weight, reason=reason))
+        self.rewards.append(
+            RewardValue(name=name, value=value, weight=weight, reason=reason, failed=failed)
+        )
 
 
 def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -138,7 +141,7 @@ def _number(item: Any, weight: float) -> float:
     if not abs(value) * max(1.0, abs(weight)) <= LARGEST:  # NaN as well
         raise InvalidError(
             "value",
-            f"gave {value:g} with weight {weight:g}, scored None; a score is a finite number whose "
+            f"gave {value:g} with weight {weight:g}; a score is a finite number whose "
             f"weighted sums float32 can hold, up to {LARGEST:g}, or None",
         )
     return value

@@ -53,9 +53,12 @@ class Right:
     def holds(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)
 
-    def count(self, scores: "Scores") -> int | None:
-        """How many answers of a group are right; None if none of them was judged."""
-        judged = scores.column(self.function)
+    def count(self, scores: "Scores") -> tuple[int, int] | None:
+        """How many answers of a group are right, of how many; None if none of them was judged.
+
+        One to which the function does not apply is not right; one on which it failed is left out.
+        """
+        judged = [reward.value for reward in scores.of(self.function) if not reward.missing]
         if all(score is None for score in judged):
             return None
-        return sum(map(self.holds, judged))
+        return sum(map(self.holds, judged)), len(judged)

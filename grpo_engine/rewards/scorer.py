@@ -12,7 +12,7 @@ from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.control import Control
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, RewardError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.names import IN_PROCESS
@@ -29,11 +29,7 @@ from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
-NO_SCORE = (
-    "These answers get no score. If it goes on, correct the judge's server or its rubric, or take "
-    "another model."
-)
-UNJUDGED = "left out, because a judge gave no score"
+NO_SCORE = "If it goes on, correct the judge's server or its rubric, or take another model."
 REMEDY = "Try it with `grpo-tui rewards test`; its output is in rewards.log of the run's folder."
 
 
@@ -212,8 +208,9 @@ class Scorer:
     ) -> Scores:
         """Score answers; `examples` and `prompts` have one entry per answer.
 
-        An answer whose environment failed gets no rewards, nor is one trained whose judge failed.
-        Held-out answers are also judged by the task's accuracy function where that is no reward.
+        An answer whose environment failed gets no rewards. Where a function failed,
+        `rewards.on_failure` decides; the scores of the others are kept. Held-out answers are also
+        judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
         is_process = self._config.algorithm.resolved().signal == "process"
@@ -221,24 +218,29 @@ class Scorer:
         rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
         problems = [problem for outcome in outcomes for problem in outcome.problems]
-        unjudged = {p.completion for p in problems if p.cause == "no_score" and not held_out}
+        on_failure = self._config.rewards.on_failure
+        if problems and on_failure == "stop":
+            raise RewardError(
+                f"{problems[0]}; rewards.on_failure is stop: correct it and resume the run, or set "
+                "leave_out"
+            )
         rewards, steps, indices = list[Any](), list[Any](), itertools.count()
         for rollout in rollouts:
             row_steps: Any = ()
             if rollout.failed:
                 error = next((span.error for span in rollout.spans if span.error), "")
                 values = [
-                    RewardValue(name=name, value=None, weight=weight, reason=error)
+                    RewardValue(name=name, value=None, weight=weight, reason=error, failed=True)
                     for name, weight in weights.items()
                 ]
             else:
                 row = next(indices)
                 scores = [outcome.rewards[row] for outcome in outcomes]
+                if on_failure == "zero":
+                    scores = [replace(r, value=0.0) if r.failed else r for r in scores]
                 functions, unweighted = scores[: self._count], scores[self._count :]
                 values = [*functions, *self._of_environment(rollout), *unweighted]
-                if row in unjudged:  # a partial reward would push it down
-                    values = [replace(v, value=None, reason=v.reason or UNJUDGED) for v in values]
-                else:
+                if not any(reward.missing for reward in functions):
                     row_steps = steps_of(rollout, functions, [o.steps[row] for o in outcomes])
             rewards.append(tuple(values))
             steps.append(row_steps)

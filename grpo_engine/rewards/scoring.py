@@ -31,8 +31,12 @@ class Scores:
         return tuple(reward.name for reward in self.rewards[0])
 
     def totals(self) -> list[float | None]:
-        rows = self.without(self.measured).rewards
-        return [total_reward([r.value for r in row], [r.weight for r in row]) for row in rows]
+        """The total reward of each rollout; None where no function applies, or one failed."""
+        return [
+            None if any(reward.missing for reward in row)
+            else total_reward([r.value for r in row], [r.weight for r in row])
+            for row in self.without(self.measured).rewards
+        ]  # fmt: skip
 
     def without(self, name: str) -> "Scores":
         """The scores without those of one function."""
@@ -45,9 +49,13 @@ class Scores:
         steps = [score for row in self.steps or () for _, score in row]
         return rewards_differ(self.totals()) or rewards_differ(steps)
 
+    def of(self, name: str) -> list[RewardValue]:
+        """A function's results for all rollouts; empty for another group's function."""
+        return [reward for row in self.rewards for reward in row if reward.name == name]
+
     def column(self, name: str) -> list[float | None]:
-        """A function's scores of all rollouts; empty for another group's function."""
-        return [reward.value for row in self.rewards for reward in row if reward.name == name]
+        """A function's scores of all rollouts."""
+        return [reward.value for reward in self.of(name)]
 
     def part(self, start: int, end: int) -> "Scores":
         return replace(

@@ -36,7 +36,7 @@ def needs_old_logprobs(recipe: Recipe) -> bool:
 
 def step_advantages(samples: Samples, old: OldScores, recipe: Recipe, step: int) -> Advantages:
     return advantages(
-        samples.rewards(),
+        samples.counted_rewards(),
         samples.group_ids_B,
         recipe,
         [weight for _, weight in samples.columns],

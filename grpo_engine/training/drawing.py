@@ -39,7 +39,7 @@ class Drawing:
         progress.drawn = self._counts
         if self._run.config.task.curriculum != "off":
             progress.rates |= {
-                group.example.key: (count, len(group.rollouts))
+                group.example.key: count
                 for group in groups
                 if (count := group.right.count(group.scores)) is not None
             }

@@ -35,7 +35,8 @@ def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:
     """What a function did, if its scores cannot have mattered; else empty."""
     means = {row[mean_of(name)] for row in metrics if mean_of(name) in row}
     if not means:
-        return "gave None to every answer"
+        has_failed = any(f"rewards/{name}/failed" in row for row in metrics)
+        return "scored no answer" if has_failed else "gave None to every answer"
     spreads = [row.get(f"rewards/{name}/std") for row in metrics]
     if len(means) == 1 and all(spread == 0 for spread in spreads):
         return f"scored {means.pop():g} for every answer"

@@ -6,6 +6,7 @@ F reward functions.
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class SampledGroup:
 
     @property
     def totals(self) -> list[float | None]:
-        """The total reward of each answer; None where no function applies."""
+        """The total reward of each answer; None where no function applies, or one failed."""
         return self.scores.totals()
 
 
@@ -82,6 +83,14 @@ class Samples:
         named = ({(score.name, score.weight): score.value for score in row} for row in rows)
         return [[row.get(column) for column in columns] for row in named]
 
+    def counted_rewards(self) -> list[list[float | None]]:
+        """Rewards [B, F], without those of answers that have no total."""
+        totals = (total for group in self.groups for total in group.totals)
+        return [
+            row if total is not None else [None] * len(row)
+            for row, total in zip(self.rewards(), totals, strict=True)
+        ]
+
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
         """(last token, score) of every step of every rollout, for process rewards."""
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
@@ -118,17 +127,25 @@ class Experience:
         return groups[:1]
 
 
-def mean_scores(groups: Iterable[SampledGroup]) -> dict[str, float]:
-    """The mean score of each reward function that applies to any answer of the groups."""
-    columns: dict[str, list[float | None]] = {}
+def known_scores(groups: Iterable[SampledGroup]) -> dict[str, list[float]]:
+    """The scores of each reward function that applies to any answer of the groups."""
+    columns: dict[str, list[float]] = {}
     for group in groups:
         for reward in itertools.chain.from_iterable(group.scores.rewards):
-            columns.setdefault(reward.name, []).append(reward.value)
-    return {
-        name: statistics.fmean(known)
-        for name, column in columns.items()
-        if (known := [value for value in column if value is not None])
-    }
+            known = columns.setdefault(reward.name, [])
+            if reward.value is not None:
+                known.append(reward.value)
+    return {name: known for name, known in columns.items() if known}
+
+
+def mean_scores(groups: Iterable[SampledGroup]) -> dict[str, float]:
+    return {name: statistics.fmean(scores) for name, scores in known_scores(groups).items()}
+
+
+def failures(groups: Iterable[SampledGroup]) -> Counter[str]:
+    """On how many answers each reward function failed, if on any."""
+    rows = (row for group in groups for row in group.scores.rewards)
+    return Counter(reward.name for row in rows for reward in row if reward.failed)
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:

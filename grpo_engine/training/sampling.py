@@ -207,7 +207,9 @@ def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
     if refill_on == "accuracy":
         name = accuracy if scores.steps is None else ""
     if name in scores.names:
-        return "" if rewards_differ(scores.column(name)) else name
+        rows = zip(scores.column(name), scores.totals(), strict=True)
+        counted = (score for score, total in rows if total is not None)
+        return "" if rewards_differ(counted) else name
     judged = scores if refill_on == "total" else scores.without(OVERLONG)
     return "" if judged.differ else "total"
 

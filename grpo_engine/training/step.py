@@ -14,7 +14,7 @@ from grpo_engine.run.persist import drop_state, store_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
 from grpo_engine.training.first_steps import reward_notes
-from grpo_engine.training.samples import Experience
+from grpo_engine.training.samples import Experience, failures
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult
 
@@ -38,6 +38,8 @@ def why_skipped(experience: Experience | None, result: UpdateResult | None) -> s
     if result is None:
         if all(rollout.failed for rollout in experience.samples.rollouts):
             return "the environment failed for every answer"
+        if all(total is None for group in experience.samples.groups for total in group.totals):
+            return "no answer got a reward"
         return "no group had a signal: all answers to a prompt scored the same"
     if result.not_finite and not result.updates:
         return f"not finite: {result.not_finite}"
@@ -60,6 +62,8 @@ def finish_step(
     if sampled.replaced:
         metrics |= report.sampled_metrics(sampled.all)
     metrics |= report.task_metrics(run, sampled.all)
+    counts = failures(sampled.all)
+    metrics |= {f"rewards/{name}/failed": float(count) for name, count in counts.items()}
     if sampled.drawing.passed_over:
         metrics["prompts/passed_over"] = float(sampled.drawing.passed_over)
     step_time = run.clock.step_seconds

@@ -11,6 +11,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
+from grpo_tui.app.text.comparison import verdict
 from grpo_tui.experiments.compare import statistics
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import MetricCell
@@ -203,7 +204,7 @@ def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreRead
 def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> StoreReader:
     right = (samples,) * 10 + (0,) * 2
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 10 + (0, samples), samples=samples),))
-    run_of(path, "better", (0.1,), fingerprint=fingerprint,
+    run_of(path, "better", (0.1,), beta=0.1, fingerprint=fingerprint,
            extra=(evaluated(0, (0,) * 12), evaluated(1, right, samples=samples)))  # fmt: skip
     return StoreReader(path)
 
@@ -220,7 +221,7 @@ def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_pat
 def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0, 0, 0, 0), samples=2),))
-    run_of(path, "better", (0.1,), extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
+    run_of(path, "better", (0.1,), beta=0.1, extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
     with closing(StoreReader(path)) as reader:
         (found,) = paired_tests(compare(reader, [reader.resolve("base"), reader.resolve("better")]))
     assert found.method == "paired permutation test"
@@ -295,15 +296,17 @@ def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path:
     assert (test.own.steps, test.other.steps, test.difference) == ((0,), (0,), 0)
 
 
-def test_seeds_of_one_setting_are_tested_one_by_one(tmp_path: Path) -> None:
+def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s.db"
-    for seed in (0, 1, 2):
-        run_of(path, f"s{seed}", (0.1,), seed=seed, extra=(evaluated(1, (1, seed % 2)),))
+    for seed in (0, 1):
+        run_of(path, f"s{seed}", (0.1,), seed=seed, extra=(evaluated(1, (seed,) * 12),))
     with closing(StoreReader(path)) as reader:
-        base = reader.resolve("s1")
-        found = compare(reader, reader.runs(), baseline=base)
-    assert len(paired_tests(found)) == 2
-    assert {test.other.runs for test in paired_tests(found)} == {(base.id,)}
+        found = compare(reader, reader.runs(), baseline=reader.resolve("s1"))
+    assert (found.rankings, paired_tests(found)) == ((), ())
+    assert found.notes == ("no paired test of s1 and s0: they are runs of one setting",)
+    assert "they are runs of one setting" in verdict(found)
 
 
 def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:

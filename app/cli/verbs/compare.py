@@ -155,6 +155,8 @@ def _print_metrics(result: Comparison, columns: Columns, keys: Sequence[str]) ->
             if spec(item.key).best:
                 row[name] = _best(cells)
             row[f"{name} last"] = _mean([cell.last for cell in cells])
+            if counts := [cell.last_n for cell in cells if cell.last_n is not None]:
+                row[f"{name} n"] = sum(counts)
             if result.at:
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
         rows.append(row)
@@ -181,7 +183,8 @@ def _best(cells: Sequence[MetricCell]) -> str | float | None:
     if len(cells) > 1 or first.best is None:
         return _mean([cell.best for cell in cells])
     change = "" if first.delta_best is None else f" {first.delta_best:+.3g}"
-    return f"{first.best:.4g} @{first.best_step}{change}"
+    count = "" if first.best_n is None else f" n={first.best_n:.0f}"
+    return f"{first.best:.4g} @{first.best_step}{count}{change}"
 
 
 def _value(value: Any) -> str:

@@ -3,6 +3,8 @@
 from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_engine.evaluation.statistics import (
     bootstrap,
@@ -54,10 +56,28 @@ def test_bootstrap_interval_holds_the_mean_and_repeats() -> None:
 
 
 def test_samples_of_one_problem_do_not_narrow_the_interval() -> None:
-    _, (low, high) = share_with_interval([8] * 10 + [0] * 10, samples=8)
+    _, (low, high) = share_with_interval([(8, 8)] * 10 + [(0, 8)] * 10)
     assert high - low > 0.35  # as wide as for 20 coin tosses, not for 160
 
 
 def test_pass_at_ks_are_powers_of_two_and_all() -> None:
-    assert list(pass_at_ks([1, 2], samples=6)) == ["eval/pass@2", "eval/pass@4", "eval/pass@6"]
-    assert pass_at_ks([1], samples=1) == {}
+    names = ["eval/pass@2", "eval/pass@4", "eval/pass@6"]
+    assert list(pass_at_ks([(1, 6), (2, 6)], most=6)) == names
+    assert pass_at_ks([(1, 1)], most=1) == {}
+
+
+def test_samples_that_were_not_judged_are_in_no_share() -> None:
+    # 2 of 4, 1 of 2 (two not judged) and 0 of 1: (.5 + .5 + 0) / 3
+    counts = [(2, 4), (1, 2), (0, 1)]
+    assert share_with_interval(counts)[0] == 1 / 3
+    # of two samples: 1 - C(2, 2)/C(4, 2) = 5/6, and 1 - 0 = 1; the third problem has one
+    passed = pass_at_ks(counts, most=4)
+    assert passed["eval/pass@2"] == pytest.approx((5 / 6 + 1) / 2)
+    # of four: only the first problem has them, and one of them is right for sure
+    assert passed["eval/pass@4"] == 1.0
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=40))
+def test_with_all_samples_judged_the_share_is_that_of_all_to_the_bit(right: list[int]) -> None:
+    share, _ = share_with_interval([(count, 7) for count in right])
+    assert share == sum(right) / (7 * len(right))

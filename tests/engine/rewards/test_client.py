@@ -278,7 +278,7 @@ def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
     with worker(tmp_path, heavy, spec("with_options", bonus=1e28)) as made:
         scored = score(made, "a")
     assert values_of(scored) == ((None,), (1e28,))
-    assert "1e+28 with weight -1000, scored None" in problems_of(scored)[0].message
+    assert "1e+28 with weight -1000; a score is" in problems_of(scored)[0].message
 
 
 def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:

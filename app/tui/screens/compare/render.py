@@ -9,7 +9,7 @@ from itertools import islice
 from statistics import fmean
 from typing import TypeVar
 
-from grpo_engine.metrics import natural_range, spec
+from grpo_engine.metrics import count_of, natural_range, spec
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.stored import ChartData
 from grpo_tui.app.text.comparison import (
@@ -315,6 +315,8 @@ def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
     if not values:
         return [(pad("–", size), "label")]
     text = with_unit(fmean(values), unit)
+    if counts := view.values(count_of(key), runs)[0]:
+        text += f" n={sum(counts):.0f}"
     step = earlier(view, max(steps))
     text += step if cell_len(text + step) < width else ""
     if len(values) > 1:

@@ -449,12 +449,18 @@ def score_lines(view: View, width: int) -> list[Line]:
     lines = []
     for row in scores["rows"]:
         value, weight = row["value"], row["weight"]
-        weighted = "None" if value is None else signed(value * weight)
+        none = "failed" if row["failed"] else "None"
+        weighted = none if value is None else signed(value * weight)
         times = "" if value is None else f"{short(value)} × {short(weight)}"
         right = [(times, "label"), (f"{weighted:>8}", "bold headline")]
         lines.append(justified([(clip(row["name"], max(4, width - 22)), "text")], right, width))
         lines += paragraph(row["reason"], width, 3, "label", ("  ", "")) if row["reason"] else []
-    total = "None: no function gave a score" if scores["total"] is None else short(scores["total"])
+    reason = (
+        "a function failed"
+        if any(row["failed"] for row in scores["rows"])
+        else ("no function gave a score")
+    )
+    total = f"None: {reason}" if scores["total"] is None else short(scores["total"])
     lines.append(justified([("reward", "text")], [(total, "bold good")], width))
     for error in scores["problems"]:
         lines += problem_lines(error, width, 6)

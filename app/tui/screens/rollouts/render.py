@@ -480,7 +480,10 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
     A bar is full at the largest score that the function gave in this step.
     """
     lines = []
-    texts = ["n/a" if reward.value is None else short(reward.value) for reward in rollout.rewards]
+    texts = [
+        "failed" if reward.failed else "n/a" if reward.value is None else short(reward.value)
+        for reward in rollout.rewards
+    ]
     space = width - 2 - max(map(len, texts), default=0)
     longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
     name_width = max(6, space - BAR, min(longest, space - SHORT_BAR))
