@@ -404,19 +404,21 @@ class StoreReader(Connection):
 
         Answers on which it failed are left out.
         """
-        score = ROLLOUT_REWARD.c
         query = (
-            select(GROUP.example_key, GROUP.step, score.function, score.value, score.failed)
+            self.select(
+                ev.RewardValue, ROLLOUT_REWARD, GROUP.example_key, GROUP.step, name="function"
+            )
             .join_from(ROLLOUT_GROUP, ROLLOUT)
             .join(ROLLOUT_REWARD)
             .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
             .order_by(GROUP.step, GROUP.id, ROLLOUT.c.idx)
         )
         scores: dict[tuple[str, int], dict[str, list[float | None]]] = {}
-        for example, step, function, value, failed in self.rows(query):
-            known = scores.setdefault((example, step), {}).setdefault(function, [])
-            if value is not None or not failed:
-                known.append(value)
+        for row in self.rows(query):
+            reward = as_view(ev.RewardValue, row)
+            known = scores.setdefault((row.example_key, row.step), {}).setdefault(reward.name, [])
+            if not reward.missing:
+                known.append(reward.value)
         return {example: of_step for (example, _), of_step in scores.items()}  # the last step's
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:

@@ -229,13 +229,15 @@ class PromptStarted:
 class EvaluationSample:
     """One held-out problem in one evaluation, with the number of right samples.
 
-    `correct` is None where nothing says which answers are right.
+    `correct` is None where nothing says which answers are right. `rewards` are means by function,
+    of `scored` answers.
     """
 
     example_key: str
     correct: int | None
     samples: int
     rewards: Mapping[str, float]
+    scored: Mapping[str, float] = field(default_factory=dict, metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -517,6 +517,8 @@ class EvaluationSampleRow(Table, table=True):
     samples: int
     # Means by function, JSON.
     rewards: ByName
+    # The answers of each mean, JSON.
+    scored: ByName
 
 
 class RunLiveRow(InRun, table=True):
@@ -719,7 +721,10 @@ CREATE INDEX run_param_path ON run_param (path);
 ORIGIN = """
 ALTER TABLE run ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 """
-FAILED = "ALTER TABLE rollout_reward ADD COLUMN failed INTEGER NOT NULL DEFAULT 0"
+FAILED = """
+ALTER TABLE rollout_reward ADD COLUMN failed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE evaluation_sample ADD COLUMN scored TEXT NOT NULL DEFAULT '{}';
+"""
 
 MIGRATIONS = {
     "m001_runs": "",  # every file has had it

@@ -169,7 +169,7 @@ class Connection:
                 continue
             if name in stored:
                 selected.append(table.c[name].label(field.name))
-            elif field.default is MISSING:
+            elif field.default is MISSING and field.default_factory is MISSING:
                 raise StoreUnusableError(
                     f"the store has no column for {field.name}: restore a backup of it"
                 )

@@ -229,4 +229,5 @@ def _row(group: SampledGroup) -> EvaluationSample:
         correct=correct,
         samples=samples,
         rewards=mean_scores([group]),
+        scored={name: float(len(known)) for name, known in known_scores([group]).items()},
     )

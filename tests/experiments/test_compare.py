@@ -381,3 +381,47 @@ def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path
 )
 def test_students_t_agrees_with_the_tables(t: float, freedom: int, p: float) -> None:
     assert statistics.t_two_sided(t, freedom) == pytest.approx(p, rel=1e-6)
+
+
+def test_a_held_out_mean_has_the_number_of_its_answers_and_earlier_runs_have_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+
+    def rewarded(step: int, reward: float, count: float = 0) -> ev.EvaluationFinished:
+        counts = {"eval/scored/reward": count} if count else {}
+        return replace(evaluated(step), metrics={"eval/reward": reward} | counts)
+
+    run_of(path, "old", (0.1, 0.1), extra=(rewarded(1, 0.5),))
+    run_of(path, "new", (0.1, 0.1), beta=0.1,
+           extra=(rewarded(1, 0.9, 4), rewarded(2, 0.6, 12)))  # fmt: skip
+    with closing(StoreReader(path)) as reader:
+        runs = [reader.resolve(name) for name in ("old", "new")]
+        found = compare(reader, runs, keys=["eval/reward", "reward"], axis="step", at=2)
+    held_out, trained = found.metrics
+    assert [(c.best_n, c.last_n, c.at_n) for c in held_out.cells] == [(None,) * 3, (4, 12, 12)]
+    assert [(c.best_n, c.last_n, c.at_n) for c in trained.cells] == [(None,) * 3] * 2
+
+
+def test_a_paired_test_takes_the_answers_that_both_runs_have(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    samples = (  # right, judged: the third problem was not judged at all in the second run
+        ((2, 4), (0, 4), (4, 4), (1, 4)),
+        ((2, 2), (1, 4), (None, 4), (3, 3)),
+    )
+    for beta, counts in enumerate(samples):
+        rows = tuple(
+            ev.EvaluationSample(example_key=f"e{n}", correct=right, samples=judged, rewards={})
+            for n, (right, judged) in enumerate(counts)
+        )
+        event = replace(evaluated(1, samples=4), rows=rows, samples=4)
+        run_of(path, f"b{beta}", (0.1,), beta=beta / 10, extra=(event,))
+    with closing(StoreReader(path)) as reader:
+        (test,) = paired_tests(compare(reader, [reader.resolve("b0"), reader.resolve("b1")]))
+    # problems 0, 1 and 3: .5, 0, .25 and 1, .25, 1; differences .5, .25, .75
+    assert test.problems == 3
+    assert test.other.share == pytest.approx(0.75 / 3)
+    assert test.own.share == pytest.approx(2.25 / 3)
+    assert test.difference == pytest.approx(0.5)
+    # all three have one sign: 2 of 2**3 ways
+    assert test.p_value == pytest.approx(2 / 8)

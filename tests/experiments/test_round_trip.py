@@ -36,7 +36,11 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
 
         rewards = tuple(
             ev.RewardValue(
-                name=draw(TEXT), value=draw(MAYBE), weight=draw(NUMBER), reason=draw(TEXT)
+                name=draw(TEXT),
+                value=draw(MAYBE),
+                weight=draw(NUMBER),
+                reason=draw(TEXT),
+                failed=draw(st.booleans()),
             )
             for _ in range(draw(st.integers(0, 2)))
         )
@@ -103,7 +107,8 @@ def others(draw: st.DrawFn, step: int) -> ev.Event:
             step=step, moment="during", mode="sampled", problems=1, samples=1,
             metrics=draw(st.dictionaries(NAMES.map(lambda name: f"eval/{name}"), NUMBER)),
             rows=(ev.EvaluationSample(example_key=draw(TEXT), correct=1, samples=2,
-                                      rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2))),),
+                                      rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
+                                      scored=draw(st.dictionaries(TEXT, NUMBER, max_size=2))),),
             seconds=draw(NUMBER),
         ),
         ev.RunFailed(step=step, error=draw(TEXT), message=draw(TEXT), traceback=draw(TEXT)),

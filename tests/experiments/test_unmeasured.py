@@ -14,7 +14,7 @@ from grpo_tui.experiments.export.rows import evaluation_rows
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
+from tests.experiments.made import config, ended, evaluated, finished, put_all, started
 
 REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}
 
@@ -26,7 +26,9 @@ def unmeasured(step: int) -> ev.EvaluationFinished:
 
 
 def record(path: Path, name: str, *events: ev.Event) -> None:
-    handle = start_run(path, CONFIG, name=name)
+    """A run of its own setting."""
+    beta = len(name) / 100
+    handle = start_run(path, config(algorithm={"recipe": "grpo", "beta": beta}), name=name)
     put_all(handle, started(), *events, ended(1))
     assert handle.close()
 
@@ -47,7 +49,9 @@ def correct(path: Path, name: str) -> list[int | None]:
 def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
     with closing(sqlite3.connect(store)) as conn, conn:
         conn.execute("UPDATE evaluation_sample SET correct = coalesce(correct, 0)")
-        conn.execute("DELETE FROM migration WHERE n = 9")
+        conn.execute("DELETE FROM migration WHERE n >= 9")
+        conn.execute("ALTER TABLE rollout_reward DROP COLUMN failed")
+        conn.execute("ALTER TABLE evaluation_sample DROP COLUMN scored")
         conn.execute("ALTER TABLE run_param ADD COLUMN number REAL")
         conn.execute("PRAGMA user_version = 8")
     ExperimentStore(store).close()

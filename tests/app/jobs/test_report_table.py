@@ -53,3 +53,12 @@ def test_the_results_of_each_of_several_tasks_are_in_the_table() -> None:
     assert rows_of((1, REWARD | tasks))[2:] == [
         ["task/sums/accuracy", "0.500", "[0.400,", "0.600]"]
     ]
+
+
+def test_a_mean_has_the_number_of_answers_that_it_is_of_where_that_was_recorded() -> None:
+    both = REWARD | {"eval/rewards/a": 1.0}
+    counts = {"eval/scored/reward": 4.0, "eval/scored/rewards/a": 12.0}
+    assert rows_of((0, both), (1, both | counts))[1:] == [
+        ["reward", "0.500", "0.500", "n=4", "+0.000"],
+        ["rewards/a", "1.000", "1.000", "n=12", "+0.000"],
+    ]

@@ -170,7 +170,7 @@ def faulty(world: Path, folder: Path, fault: str, **changes: Any) -> RunConfig:
     data = folder / "data"
     data.mkdir(exist_ok=True)
     for split, word in (("train", "train"), ("valid", "held")):
-        rows = [{"prompt": f"say {n}: ", "answer": f"{word}-{n}"} for n in range(12)]
+        rows = [{"prompt": f"{word} {n}: ", "answer": f"{word}-{n}"} for n in range(12)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (data / f"{split}.jsonl").write_text(text)
     rewards = {"functions": [f"{file}:letters", f"{file}:accuracy"], "time_limit": 3.0,
@@ -199,8 +199,8 @@ def by_hand(groups: Sequence[Group]) -> dict[str, float]:
             for row in rows if not any(r.failed for r in row.values())
         ]  # fmt: skip
         right = [row["accuracy"].value == 1 for row in rows if not row["accuracy"].failed]
-        means += [fmean(total or 0.0 for total in totals)] * bool(totals)
-        shares += [fmean(right)] * bool(right)
+        means += [fmean(total or 0.0 for total in totals)] if totals else []
+        shares += [fmean(right)] if right else []
         answers, judged = answers + len(totals), judged + len(right)
     return {
         "eval/reward": fmean(means) if means else nan, "eval/scored/reward": answers,
@@ -254,7 +254,8 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
     assert best == max(known, key=lambda step: known[step])
 
     limit = sorted(known.values())[-2]  # the first step that reaches it is where the run ends
-    rule = {**changes, "stop_when": f"eval/reward >= {limit:.17g}"}
+    rule = {**changes, "stop_when": f"eval/reward >= {limit:.17g}",
+            "evaluation": {"before_and_after": False}}  # fmt: skip
     ended = events_of(faulty(world, tmp_path, SPLIT[kind], **rule), tmp_path / "ended")
     assert ended[-1].step == min(step for step in known if known[step] >= limit)
 
