@@ -128,6 +128,11 @@ class Completion:
     ends: tuple[int, ...] = ()
     spans: tuple[Span, ...] = sparse()  # empty for one turn of the model
 
+    @property
+    def failed(self) -> str:
+        """The reward functions that failed on it."""
+        return ", ".join(reward.name for reward in self.rewards if reward.failed)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

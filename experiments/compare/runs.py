@@ -196,8 +196,9 @@ def _metric(
         values |= {"at": at, "at_step": at_step}
         counts = {
             f"{name}_n": reader.value_at(run.key, count, values[f"{name}_step"])[0]
-            for name in ("best", "last", "at") if count and values[f"{name}_step"] is not None
-        }  # fmt: skip
+            for name in ("best", "last", "at")
+            if count and values[f"{name}_step"] is not None
+        }
         cells.append(MetricCell(**values, **counts, delta_best=delta))
     return MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells))
 

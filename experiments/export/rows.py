@@ -90,7 +90,7 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
         **{name: getattr(rollout, name) for name in SCORES}, "reward_mean": group.reward_mean,
         "reward_std": group.reward_std, "group_std": group.reward_std,
         "no_signal": group.no_signal, "rollout": rollout.key,
-        "failed": ", ".join(item.name for item in rollout.rewards if item.failed),
+        "failed": rollout.failed,
         **{f"reward/{item.name}": item.value for item in rollout.rewards},
     }  # fmt: skip
 

@@ -46,7 +46,7 @@ class Rollouts(list[Group]):
                 "step": self.step, "group": group.index, "index": rollout.index,
                 "prompt": group.prompt_text, "target": group.target, "completion": rollout.text,
                 "finish": rollout.finish, "reward": rollout.reward,
-                "advantage": rollout.advantage,
+                "advantage": rollout.advantage, "failed": rollout.failed,
                 **{f"rewards/{reward.name}": reward.value for reward in rollout.rewards},
             }
             for group in self

@@ -309,9 +309,10 @@ class RewardsConfig(Section):
         "or always text.",
     )  # fmt: skip
     on_failure: Literal["leave_out", "zero", "stop"] = setting(
-        "leave_out", "What an answer gets on which a function fails: no reward and no part in its "
+        "leave_out",
+        "What an answer gets on which a function fails: no reward and no part in its "
         "group, 0 by that function, or an end of the run.",
-    )  # fmt: skip
+    )
 
 
 ROLLOUT_OPTIONS: Mapping[str, Setting] = {

@@ -33,10 +33,11 @@ class Scores:
     def totals(self) -> list[float | None]:
         """The total reward of each rollout; None where no function applies, or one failed."""
         return [
-            None if any(reward.missing for reward in row)
+            None
+            if any(reward.missing for reward in row)
             else total_reward([r.value for r in row], [r.weight for r in row])
             for row in self.without(self.measured).rewards
-        ]  # fmt: skip
+        ]
 
     def without(self, name: str) -> "Scores":
         """The scores without those of one function."""

@@ -393,8 +393,7 @@ def test_a_held_out_mean_has_the_number_of_its_answers_and_earlier_runs_have_non
         return replace(evaluated(step), metrics={"eval/reward": reward} | counts)
 
     run_of(path, "old", (0.1, 0.1), extra=(rewarded(1, 0.5),))
-    run_of(path, "new", (0.1, 0.1), beta=0.1,
-           extra=(rewarded(1, 0.9, 4), rewarded(2, 0.6, 12)))  # fmt: skip
+    run_of(path, "new", (0.1, 0.1), beta=0.1, extra=(rewarded(1, 0.9, 4), rewarded(2, 0.6, 12)))
     with closing(StoreReader(path)) as reader:
         runs = [reader.resolve(name) for name in ("old", "new")]
         found = compare(reader, runs, keys=["eval/reward", "reward"], axis="step", at=2)

@@ -21,7 +21,13 @@ def test_an_evaluation_says_its_reward_if_there_is_one(reward: float, expected: 
 
 def test_a_reward_has_the_number_of_answers_that_it_is_of() -> None:
     event = EvaluationFinished(
-        step=1, moment="after", mode="greedy", problems=4, samples=1,
-        metrics={"eval/reward": 0.5, "eval/scored/reward": 3.0}, rows=(), seconds=1.0,
-    )  # fmt: skip
+        step=1,
+        moment="after",
+        mode="greedy",
+        problems=4,
+        samples=1,
+        metrics={"eval/reward": 0.5, "eval/scored/reward": 3.0},
+        rows=(),
+        seconds=1.0,
+    )
     assert sentence(event).endswith("(greedy), reward .5 (n=3)")

@@ -223,6 +223,8 @@ NAMED = {
     "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
     "rewards.time_limit": "tests/engine/rewards/test_client.py::"
     "test_a_function_that_hangs_gets_none_and_the_others_are_scored",
+    "rewards.on_failure": "tests/engine/training/test_failures.py::"
+    "test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so",
     "rewards.options": "tests/engine/rewards/test_client.py::"
     "test_a_callable_object_and_options_work",
     "rewards.completions": "tests/engine/rewards/test_form.py::"

@@ -50,23 +50,36 @@ def value_of(name: str, cell: Cell, weight: float) -> RewardValue:
 
 
 def scores_of(rows: Sequence[tuple[Cell, Cell]]) -> Scores:
-    return Scores(rewards=tuple(
-        tuple(map(value_of, ("f", "judge"), row, WEIGHTS)) for row in rows
-    ))  # fmt: skip
+    return Scores(rewards=tuple(tuple(map(value_of, ("f", "judge"), row, WEIGHTS)) for row in rows))
 
 
 def group_of(index: int, rows: Sequence[tuple[Cell, Cell]]) -> SampledGroup:
     rollouts = [
         Rollout(
-            key=str(index), group=index, index=n, attempt=0, prompt_ids=(1,), ids=(2,),
-            logprobs=(-1.0,), raw_logprobs=(-1.0,), finish="stop", text="",
+            key=str(index),
+            group=index,
+            index=n,
+            attempt=0,
+            prompt_ids=(1,),
+            ids=(2,),
+            logprobs=(-1.0,),
+            raw_logprobs=(-1.0,),
+            finish="stop",
+            text="",
         )
         for n in range(len(rows))
-    ]  # fmt: skip
+    ]
     return SampledGroup(
-        index=index, example=Example(key=str(index), prompt=""), prompt_ids=(1,), prompt_text="",
-        attempt=0, rollouts=rollouts, scores=scores_of(rows), right=Right("f"), format="",
-    )  # fmt: skip
+        index=index,
+        example=Example(key=str(index), prompt=""),
+        prompt_ids=(1,),
+        prompt_text="",
+        attempt=0,
+        rollouts=rollouts,
+        scores=scores_of(rows),
+        right=Right("f"),
+        format="",
+    )
 
 
 def advantages_of(name: str, groups: Sequence[Sequence[tuple[Cell, Cell]]]) -> list[float]:
@@ -115,10 +128,12 @@ CELLS = st.sampled_from([0.0, 0.25, 1.0, None, FAILED])
 ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
 # those whose advantages are made of rewards alone
 BY_REWARDS = [
-    name for name, row in RECIPES.items()
-    if not advantages_read_tokens(recipe(name, beta=0.0)) and row.signal != "process"
+    name
+    for name, row in RECIPES.items()
+    if not advantages_read_tokens(recipe(name, beta=0.0))
+    and row.signal != "process"
     and row.reads_rewards
-]  # fmt: skip
+]
 
 
 @given(st.sampled_from(BY_REWARDS), st.lists(ROWS, min_size=1, max_size=3))
@@ -154,8 +169,14 @@ def accuracy(completions, trainer_state, answer, **_):
     return scores
 """
 
-EVALUATED = {"every": 1, "problems": 6, "samples": 3, "greedy": False, "pinned": 0,
-             "before_and_after": True}  # fmt: skip
+EVALUATED = {
+    "every": 1,
+    "problems": 6,
+    "samples": 3,
+    "greedy": False,
+    "pinned": 0,
+    "before_and_after": True,
+}
 SPLIT = {
     # every third step's calls, in training and in evaluation
     "timeout": "time.sleep(60 * (step % 3 == 2))",
@@ -173,39 +194,47 @@ def faulty(world: Path, folder: Path, fault: str, **changes: Any) -> RunConfig:
         rows = [{"prompt": f"{word} {n}: ", "answer": f"{word}-{n}"} for n in range(12)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (data / f"{split}.jsonl").write_text(text)
-    rewards = {"functions": [f"{file}:letters", f"{file}:accuracy"], "time_limit": 3.0,
-               **changes.pop("rewards", {})}  # fmt: skip
+    rewards = {
+        "functions": [f"{file}:letters", f"{file}:accuracy"],
+        "time_limit": 3.0,
+        **changes.pop("rewards", {}),
+    }
     return settings(
-        world, task={"name": str(data)}, rewards=rewards,
-        evaluation={**EVALUATED, **changes.pop("evaluation", {})}, **changes,
-    )  # fmt: skip
+        world,
+        task={"name": str(data)},
+        rewards=rewards,
+        evaluation={**EVALUATED, **changes.pop("evaluation", {})},
+        **changes,
+    )
 
 
 def groups_of(events: Sequence[Event], origin: str, step: int) -> list[Group]:
-    return [e.group for e in events if isinstance(e, GroupScored)
-            and (e.group.origin, e.step) == (origin, step)]  # fmt: skip
+    return [
+        e.group
+        for e in events
+        if isinstance(e, GroupScored) and (e.group.origin, e.step) == (origin, step)
+    ]
 
 
 def by_hand(groups: Sequence[Group]) -> dict[str, float]:
     """The means of an evaluation from the scores of its answers, failed functions left out."""
     means, shares, answers, judged = [], [], 0, 0
     for group in groups:
-        rows = [
-            {r.name: r for r in item.rewards}
-            for item in group.rollouts
-        ]  # fmt: skip
+        rows = [{r.name: r for r in item.rewards} for item in group.rollouts]
         totals = [
             total_reward([r.value for r in row.values()], [r.weight for r in row.values()])
-            for row in rows if not any(r.failed for r in row.values())
-        ]  # fmt: skip
+            for row in rows
+            if not any(r.failed for r in row.values())
+        ]
         right = [row["accuracy"].value == 1 for row in rows if not row["accuracy"].failed]
         means += [fmean(total or 0.0 for total in totals)] if totals else []
         shares += [fmean(right)] if right else []
         answers, judged = answers + len(totals), judged + len(right)
     return {
-        "eval/reward": fmean(means) if means else nan, "eval/scored/reward": answers,
+        "eval/reward": fmean(means) if means else nan,
+        "eval/scored/reward": answers,
         **({"eval/accuracy": fmean(shares), "eval/scored/accuracy": judged} if shares else {}),
-    }  # fmt: skip
+    }
 
 
 def same(left: float, right: float) -> bool:
@@ -254,8 +283,11 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
     assert best == max(known, key=lambda step: known[step])
 
     limit = sorted(known.values())[-2]  # the first step that reaches it is where the run ends
-    rule = {**changes, "stop_when": f"eval/reward >= {limit:.17g}",
-            "evaluation": {"before_and_after": False}}  # fmt: skip
+    rule = {
+        **changes,
+        "stop_when": f"eval/reward >= {limit:.17g}",
+        "evaluation": {"before_and_after": False},
+    }
     ended = events_of(faulty(world, tmp_path, SPLIT[kind], **rule), tmp_path / "ended")
     assert ended[-1].step == min(step for step in known if known[step] >= limit)
 
@@ -275,10 +307,12 @@ def test_a_judges_server_that_fails_on_most_answers_does_not_lower_the_evaluatio
     with serving(judge) as script:
         rubric = write_rubric(tmp_path / "r.yaml", script.url, retries=0, cache=0)
         config = settings(
-            world, steps=1, optimizer={"learning_rate": 0.0},
+            world,
+            steps=1,
+            optimizer={"learning_rate": 0.0},
             rewards={"functions": [rubric, f"{world}/rewards.py:accuracy"]},
             evaluation={**EVALUATED, "every": 0},
-        )  # fmt: skip
+        )
         for event in run(config, Control(), folder=tmp_path / "run"):
             is_down = is_down or isinstance(event, StepFinished)
             events.append(event)
@@ -291,9 +325,13 @@ def test_a_judges_server_that_fails_on_most_answers_does_not_lower_the_evaluatio
     assert after.metrics["eval/reward"] == pytest.approx(expected["eval/reward"])
     # the same answers: those with a reward have the same one as before
     old, new = (
-        {(g.example_key, item.index): item.reward for g in groups_of(events, "eval", step)
-         for item in g.rollouts} for step in (0, 1)
-    )  # fmt: skip
+        {
+            (g.example_key, item.index): item.reward
+            for g in groups_of(events, "eval", step)
+            for item in g.rollouts
+        }
+        for step in (0, 1)
+    )
     assert all(new[key] in (None, old[key]) for key in old)
     assert after.metrics["eval/accuracy"] == before.metrics["eval/accuracy"]
 
@@ -307,8 +345,13 @@ def test_failures_count_as_zero_or_end_the_run_if_the_settings_say_so(
         faulty(world, tmp_path, fault, rewards={"on_failure": "zero"}), tmp_path / "zero"
     )
     assert isinstance(zero[-1], RunFinished), zero[-1]
-    failed = [item for e in zero if isinstance(e, GroupScored) for item in e.group.rollouts
-              if item.rewards[1].failed]  # fmt: skip
+    failed = [
+        item
+        for e in zero
+        if isinstance(e, GroupScored)
+        for item in e.group.rollouts
+        if item.rewards[1].failed
+    ]
     assert failed
     for item in failed:
         assert (item.rewards[1].value, item.reward) == (0.0, item.rewards[0].value)
@@ -329,9 +372,11 @@ def test_no_function_that_scored_is_said_to_have_given_none(world: Path, tmp_pat
     with serving(lambda _: {"error": "overloaded"}) as script:
         rubric = write_rubric(tmp_path / "r.yaml", script.url, retries=0)
         config = settings(
-            world, steps=3, evaluation={"pinned": 0},
+            world,
+            steps=3,
+            evaluation={"pinned": 0},
             rewards={"functions": [rubric, f"{world}/rewards.py:letters"]},
-        )  # fmt: skip
+        )
         events = events_of(config, tmp_path / "run")
     notes = [e.text for e in events if isinstance(e, NoteWritten) and "no effect" in e.text]
     assert [note.partition(",")[0] for note in notes] == [

@@ -455,12 +455,9 @@ def score_lines(view: View, width: int) -> list[Line]:
         right = [(times, "label"), (f"{weighted:>8}", "bold headline")]
         lines.append(justified([(clip(row["name"], max(4, width - 22)), "text")], right, width))
         lines += paragraph(row["reason"], width, 3, "label", ("  ", "")) if row["reason"] else []
-    reason = (
-        "a function failed"
-        if any(row["failed"] for row in scores["rows"])
-        else ("no function gave a score")
-    )
-    total = f"None: {reason}" if scores["total"] is None else short(scores["total"])
+    has_failed = any(row["failed"] for row in scores["rows"])
+    none = "None: a function failed" if has_failed else "None: no function gave a score"
+    total = none if scores["total"] is None else short(scores["total"])
     lines.append(justified([("reward", "text")], [(total, "bold good")], width))
     for error in scores["problems"]:
         lines += problem_lines(error, width, 6)

@@ -88,7 +88,7 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
          "folded": True, "target": text[:300], "columns": text[:300]}
         for text in HOSTILE
     ]  # fmt: skip
-    row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "seconds": 0.1}
+    row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "failed": False}
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         for place in range(0, len(HOSTILE), 3):
