@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.evaluation.statistics import bootstrap, signal_at_k
+from grpo_engine.evaluation.statistics import Count, bootstrap, signal_at_k
 from grpo_engine.events import Event
 from grpo_engine.run.session import is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS
@@ -27,7 +27,7 @@ class PromptsProbed:
     temperature: float
     keys: list[str] = field(default_factory=list)  # of the prompts
     rewards: list[list[float | None]] = field(default_factory=list)  # of the answers to each
-    right: list[int | None] = field(default_factory=list)  # answers to each; None if unknown
+    right: list[Count | None] = field(default_factory=list)  # answers to each; None if unknown
     tokens: int = 0  # of all answers
     seconds: float = 0.0  # of sampling and scoring
 
@@ -105,6 +105,5 @@ def recommended(results: Sequence[SignalAt]) -> int | None:
 
 def pass_rates(probed: PromptsProbed) -> dict[str, float]:
     """The share of right answers to each prompt, where something says which are right."""
-    answers = len(probed.rewards[0])
     counts = zip(probed.keys, probed.right, strict=True)
-    return {key: count / answers for key, count in counts if count is not None}
+    return {key: count[0] / count[1] for key, count in counts if count}

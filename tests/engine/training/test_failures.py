@@ -269,12 +269,13 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
             assert (row.correct, row.samples) == (right, len(judged) if judged else 3)
     answers = 18 * sum(isinstance(event, EvaluationFinished) for event in events)
     assert 0 < failed < answers / 2
-    for event in events:  # scores of the other function are kept, and the answer has no total
-        for item in event.group.rollouts if isinstance(event, GroupScored) else ():
-            letters, accuracy = item.rewards
-            assert letters.value is not None
-            assert (accuracy.value is None) == accuracy.failed == (item.reward is None)
-            assert not (accuracy.failed and item.advantage)
+    # the scores of the other function are kept, and the answer has no total
+    groups = [e.group for e in events if isinstance(e, GroupScored)]
+    for item in (item for group in groups for item in group.rollouts):
+        letters, accuracy = item.rewards
+        assert letters.value is not None
+        assert (accuracy.value is None) == accuracy.failed == (item.reward is None)
+        assert not (accuracy.failed and item.advantage)
     trained = {e.step: e.metrics for e in events if isinstance(e, StepFinished)}
     counts = [metrics.get("rewards/accuracy/failed", 0) for metrics in trained.values()]
     assert counts == ([0, 8, 0, 0, 8] if kind == "timeout" else [0] * 5)
