@@ -194,7 +194,7 @@ def _metric(
             delta = values["best"] - of_base
         at, at_step = (None, None) if step is None else reader.value_at(run.key, key, step)
         values |= {"at": at, "at_step": at_step}
-        counts = {
+        counts: dict[str, Any] = {
             f"{name}_n": reader.value_at(run.key, count, values[f"{name}_step"])[0]
             for name in ("best", "last", "at")
             if count and values[f"{name}_step"] is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.metrics import METRICS, is_metric, natural_range, spec
+from grpo_engine.metrics import METRICS, count_of, function_of, is_metric, natural_range, spec
 from tests.engine.maths.helpers import loss_of, random_batch
 
 
@@ -63,3 +63,21 @@ def test_what_the_page_calls_a_metric_of_ours_and_of_trl_is_one_of_ours() -> Non
     for name, comparison in ours.items():
         if comparison in ("same", "other") and name != "log_metric":  # which is a function
             assert is_metric(name.replace("NAME", "f")), name
+
+
+def test_counts_of_answers_are_described_with_the_mean_that_they_are_of() -> None:
+    assert count_of("eval/reward") == "eval/scored/reward"
+    assert count_of("eval/greedy/rewards/f") == "eval/greedy/scored/rewards/f"
+    assert count_of("eval/task/sums/accuracy") == "eval/task/sums/scored/accuracy"
+    assert {count_of(name) for name in ("reward", "eval/mean_length", "rewards/f/mean")} == {""}
+    for name in (
+        "eval/scored/reward",
+        "eval/greedy/scored/rewards/f",
+        "eval/task/sums/scored/accuracy",
+        "eval/failed/f",
+        "rewards/f/failed",
+    ):
+        assert is_metric(name), name
+        assert spec(name).unit == "answers", name
+    assert spec("eval/greedy/scored/reward").label == "held-out reward, greedy: scored"
+    assert [function_of(name) for name in ("eval/failed/f", "rewards/f/failed")] == ["f", "f"]
