@@ -7,7 +7,8 @@ from grpo_tui.app.cli.verbs.probe import report
 def test_the_report_shows_rates_shares_and_the_advice() -> None:
     probed = PromptsProbed(
         temperature=0.7, keys=["a", "b", "c"],
-        rewards=[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], right=[(1, 4), (2, 4), (0, 4)], tokens=30, seconds=6.0,
+        rewards=[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], right=[(1, 4), (2, 4), (0, 4)],
+        tokens=30, seconds=6.0,
     )  # fmt: skip
     facts, text = report(probed, [2, 4], 8)
     assert "temperature 0.7: 3 prompts, 4 answers each" in text
