@@ -57,7 +57,7 @@ class Check:
             seen.times = seen.times + 1 if OPERATORS[self.op](value, self.limit) else 0
         elif is_better(self.metric, value, seen.best):
             seen.times, seen.best = 0, value
-        else:
+        elif not math.isnan(value):  # which measured nothing
             seen.times += 1
 
 

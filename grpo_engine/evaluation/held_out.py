@@ -80,6 +80,9 @@ def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
     metric = run.config.checkpoint.best_by
     if metric in ("", "none"):
         metric = "eval/accuracy" if "eval/accuracy" in measured else "eval/reward"
+    has_failed = any("/failed/" in name for name in measured)
+    if has_failed and not {metric, run.progress.best_metric or metric} <= measured.keys():
+        return  # the function failed on all answers
     if metric not in measured:
         raise ConfigError(
             f"checkpoint.best_by {metric!r} is not among what an evaluation measures; choose from "

@@ -39,6 +39,7 @@ def kls(*values: float) -> list[dict[str, float]]:
         ("kl flat for 3", (1.0, 2.0, 3.0, 4.0, 5.0), None),  # more is better unless said otherwise
         ("kl flat for 2", (3.0, 4.0, 4.0, 3.9), 3),  # equal is not better
         ("kl flat for 2", (3.0, 2.0, 3.5, 3.4, 3.3), 4),  # the 3.5 begins the count again
+        ("kl flat for 2", (3.0, math.nan, math.nan, 2.0), None),  # NaN: nothing was measured
     ],
 )
 def test_the_run_ends_at_the_measurement_at_which_the_condition_holds(

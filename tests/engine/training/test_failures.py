@@ -253,16 +253,18 @@ def evaluations(events: Sequence[Event]) -> Iterator[tuple[EvaluationFinished, d
 def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward(
     world: Path, tmp_path: Path, kind: str
 ) -> None:
-    changes = {"checkpoint": {"every": 0, "best_by": "eval/reward"}, "steps": 5}
+    # after a time-out nothing says which answers are right, so there is no accuracy at all
+    judged_by = {"timeout": "eval/accuracy", "exception": "eval/reward"}[kind]
+    changes = {"checkpoint": {"every": 0, "best_by": judged_by}, "steps": 5}
     events = events_of(faulty(world, tmp_path, SPLIT[kind], **changes), tmp_path / "run")
     assert isinstance(events[-1], RunFinished), events[-1]
-    failed, rewards = 0, dict[int, float]()
+    failed, values = 0, dict[int, float]()
     for event, expected in evaluations(events):
         for name, value in expected.items():
             assert same(event.metrics[name], value), (event.step, name)
         assert ("eval/accuracy" in event.metrics) == ("eval/accuracy" in expected)
         failed += int(event.metrics.get("eval/failed/accuracy", 0))
-        rewards[event.step] = event.metrics["eval/reward"]
+        values[event.step] = event.metrics.get(judged_by, nan)
         for row, group in zip(event.rows, groups_of(events, "eval", event.step), strict=True):
             judged = [item.rewards[1] for item in group.rollouts if not item.rewards[1].failed]
             right = sum(reward.value == 1 for reward in judged) if judged else None
@@ -279,14 +281,14 @@ def test_evaluations_best_by_and_stop_when_are_of_the_answers_that_have_a_reward
     trained = {e.step: e.metrics for e in events if isinstance(e, StepFinished)}
     counts = [metrics.get("rewards/accuracy/failed", 0) for metrics in trained.values()]
     assert counts == ([0, 8, 0, 0, 8] if kind == "timeout" else [0] * 5)
-    known = {step: reward for step, reward in rewards.items() if step and not isnan(reward)}
+    known = {step: value for step, value in values.items() if step and not isnan(value)}
     (best,) = [e.step for e in events if isinstance(e, CheckpointSaved) and e.best][-1:]
     assert best == max(known, key=lambda step: known[step])
 
     limit = sorted(known.values())[-2]  # the first step that reaches it is where the run ends
     rule = {
         **changes,
-        "stop_when": f"eval/reward >= {limit:.17g}",
+        "stop_when": f"{judged_by} >= {limit:.17g}",
         "evaluation": {"before_and_after": False},
     }
     ended = events_of(faulty(world, tmp_path, SPLIT[kind], **rule), tmp_path / "ended")
