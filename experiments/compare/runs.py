@@ -86,7 +86,8 @@ def compare(
     reasons = [_untested(reader, groups[0], group) for group in groups[1:]]
     if not reasons and len(runs) > 1:
         names = " and ".join(run.name for run in groups[0])
-        reasons.append(f"no paired test of {names}: they are runs of one setting")
+        reason = f"no paired test of {names}: they are runs of one setting"
+        reasons.append(_untested(reader, groups[0][:1], groups[0][1:]) or reason)
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(

@@ -307,6 +307,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     assert (found.rankings, paired_tests(found)) == ((), ())
     assert found.notes == ("no paired test of s1 and s0: they are runs of one setting",)
     assert "they are runs of one setting" in verdict(found)
+    run_of(path, "s2", (0.1,), seed=2, fingerprint="other", extra=(evaluated(1, (1,) * 12),))
+    with closing(StoreReader(path)) as reader:
+        found = compare(reader, [reader.resolve(name) for name in ("s0", "s2")])
+    assert found.notes == ("no paired test of s2 and s0: their data sets differ (data, other)",)
 
 
 def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path)
                 ev.StepFinished(step=step, metrics={"reward": share}, tokens=9, elapsed=step)
             )
             events.append(evaluation(step, share, "during"))
-        record(path, iter(events), name=f"run-{number}", seed=number)
+        record(path, iter(events), name=f"run-{number}", algorithm=algorithm(beta=number))
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
@@ -205,7 +205,7 @@ def test_a_verdict_that_is_not_sure_says_what_is_missing(
     for number, share in enumerate((0.5, 0.51)):
         begun = replace(started(), dataset_fingerprint=fingerprint if number else "a1b2c3")
         events: list[ev.Event] = [begun, evaluation(3, share, "after")]
-        record(path, iter(events), name=f"run-{number}", seed=number)
+        record(path, iter(events), name=f"run-{number}", algorithm=algorithm(beta=number))
     with closing(StoreReader(path)) as reader:
         found = load_comparison(reader, ["run-0", "run-1"], "", "step", None)
     said = verdict(View().with_comparison(found))
