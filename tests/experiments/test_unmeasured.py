@@ -50,6 +50,7 @@ def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
     with closing(sqlite3.connect(store)) as conn, conn:
         conn.execute("UPDATE evaluation_sample SET correct = coalesce(correct, 0)")
         conn.execute("DELETE FROM migration WHERE n >= 9")
+        conn.execute("ALTER TABLE run DROP COLUMN origin")
         conn.execute("ALTER TABLE rollout_reward DROP COLUMN failed")
         conn.execute("ALTER TABLE evaluation_sample DROP COLUMN scored")
         conn.execute("ALTER TABLE run_param ADD COLUMN number REAL")
