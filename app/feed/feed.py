@@ -1,25 +1,21 @@
 """Feed: the source of a run's data; screens do not know which kind they show.
 
 Facts are recorded events in their order, none lost; the board is the latest progress and may be
-polled at any rate. A live feed reads what this process's recorder delivers after each commit;
-feeds that read the store are in `stored` and `replay`.
+polled at any rate. The feeds are in `stored` and `replay`.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_engine import events as ev
-from grpo_engine.control import Control
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
 from grpo_tui.experiments.values import BoardView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
-    from grpo_tui.experiments.record.recorder import Recorder
 
 TimedEvent = tuple[float | None, ev.Event]
 T = TypeVar("T")
@@ -30,6 +26,7 @@ class Feed:
 
     run = 0
     may_control = False
+    deleted = False  # whether it is no longer in the store
     restarts = 0  # how often it has begun again: what it told before no longer holds
 
     def __init__(self, head: Head) -> None:
@@ -81,34 +78,6 @@ def head_of(reader: "StoreReader", run: RunSummary) -> Head:
         id=run.id, name=run.name, model=run.model, recipe=run.recipe,
         total_steps=run.total_steps, config=reader.run(run.key).config,
     )  # fmt: skip
-
-
-class LiveFeed(Feed):
-    """The feed of a run whose engine is in this process."""
-
-    may_control = True
-
-    def __init__(
-        self, recorder: "Recorder", control: Control, muted: frozenset[str] = frozenset()
-    ) -> None:
-        super().__init__(Head(id=recorder.id, name=recorder.name))
-        self.run = recorder.key
-        self.muted = muted  # before this process resumed the run
-        self._control, self._board, self._queue = control, recorder.board, recorder.facts
-
-    def facts(self) -> list[TimedEvent]:
-        now = time.time()
-        return [(now, event) for event in drained(self._queue) if event is not None]
-
-    def board(self) -> BoardView | None:
-        return self._board.view
-
-    def ask(self, verb: Request) -> None:
-        if verb:
-            self._control.ask(verb)
-
-    def pin(self, example_key: str) -> None:
-        self._control.pin(example_key)
 
 
 class Session:

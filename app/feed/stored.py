@@ -1,5 +1,10 @@
-"""A feed from the store: follows a run of another process, or one that has ended."""
+"""Feeds that read the store: of a run of another process, of one that has ended, or of a live one.
 
+A live feed reads what this process's recorder delivers after each commit; what was recorded before
+and what another process records afterwards comes from the store.
+"""
+
+import sys
 import threading
 import time
 from contextlib import closing
@@ -11,14 +16,16 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
+from grpo_engine.control import Control
 from grpo_tui.app.feed.feed import Feed, TimedEvent, drained, head_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Request, Snapshot, Status
-from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.values import BoardView
+from grpo_tui.experiments.errors import RunNotFoundError, StoreError
+from grpo_tui.experiments.values import BoardView, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.record.recorder import Recorder
     from grpo_tui.experiments.store import ExperimentStore
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
@@ -54,8 +61,10 @@ def request(path: Path, run: int, verb: str, argument: str = "") -> str:
 class StoreFeed(Feed):
     """Reads one run on a thread of its own."""
 
-    def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
-        super().__init__(Head(name=ref))
+    def __init__(
+        self, path: Path, ref: str, *, may_control: bool = True, head: Head | None = None
+    ) -> None:
+        super().__init__(head or Head(name=ref))
         self.may_control = may_control
         self._path, self._ref = path, ref
         self._facts: SimpleQueue[TimedEvent] = SimpleQueue()
@@ -129,9 +138,12 @@ class StoreFeed(Feed):
             self._stop.wait(QUIET_S)
         return None
 
-    def _follow(self, reader: "StoreReader") -> None:
-        from grpo_tui.experiments.post_mortem import post_mortem
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether no process but another one may be at work on the run."""
+        return True
 
+    def _follow(self, reader: "StoreReader") -> None:
         summary = reader.resolve(self._ref)
         self.run, groups_from = summary.key, summary.step
         self.head = head_of(reader, summary)
@@ -140,27 +152,39 @@ class StoreFeed(Feed):
         leased = checked = 0.0
         warned: set[str] = set()
         while not self._stop.is_set():
+            now = time.monotonic()
+            if now - checked > QUIET_S:  # first: what it says is older than the facts
+                checked = now
+                try:
+                    summary = reader.resolve(summary.uid)
+                except RunNotFoundError:
+                    self.deleted = True
+                    return
+                self._check(reader, summary)
+                if (stored := reader.muted_alerts(self.run)) != muted:  # not what is being written
+                    muted = self.muted = stored
             last = self._read_facts(reader, last, groups_from)
             for run in reader.damaged().keys() - warned:
                 warned.add(run)
                 self._note(reader.damaged()[run])
             self.caught_up.set()
-            now = time.monotonic()
-            if summary.active:
+            if summary.active and self._is_elsewhere:
                 if now - leased > LEASE_EVERY_S:
                     leased = now
                     self._hold_lease()
                 self._board = reader.board(self.run) or self._board
-            if now - checked > QUIET_S:
-                checked = now
-                summary = reader.resolve(summary.uid)
-                status = GONE.get(summary.status)
-                if status == "lost" != self.status:
-                    self.checkpoint = post_mortem(reader, self.run).checkpoint_step
-                self.status = status
-                if (stored := reader.muted_alerts(self.run)) != muted:  # not what is being written
-                    muted = self.muted = stored
             self._stop.wait(POLL_S if summary.active else QUIET_S)
+
+    def _check(self, reader: "StoreReader", summary: RunSummary) -> None:
+        """Take what another process changed and no event tells."""
+        from grpo_tui.experiments.post_mortem import post_mortem
+
+        if summary.name != self.head.name:
+            self.head = replace(self.head, name=summary.name)
+        status = GONE.get(summary.status) if self._is_elsewhere else None
+        if status == "lost" != self.status:
+            self.checkpoint = post_mortem(reader, self.run).checkpoint_step
+        self.status = status
 
     @cached_property
     def _store(self) -> "ExperimentStore":
@@ -175,7 +199,9 @@ class StoreFeed(Feed):
         except (StoreError, OSError) as error:
             self._note(f"progress is not shown: {error}")
 
-    def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
+    def _read_facts(
+        self, reader: "StoreReader", last: int, groups_from: int, until: int = sys.maxsize
+    ) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
         from grpo_tui.experiments.recorded_events import events_after
 
@@ -185,6 +211,57 @@ class StoreFeed(Feed):
             )
         ):
             for record in page:
+                if record.seq > until:
+                    return until
                 self._facts.put((record.at or None, record.event))
                 last = record.seq
+        return last
+
+
+class LiveFeed(StoreFeed):
+    """The feed of a run whose engine is in this process, or was."""
+
+    def __init__(self, recorder: "Recorder", control: Control) -> None:
+        self._recorder, self._control, self._live = recorder, control, recorder.facts
+        self.run = recorder.key
+        head = Head(id=recorder.id, name=recorder.name)
+        super().__init__(recorder.path, recorder.id, head=head)
+        if not recorder.earlier:
+            self.caught_up.set()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._recorder.closed and self._live.empty()
+
+    def facts(self) -> list[TimedEvent]:
+        facts = super().facts()
+        if self.catching_up:
+            return facts
+        now = time.time()
+        return facts + [(now, event) for event in drained(self._live) if event is not None]
+
+    def board(self) -> BoardView | None:
+        return self._board or self._recorder.board.view
+
+    def ask(self, verb: Request) -> None:
+        if self._is_elsewhere:
+            super().ask(verb)
+        elif verb:
+            self._control.ask(verb)
+
+    def pin(self, example_key: str) -> None:
+        if self._is_elsewhere:
+            super().pin(example_key)
+        else:
+            self._control.pin(example_key)
+
+    def _read_facts(
+        self, reader: "StoreReader", last: int, groups_from: int, until: int = sys.maxsize
+    ) -> int:
+        """Read what was recorded before this process resumed the run, and after it ended here."""
+        recorder = self._recorder
+        if not self.caught_up.is_set():
+            super()._read_facts(reader, last, groups_from, recorder.earlier)
+        elif self._is_elsewhere:
+            return super()._read_facts(reader, max(last, recorder.seq), groups_from, until)
         return last

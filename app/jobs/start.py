@@ -52,7 +52,6 @@ class Job:
     resume: bool
     control: Control = field(default_factory=Control)
     recorder: Recorder | None = None
-    muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
     evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
 
@@ -218,7 +217,6 @@ def resumed_job(
     with closing(StoreReader(store)) as reader:
         detail = reader.resumable(run)
         summary = detail.summary
-        muted = reader.muted_alerts(summary.key)
         tried = reader.evaluations(summary.key)
     if summary.status == "completed" and steps is None:
         raise CheckpointError(
@@ -234,7 +232,7 @@ def resumed_job(
     )  # fmt: skip
     job = Job(
         config=config, folder=recorder.folder, resume=True, recorder=recorder, control=control,
-        muted=muted, evaluations=evaluations,
+        evaluations=evaluations,
     )  # fmt: skip
     if step < 0 and (redone := summary.step):
         text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"

@@ -240,6 +240,9 @@ class Workbench(RunApp):
             return
         now = self._last_frame = self.clock()
         begun = time.perf_counter()
+        if self.session is not None and self.session.feed.deleted:
+            self.notify(f"{self.session.feed.head.name} was deleted.")
+            self.session = None
         snapshot = self.session.pull() if self.session is not None else self._idle
         if self.live is not None and self.live is not self.session:
             self.live.pull()

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.app.feed.feed import LiveFeed
+from grpo_tui.app.feed.stored import LiveFeed
 from grpo_tui.app.jobs.engine_thread import EngineThread
 from grpo_tui.app.tui.messages import EngineEnded, LaunchRefused, RunBegan
 
@@ -103,7 +103,7 @@ class Bridge:
             if isinstance(event, ev.RunFailed):
                 failed.append(event)
 
-        self._post(RunBegan(LiveFeed(job.recorder, job.control, job.muted)))
+        self._post(RunBegan(LiveFeed(job.recorder, job.control)))
         with fault_log(job.folder):
             job.train(show)
         failure = failed[-1] if failed else None

@@ -257,6 +257,8 @@ class RunApp(ThemedApp):
         """Report that this process's run has finished, and quit if that was requested."""
         live, self.live, name = self.live, None, self.bridge.name
         snapshot = live.pull() if live is not None else Snapshot()
+        if live is not None and live is not self.session:
+            live.close()
         self.frame_now()
         if self.plan == "hand_over" and snapshot.status == "stopped":
             self.notify("Handing the run over to a background process.")

@@ -95,7 +95,8 @@ class Recorder:
         self.store, self.key, self.warning = store, run, warning
         row = store.run_row(run)
         self.id: str = row.short
-        self.name, self.seq = row.name, row.last_seq
+        self.name = row.name
+        self.seq = self.earlier = row.last_seq  # of its last event, and of that before `facts`
         self.folder = run_folder(store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.board = Board()
@@ -145,7 +146,8 @@ class Recorder:
     def facts(self) -> "SimpleQueue[ev.Event | None]":
         """The events from the first access on, each after its commit; None marks the end."""
         if self._events is None:
-            self._events = SimpleQueue()
+            self.flush()
+            self.earlier, self._events = self.seq, SimpleQueue()
         return self._events
 
     def flush(self, timeout: float | None = None, end: str | None = None) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.app.feed.feed import LiveFeed, Session
+from grpo_tui.app.feed.feed import Session
+from grpo_tui.app.feed.stored import LiveFeed
 from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.made import CONFIG, group, put_all, started
 from tests.patience import PATIENCE, until

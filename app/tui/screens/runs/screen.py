@@ -75,7 +75,7 @@ class RunsTable(ViewPanel):
     """One line per run; only visible lines are drawn."""
 
     navigable = True
-    now: reactive[float] = reactive(0.0, repaint=False)
+    now: reactive[int] = reactive(0)  # in seconds, for the ages
 
     def copy_text(self) -> str:
         """Return the run's id and name."""
@@ -207,8 +207,8 @@ class RunsScreen(ControlScreen):
             self._awaited = ""
 
     def tick(self, now: float) -> None:
-        """Animate the marks of live runs, and show the keys that the selected run can use."""
-        self.query_one(RunsTable).now = now
+        """Update the ages, and show the keys that the selected run can use."""
+        self.query_one(RunsTable).now = int(now)
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
         bar.hidden = self.unused_controls(active=run is not None and run.active)

@@ -15,13 +15,15 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_tui.app.feed import stored
-from grpo_tui.app.feed.feed import LiveFeed, Session
+from grpo_tui.app.feed.feed import Session
+from grpo_tui.app.feed.stored import LiveFeed
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run, start_run
 from grpo_tui.experiments.store import ExperimentStore
+from tests import patience
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
@@ -184,10 +186,11 @@ def test_a_muted_rule_stays_muted_when_it_holds_again_and_after_a_resume(tmp_pat
     handle.close()
     handle.store.mute(handle.key, "format_hacking")
     again = resume_run(tmp_path / "grpo.db", "calm-otter", from_step=0)
-    session = Session(LiveFeed(again, Control(), muted(handle.path)))
+    session = Session(LiveFeed(again, Control()))
     again.put(HACKED)
     again.put(CUT)
     again.close()
+    patience.until(lambda: session.pull().open_alerts, session.pull)
     snapshot = session.pull()
     assert [alert.rule for alert in snapshot.open_alerts] == ["most_truncated"]
     assert [alert.rule for alert in snapshot.muted_alerts] == ["format_hacking"]
