@@ -93,6 +93,11 @@ class Series:
         return _last_finite(self.line)
 
     @property
+    def overall(self) -> float:
+        """The mean of all values; NaN if there is none."""
+        return fmean(filter(math.isfinite, self.values)) if self.count else math.nan
+
+    @property
     def delta(self) -> float:
         """The curve's change over ten steps; of a sparse one since the value before."""
         if self.sparse:

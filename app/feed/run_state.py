@@ -6,6 +6,7 @@ alert rule, a log of fixed length, and only the latest step's groups.
 """
 
 import dataclasses
+import itertools
 import math
 import time
 from collections import deque
@@ -133,7 +134,8 @@ class RunState:
         board = self._board
         head, step = self._head, values["step"]
         series = self._all_series()
-        seconds = series["step_time"].value if "step_time" in series else None
+        times = series.get("step_time")
+        seconds = times and (times.overall if values["status"] in ENDED else times.value)
         left = max(0, head.total_steps - step)
         groups_step, groups = self._step_groups()
         trained_step, trained = self._trained
@@ -185,9 +187,13 @@ class RunState:
             return board.step, tuple(
                 recorded.get((group.origin, group.index), group) for group in board.groups
             )
-        groups = self._groups.values()
-        trained = tuple(group for group in groups if group.origin == "train")
-        return self._group_step, trained or tuple(groups)
+        groups = [*self._groups.values()]
+        trained = [group for group in groups if group.origin == "train"]
+        last = (trained or groups)[-1:]  # greedy and sampled answers are not mixed
+        alike = (
+            (g.origin, g.sampling) == (one.origin, one.sampling) for one in last for g in groups
+        )
+        return self._group_step, tuple(itertools.compress(groups, alike))
 
     # -- events that change more than a value -----------------------------------------------
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from grpo_engine.events import CUT
+from grpo_engine.events import CUT, Group
 from grpo_tui.experiments.values import GroupView, RolloutView
 
 Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
-BY_ONE_ANSWER = ("surprise", "reward", "worst")  # groups are ordered by their furthest answer
+BY_ONE_ANSWER = ("surprise", "reward")  # groups are ordered by their furthest answer
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 LINES = re.compile(r".*\n|.+")
@@ -92,7 +92,7 @@ def visits(history: Sequence[GroupView], group: GroupView) -> tuple[GroupView, .
     )  # fmt: skip
 
 
-def is_greedy(group: GroupView) -> bool:
+def is_greedy(group: Group) -> bool:
     """Whether a group was sampled at temperature 0."""
     return group.sampling.get("temperature") == 0
 

@@ -119,7 +119,7 @@ def tables(content: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         if not row["metric"].endswith(("_low", "_high"))
     ]
     return {
-        "Phase times": content["phases"],
+        "Phase times, means over all steps": content["phases"],
         "Held-out": [evaluation_row(row) for row in content["evaluations"]],
         "Alerts": content["alerts"],
         "Metrics": metrics,

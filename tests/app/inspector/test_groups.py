@@ -89,6 +89,13 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     assert [g.index for g in ordered([three, low], "kl")] == [3, 2]  # what is not known is last
 
 
+def test_the_worst_prompt_has_the_lowest_mean_and_not_the_lowest_answer() -> None:
+    unlucky = group(0, *(rollout(i, reward=float(i > 0)) for i in range(4)))  # 0, 1, 1, 1
+    worse = group(1, *(rollout(i, reward=0.5) for i in range(4)))
+    assert [one.index for one in ordered([unlucky, worse], "worst")] == [1, 0]
+    assert furthest(unlucky, "worst") == 0
+
+
 def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_by() -> None:
     three = group(
         0,

@@ -84,12 +84,18 @@ def origin_name(origin: str) -> str:
 
 
 def group_lines(view: View, width: int) -> list[Line]:
-    """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
-    heading = ORDER_HEADINGS.get(view.order, "std")
+    """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal.
+
+    Held-out problems have the temperature in place of the spread.
+    """
+    held_out = view.group is not None and view.group.origin == "eval"  # greedy and sampled ones
+    heading = ORDER_HEADINGS.get(view.order, "temp" if held_out else "std")
     lines = [justified([], [(f"{'mean':>5}{heading:>5}  ", "label")], width)]
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
+        if heading == "temp":
+            second = group.sampling.get("temperature")
         prompt = clip(last_question(group.prompt_text), max(1, width - 16))
         left = [(f"{group.index + 1:>2}", "label"), ("▸" if selected else " ", "focus"),
                 (prompt, "headline" if selected else "text")]  # fmt: skip
@@ -128,7 +134,8 @@ def position_line(name: str, group: GroupView, order: Order, width: int) -> Line
     """The current position: run, step, and the prompt as far as it fits; the order of `n`."""
     line = [(f" {clip(name, 40)}", "headline"), (f"  step {group.step}", "text")]
     if group.origin != "train":
-        line.append((f"  {origin_name(group.origin)}", "accent"))
+        how = ", greedy" if is_greedy(group) else ", sampled" * (group.origin == "eval")
+        line.append((f"  {origin_name(group.origin)}{how}", "accent"))
     sort = "" if order == "prompt" else f"sort {order}  "
     line.append((f"  {sort}prompt {group.index + 1} ", "label"))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - 3))

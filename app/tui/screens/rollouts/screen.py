@@ -55,7 +55,7 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push", None),
     "reward": ("r", "reward", "the best answer", None),
-    "worst": ("w", "worst", "the answer with the lowest reward", None),
+    "worst": ("w", "worst", "the lowest mean reward, at its lowest answer", None),
     "length": ("l", "length", "the longest", None),
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),

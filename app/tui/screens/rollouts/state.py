@@ -19,7 +19,15 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import Origin
 from grpo_tui.app.inspector.functions import evaluable, require
-from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
+from grpo_tui.app.inspector.groups import (
+    Change,
+    Order,
+    furthest,
+    is_greedy,
+    ordered,
+    visits,
+    word_diff,
+)
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
 from grpo_tui.app.inspector.measures import (
     Cursor,
@@ -308,6 +316,11 @@ def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
     yield replace(result, done=True)
 
 
+def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
+    """What two groups have in common that sampled the same prompt in the same way."""
+    return group.origin, group.prompt_hash, is_greedy(group)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The screen's state; every change returns a new one."""
@@ -400,9 +413,11 @@ class View:
         return View(mode=self.mode)
 
     def with_step(self, step: StepGroups) -> "View":
-        """Show another step, keeping the cursor's position if possible."""
-        view = replace(self, step=step, group_at=clamped(self.group_at, len(step.groups)), token=0,
-                       highlights=())  # fmt: skip
+        """Show another step; the cursor stays on its prompt, or else at its position."""
+        groups = [_prompt_of(group) for group in ordered(step.groups, self.order)]
+        prompt = _prompt_of(self.group) if self.group else None
+        at = groups.index(prompt) if prompt in groups else clamped(self.group_at, len(groups))
+        view = replace(self, step=step, group_at=at, token=0, highlights=())
         return view.move_answer(0)  # a held-out problem may have one answer
 
     def with_detail(self, detail: GroupDetail) -> "View":

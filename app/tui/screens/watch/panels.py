@@ -6,7 +6,9 @@ from textual import events
 from textual.geometry import Size
 from textual.reactive import reactive
 
+from grpo_engine.events import Group
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
+from grpo_tui.app.inspector.groups import is_greedy
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
@@ -262,6 +264,8 @@ class Groups(GroupPanel):
         lines = [head, *self.listed(blocks, space, selected, above=1)]
         names = {"train": "groups", "eval": "held-out"}
         self.title = names.get(groups[0].origin, "pinned")
+        if isinstance(groups[0], Group) and groups[0].origin == "eval":
+            self.title += ", greedy" if is_greedy(groups[0]) else ", sampled"
         step, hidden = snapshot.groups_step, len(groups) - len({*self._items} - {None})
         self.note_first(*[f"step {step} · {hidden} more"] * (hidden > 0), f"step {step}", f"{step}")
         return [*lines, *([[]] * (height - 1 - len(lines))), foot] if foot else lines

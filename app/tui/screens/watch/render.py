@@ -384,7 +384,7 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = 
         return [
             (f" {snapshot.status}", f"bold {status}"),
             (worked, "label"),
-            ("  per step" * bool(spent), "label"),
+            ("  mean step" * bool(spent), "label"),
             *_usual_step(spent),
         ]
     spans = []

@@ -101,11 +101,17 @@ def counted(snapshot: Snapshot) -> str:
 
 
 def spent_in(snapshot: Snapshot) -> dict[str, float]:
-    """Seconds of a step in each phase, smoothed as its own are, and in what is no phase."""
+    """Seconds of a step in each phase, and in what is no phase.
+
+    They are smoothed while the run is active, then means over all steps, as in `report`.
+    """
     if not snapshot.step_seconds:
         return {}
     series = {name: snapshot.series.get(name) for name in map(time_of, PHASES)}
-    means = {name: item.value for name, item in series.items() if item is not None and item.count}
+    means = {
+        name: item.value if snapshot.active else item.overall
+        for name, item in series.items() if item is not None and item.count
+    }  # fmt: skip
     return phase_seconds({**means, "step_time": snapshot.step_seconds})
 
 

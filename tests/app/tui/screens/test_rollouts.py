@@ -415,13 +415,71 @@ async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) 
         assert screen.view.group is chosen
 
 
+async def test_another_step_keeps_the_prompt_also_where_the_order_is_another(
+    tmp_path: Path,
+) -> None:
+    """The second of two pinned prompts is the better one at step 2, the first at step 4."""
+    right, wrong = [("<answer>1</answer>", True, False)] * 2, [("1", False, True)] * 2
+
+    def asked(step: int, *scores: list[tuple[str, bool, bool]]) -> Iterator[ev.Event]:
+        for index, answers in enumerate(scores):
+            group = group_scored(step, index, (index, 1), answers).group
+            yield ev.GroupScored(step=step, group=replace(group, origin="pinned"))
+
+    events = (event for event in run_events(steps=4) if event.step <= 4)
+    pinned = [*asked(2, wrong, right), *asked(4, right, wrong)]
+    record(tmp_path / "grpo.db", iter([
+        *(event for event in events
+          if not (isinstance(event, ev.GroupScored) and event.group.origin == "pinned")),
+        *pinned,
+    ]))  # fmt: skip
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2, origin="pinned", group=1, answer=0)
+        await pilot.press("s", "r")
+        await settled(pilot, screen)
+        for typed in ("4", "2"):
+            await pilot.press("at", typed, "enter")
+            await settled(pilot, screen)
+            assert screen.view.group is not None
+            assert (screen.view.group.step, screen.view.group.index) == (int(typed), 1)
+
+
+async def test_greedy_and_sampled_answers_to_held_out_problems_are_told_apart(
+    tmp_path: Path,
+) -> None:
+    def held_out(index: int, temperature: float) -> ev.GroupScored:
+        group = group_scored(0, index, (index % 2, 2), [("2", True, False)]).group
+        sampling = {"temperature": temperature}
+        return ev.GroupScored(step=0, group=replace(group, origin="eval", sampling=sampling))
+
+    events = [held_out(index, float(index > 1)) for index in range(4)]
+    between = ev.PhaseStarted(step=0, phase="evaluate", total=2, detail="sampled")
+    feed = ScriptFeed([started(), *events, between])
+    app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)):
+        await until(app, lambda: "held-out, sampled" in frames.text(app), app.frame_now)
+        assert [group.index for group in app.session.state.snapshot().groups] == [2, 3]  # type: ignore[union-attr]
+    record(tmp_path / "grpo.db", iter([started(), *events]))
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, step=0, origin="eval", group=0, answer=0)
+        lines = [line.split("│")[1].split() for line in frames.frame(app)[4:9]]
+        assert [line[-2] for line in lines] == ["mean", "0", "0", "1", "1"], frames.text(app)
+        assert "held-out, greedy" in frames.text(app)
+        await pilot.press("n", "n")
+        assert "held-out, sampled" in frames.text(app)
+
+
 async def test_sorting_leads_to_the_best_and_the_worst_answer_of_the_step(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         assert screen.view.step is not None
-        every = [r.reward or 0.0 for group in screen.view.step.groups for r in group.rollouts]
-        for key, reward in (("r", max(every)), ("w", min(every))):
+        groups = screen.view.step.groups
+        best = max(r.reward or 0.0 for group in groups for r in group.rollouts)
+        worst = min(groups, key=lambda group: group.reward_mean or 0.0)
+        for key, reward in (("r", best), ("w", min(r.reward or 0.0 for r in worst.rollouts))):
             await pilot.press("s", key)
             await settled(pilot, screen)
             assert screen.view.rollout is not None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.text.comparison import phase_times
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
@@ -24,7 +26,7 @@ from grpo_tui.app.tui.screens.watch.render import (
     signal_line,
 )
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
-from grpo_tui.app.tui.screens.watch.state import counted
+from grpo_tui.app.tui.screens.watch.state import counted, spent_in
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
@@ -95,6 +97,33 @@ async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(tmp_path: Pa
         assert "completed" in text
         # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase
         assert re.search(r"generate 1\.2s .*update \.6s  other \.[012]s", text)
+
+
+async def test_the_phase_times_of_an_ended_run_are_the_means_of_its_report(tmp_path: Path) -> None:
+    """Slow for three steps and then fast: a smoothed time would forget the first ones."""
+    seconds = [9.0, 9.0, 9.0, *[1.0] * 21]
+
+    def timed(event: ev.Event) -> ev.Event:
+        if not isinstance(event, ev.StepFinished):
+            return event
+        took = {"time/generate": seconds[event.step - 1], "step_time": seconds[event.step - 1] + 1}
+        return replace(event, metrics={**event.metrics, **took})
+
+    done = ev.RunFinished(step=24, reason="completed", summary={})
+    events = [*map(timed, SHORT.events()), done]
+    app = workbench(events, tmp_path)
+    record(tmp_path / "grpo.db", iter(events))
+    with closing(StoreReader(tmp_path / "grpo.db")) as reader:
+        means = phase_times([reader.run(1).summary])
+    assert means["generate"] == pytest.approx(2.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        assert app.session is not None
+        snapshot = app.session.state.snapshot()
+        assert spent_in(snapshot) == pytest.approx(means)
+        assert snapshot.step_seconds == pytest.approx(3.0)
+        assert "mean step  generate 2.0s" in frames.text(app)
+        assert "3 s/step" in frames.text(app)
 
 
 @given(
