@@ -19,6 +19,7 @@ class Board:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of its writers: the engine, and the recorder
         self.view = BoardView()  # the same object while nothing changed
+        self._paused_at = 0.0
 
     def apply(self, event: ev.Event) -> None:
         """Apply an event; events that do not concern the board change nothing."""
@@ -51,8 +52,12 @@ class Board:
                 return {"step": event.step, "groups": self._with(shown_group)}
             case ev.RunStarted():
                 return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
-            case ev.RunPaused() | ev.RunResumed():
-                return {"paused": isinstance(event, ev.RunPaused)}
+            case ev.RunPaused():
+                self._paused_at = time.time()
+                return {"paused": True}
+            case ev.RunResumed() if self.view.paused:  # a phase does not last through a pause
+                started = self.view.phase_started + time.time() - self._paused_at
+                return {"paused": False, "phase_started": started if self.view.phase_started else 0}
             case ev.StepFinished() | ev.RunFinished() | ev.RunFailed():
                 return {"step": event.step, "phase": "", "phase_seconds": self._phase_seconds()}
         return {}

@@ -271,6 +271,7 @@ class AlertView(AlertRaised):
     count: int
     muted: bool = False
     at: float | None = None
+    ended: bool = False  # as far as events say so
 
     @property
     def last_step(self) -> int:

@@ -389,6 +389,14 @@ class AlertRaised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertEnded:
+    """A rule that was raised does not hold at this step."""
+
+    step: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFinished:
     """A held-out evaluation: metrics with their intervals, and one row per problem."""
 
@@ -478,6 +486,7 @@ Event = (
     | StepFinished
     | StepSkipped
     | AlertRaised
+    | AlertEnded
     | EvaluationFinished
     | CheckpointSaved
     | NoteWritten

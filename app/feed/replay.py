@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,13 @@ def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
                 now += length
                 yield Timed(now, event, at)
                 pending = []
-            case ev.GroupScored() | ev.PassFinished() | ev.StepSkipped() | ev.AlertRaised():
+            case (
+                ev.GroupScored()
+                | ev.PassFinished()
+                | ev.StepSkipped()
+                | ev.AlertRaised()
+                | ev.AlertEnded()
+            ):
                 pending.append((event, at))
             case ev.StepFinished():
                 yield from (Timed(now, *item) for item in (*pending, (event, at)))
@@ -230,6 +236,7 @@ class ReplayFeed(Feed):
         """Play on at another speed, relative to the recording."""
         self._now()
         self.speed = max(SLOWEST, min(FASTEST, speed))
+        self.head = replace(self.head, speed=self.speed)
 
     def facts(self) -> list[TimedEvent]:
         """Return the events up to the current replay time; progress changes only the board."""
@@ -273,7 +280,8 @@ class ReplayFeed(Feed):
         try:
             with closing(StoreReader(self._path)) as reader:
                 run = reader.resolve(self._ref)
-                self.run, self.head = run.key, head_of(reader, run)
+                self.run = run.key
+                self.head = replace(head_of(reader, run), recorded=run.elapsed, speed=self.speed)
                 self.muted = reader.muted_alerts(run.key)
                 yield from timed(_pages(reader, run.key), step)
         except (StoreError, OSError) as error:

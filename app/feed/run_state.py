@@ -64,6 +64,9 @@ class RunState:
                 values["step"] = event.step
             case ev.AlertRaised():
                 self._raise_alert(event, at)
+            case ev.AlertEnded() if old := self._alerts.get(event.rule):
+                last = max(old.step, event.step - 1)
+                self._alerts[event.rule] = dataclasses.replace(old, step=last, ended=True)
             case ev.EvaluationFinished():
                 # without sampled answers the curve is of greedy ones
                 samples = self._head.config.get("evaluation", {}).get("samples")
@@ -74,7 +77,7 @@ class RunState:
                 self._answer("checkpoint")
             case ev.RunPaused():
                 self._answer("pause")
-                values.update(status="paused", paused_for=event.reason)
+                values.update(status="paused", paused_for=event.reason, paused_at=at)
             case ev.RunResumed():
                 self._answer("continue")
                 values.update(status="running", paused_for="")
@@ -146,7 +149,7 @@ class RunState:
             board=board,
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
-            eta=seconds * left if seconds is not None and left else None,
+            eta=self._time_left(seconds * left) if seconds is not None and left else None,
             tokens_per_second=live or speed,
             series=series,
             groups=groups,
@@ -158,6 +161,12 @@ class RunState:
             log=tuple(self._log),
             **values,
         )
+
+    def _time_left(self, estimate: float) -> float:
+        """The time until the end, which is known of a recording."""
+        head = self._head
+        rest = head.recorded - self._values.get("elapsed", 0.0)
+        return (rest if head.recorded else estimate) / head.speed
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
         alerts = (
@@ -208,6 +217,11 @@ class RunState:
         if event.resumed:
             for name, series in self._all_series().items():
                 self._series[name] = series.until(event.step)
+            self._alerts = {k: one for k, one in self._alerts.items() if one.step <= event.step}
+            self._signal = deque(
+                [one for one in self._signal if one[0] <= event.step], SIGNAL_STEPS
+            )
+            self._log = deque([one for one in self._log if one.step <= event.step], LOG_LINES)
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
@@ -239,6 +253,7 @@ class RunState:
 
     def _raise_alert(self, event: ev.AlertRaised, at: float | None) -> None:
         old = self._alerts.get(event.rule)
+        old = None if old and old.ended else old
         self._alerts[event.rule] = AlertView(
             **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
             first_step=old.first_step if old else event.step,

@@ -43,6 +43,8 @@ class Head:
     recipe: str = ""
     total_steps: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)
+    recorded: float = 0.0  # seconds that a recording has in all, and how fast it is played
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Snapshot:
     alerts: tuple[AlertView, ...] = ()
     log: tuple[LogLine, ...] = ()
     paused_for: str = ""  # why the engine paused by itself
+    paused_at: float | None = None  # wall time
     failure: ev.RunFailed | None = None
     checkpoint: int | None = None  # the step that a lost run can be resumed from
 
@@ -113,14 +116,15 @@ class Snapshot:
 
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:
-        """Unmuted alerts that held in one of the last ten steps."""
+        """Unmuted alerts that hold, or that held in the last ten steps and were not ended."""
         return tuple(alert for alert in self._recent_alerts if not alert.muted)
 
     @property
     def muted_alerts(self) -> tuple[AlertView, ...]:
-        """Muted alerts that held in one of the last ten steps."""
+        """Muted ones of these."""
         return tuple(alert for alert in self._recent_alerts if alert.muted)
 
     @property
     def _recent_alerts(self) -> tuple[AlertView, ...]:
-        return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)
+        recent = (alert for alert in self.alerts if alert.last_step >= self.step - 10)
+        return tuple(alert for alert in recent if not alert.ended)

@@ -54,6 +54,8 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
     """Why the token's own share of the loss does not push it; empty if it does."""
     if token.advantage == 0 and recipe.signal == "none":
         return "no push: the teacher finds it as likely"
+    if token.advantage == 0 and isinstance(recipe.signal, Custom):
+        return f"no push: {Path(recipe.signal).name} gave it the advantage 0"
     if token.advantage == 0:
         return "no push: its answer scored the mean of its group, or got no score"
     if not token.on_policy:

@@ -221,6 +221,10 @@ class RunWriter(StoreFile):
         match item.event:
             case ev.AlertRaised() as event:
                 self._alert(event)
+            case ev.AlertEnded() as event:
+                held = ALERT.update().filter_by(run_id=self.run, rule=event.rule)
+                last = func.max(ALERT.c.last_step, event.step - 1)
+                self.sql.execute(held.values(last_step=last))
             case ev.RunStarted() as event:
                 self.update_run(
                     status="running", error="", ended_at=None, total_steps=event.total_steps,

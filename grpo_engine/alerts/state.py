@@ -18,7 +18,7 @@ from grpo_engine.alerts.rules import (
     RunState,
     memory_swapped,
 )
-from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
+from grpo_engine.events import AlertEnded, AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
 SAMPLED = "sampled/"  # means over all answers, where those of the kept groups are a selection
@@ -34,7 +34,7 @@ class Alerts:
         self._evaluations: dict[str, list[Evaluation]] = {}
         self._raised: dict[str, int] = {}
 
-    def observe(self, event: Event) -> Iterator[AlertRaised]:
+    def observe(self, event: Event) -> Iterator[AlertRaised | AlertEnded]:
         match event:
             case StepFinished():
                 numbers = {key: float(value) for key, value in event.metrics.items()}
@@ -72,12 +72,13 @@ class Alerts:
             **{limit.name: getattr(self._limits, limit.name) for limit in fields(Limits)},
         )
 
-    def _raise(self, step: int) -> Iterator[AlertRaised]:
+    def _raise(self, step: int) -> Iterator[AlertRaised | AlertEnded]:
         run = self._state(step)
         for name, rule in RULES.items():
             alert = rule(run)
             if alert is None:
-                self._raised.pop(name, None)
+                if self._raised.pop(name, None) is not None:
+                    yield AlertEnded(step=step, rule=name)
             elif step - self._raised.get(name, -REPEAT) >= REPEAT:
                 self._raised[name] = step
                 yield raised(step, name, alert)

@@ -108,6 +108,7 @@ class Opening:
 
 
 NO_OPENING = Opening()
+AGENTS = ("agent:", "verifiers:")  # environments that ask a chat endpoint
 
 
 def conversation(
@@ -345,6 +346,9 @@ class PromptRenderer:
     def _form_note(self) -> str:
         """How text prompts reach a model that has a chat template, and what changes it."""
         has_template = bool(self.config.chat_template) or has_chat_template(self.tokenizer)
+        names = (self.config.name, *self.config.environments.values())
+        if any(name.startswith(AGENTS) for name in names):  # they send messages of their own
+            return ""
         if "text" not in self.task.prompt_forms or self.is_plain or not has_template:
             return ""
         if self.task.system_prompt:

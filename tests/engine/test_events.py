@@ -32,8 +32,8 @@ def test_the_stored_names_of_events_are_these() -> None:
         "RunStarted", "FunctionsLoaded", "ModelLoaded", "PhaseStarted", "PhaseAdvanced",
         "PromptsStarted",
         "RolloutsAdvanced", "GroupScored", "TokensScored", "PassFinished", "StepFinished",
-        "StepSkipped", "AlertRaised", "EvaluationFinished", "CheckpointSaved", "NoteWritten",
-        "RunPaused", "RunResumed", "RunFinished", "RunFailed",
+        "StepSkipped", "AlertRaised", "AlertEnded", "EvaluationFinished",
+        "CheckpointSaved", "NoteWritten", "RunPaused", "RunResumed", "RunFinished", "RunFailed",
     ]  # fmt: skip
     assert set(EVENT_TYPES.values()) == set(get_args(Event))
 

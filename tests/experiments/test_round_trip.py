@@ -92,6 +92,7 @@ def others(draw: st.DrawFn, step: int) -> ev.Event:
         ev.NoteWritten(step=step, text=draw(TEXT)),
         ev.AlertRaised(step=step, rule=draw(TEXT), severity="warning", explanation=draw(TEXT),
                        remedy=draw(TEXT), value=draw(MAYBE), limit=draw(MAYBE)),
+        ev.AlertEnded(step=step, rule=draw(TEXT)),
         ev.StepSkipped(step=step, reason=draw(TEXT)),
         ev.CheckpointSaved(step=step, path=draw(TEXT), best=draw(st.booleans()),
                            seconds=draw(NUMBER)),

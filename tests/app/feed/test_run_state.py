@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import Series
-from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.narrator import narrate, steps_of
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.screens.watch.render import phase_line
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.values import AlertView
 from tests.app.script import Script, evaluation, started
@@ -52,6 +53,55 @@ def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
     assert snapshot.series["reward"].last == snapshot.metrics["reward"]
     assert snapshot.series["reward"].last_step == 24
     assert snapshot.eta == pytest.approx(36 * snapshot.series["step_time"].value)
+
+
+def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:
+    def alert(step: int) -> ev.AlertRaised:
+        return ev.AlertRaised(step=step, rule="clip_never", severity="info", explanation="none",
+                              remedy="r")  # fmt: skip
+
+    def step(number: int) -> ev.StepFinished:
+        return ev.StepFinished(step=number, metrics={}, tokens=1, elapsed=1.0)
+
+    state = RunState()
+    for event in (alert(10), alert(20), step(24)):
+        state.apply(event)
+    assert [one.rule for one in state.snapshot().open_alerts] == ["clip_never"]
+    state.apply(ev.AlertEnded(step=25, rule="clip_never"))
+    snapshot = state.snapshot()
+    assert snapshot.open_alerts == ()
+    assert steps_of(snapshot.alerts[0]) == "in steps 10 to 24"
+    state.apply(alert(30))
+    assert steps_of(state.snapshot().open_alerts[0]) == "at step 30"
+
+
+def test_the_timer_of_a_phase_stands_while_the_run_is_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, state, board = [100.0], RunState(), Board()
+    monkeypatch.setattr("grpo_tui.experiments.board.time.time", lambda: now[0])
+
+    def told(at: float, *events: ev.Event) -> str:
+        now[0] = at
+        for event in events:
+            board.apply(event)
+            state.apply(event, at)
+        state.look(board.view)
+        return "".join(text for text, _ in phase_line(state.snapshot(), at, 200))
+
+    told(100.0, started(), ev.RunResumed(step=0), ev.PhaseStarted(step=1, phase="generate"))
+    assert "generate 7.0s" in told(107.0, ev.RunPaused(step=1))
+    assert "generate 7.0s" in told(160.0)
+    assert "generate 9.0s" in told(172.0, ev.RunResumed(step=1)) + told(174.0)
+    told(175.0, ev.PhaseStarted(step=1, phase="score"))
+    assert board.view.phase_seconds["generate"] == 10.0
+
+
+def test_what_is_left_of_a_recording_is_what_was_recorded_at_the_speed_of_the_replay() -> None:
+    state = RunState(Head(recorded=120.0, speed=4.0, total_steps=60))
+    slow = ev.StepFinished(step=2, metrics={"step_time": 6.5}, tokens=1, elapsed=20.0)
+    state.apply(slow)
+    assert state.snapshot().eta == 25.0
 
 
 def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -> None:

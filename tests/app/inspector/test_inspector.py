@@ -1,7 +1,10 @@
 """The inspector's words and numbers, checked by hand calculation."""
 
+from dataclasses import replace
+
 import pytest
 
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.explain import arithmetic, explanation
@@ -42,6 +45,12 @@ def term(**changes: object) -> TokenLoss:
 )
 def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None:
     assert words in explanation(term(**changes), recipe("grpo"), first_pass=True)
+
+
+def test_a_signal_of_the_users_own_is_not_said_to_subtract_the_mean() -> None:
+    own = replace(recipe("grpo"), signal=Custom("signals.py:median"))
+    words = explanation(term(advantage=0.0, side="free"), own, first_pass=True)
+    assert words == "no push: signals.py:median gave it the advantage 0"
 
 
 @pytest.mark.parametrize("name", ["sapo", "vespo"])

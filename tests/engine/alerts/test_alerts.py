@@ -15,7 +15,7 @@ from grpo_engine.alerts.rules import Limits
 from grpo_engine.alerts.state import REPEAT, Alerts
 from grpo_engine.config.mismatch import ROUNDING
 from grpo_engine.config.settings import AlertsConfig
-from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
+from grpo_engine.events import AlertEnded, AlertRaised, EvaluationFinished, Event, StepFinished
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0, processors=4)
@@ -76,7 +76,8 @@ def fold(
     alerts = Alerts(limits)
     events: list[Event] = [finished(step, numbers) for step, numbers in enumerate(rows, 1)]
     events = sorted([*events, *evaluations], key=lambda event: event.step)
-    return [alert for event in events for alert in alerts.observe(event)]
+    told = (told for event in events for told in alerts.observe(event))
+    return [event for event in told if isinstance(event, AlertRaised)]
 
 
 def late(change: Callable[[int], Numbers], count: int = 10, total: int = 30) -> list[Numbers]:
@@ -600,6 +601,18 @@ def test_a_fold_restored_from_its_state_goes_on_alike() -> None:
     ]
     assert resumed == whole
     assert whole
+
+
+def test_an_alert_ends_with_its_condition() -> None:
+    alerts, cut = Alerts(LIMITS), {"completions/clipped_ratio": 0.9}
+    rows = [healthy(n) | (cut if 5 <= n <= 20 else {}) for n in range(1, 31)]
+    told = [
+        event for step, row in enumerate(rows, 1) for event in alerts.observe(finished(step, row))
+    ]
+    # the mean of three steps is above .5 from step 6 (.6) to step 21 (.6)
+    assert [(type(event), event.step) for event in told if event.rule == "most_truncated"] == [
+        (AlertRaised, 6), (AlertRaised, 16), (AlertEnded, 22),
+    ]  # fmt: skip
 
 
 def test_every_threshold_is_a_setting_that_is_obeyed() -> None:

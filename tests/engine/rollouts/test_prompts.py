@@ -108,6 +108,9 @@ def test_text_prompts_beside_a_chat_template_are_said_to_go_without_it() -> None
     for settled in (
         renderer(train=chats), renderer(None, train=texts),
         renderer(settings={"chat_template": "plain"}, train=texts),
+        # a chat endpoint is asked, whose messages go through the template
+        renderer(settings={"environment": "agent: python counts.py"}, train=texts),
+        renderer(settings={"name": "verifiers:gsm8k"}, train=texts),
     ):  # fmt: skip
         assert settled.usable()[1] == ()
     # a template that is set and not used is said as well

@@ -47,8 +47,8 @@ MARK = 3
 NAME_CELLS = 24
 OFF = "–"
 ONE_TASK = (
-    "starter knows arithmetic in chat messages alone (own data: task.options.chat true); for other "
-    "tasks set model.path to a language model"
+    "starter knows arithmetic in chat messages alone{}; for other tasks set model.path to a "
+    "language model"
 )
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
@@ -99,7 +99,10 @@ def _status(view: View) -> tuple[str, str, str]:
             return f"▲ {state}", f"▲ {message}", "warn"
     fields = view.form.fields
     if fields["model.path"].text == "starter" and fields["task.name"].text != "arithmetic":
-        return "▲ ready", f"▲ {ONE_TASK}", "warn"
+        hint = (
+            "" if "chat" in fields["task.options"].text else " (own data: task.options.chat true)"
+        )
+        return "▲ ready", f"▲ {ONE_TASK.format(hint)}", "warn"
     return "✓ ready", "", "good"
 
 
@@ -248,7 +251,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
     price = cost(config, view.runs)
-    about, time = "at most", "no run of this model on this machine yet"
+    about, time = "at most", "no run with these settings on this machine yet"
     if price.seconds is not None:
         about, a_step = "about", seconds(price.seconds / config.steps)
         time = f"{a_step} a step, {seconds(price.seconds)} in all, as in {price.run}"
@@ -273,8 +276,8 @@ def cost_lines(view: View, width: int) -> list[Line]:
 def sweep_cost(view: View) -> str:
     """The time and disk space of all runs together."""
     costs = [cost(config, view.runs) for _, config in view.form.points] * view.form.seeds
-    time = "unknown time, no run of this model on this machine yet"
-    if costs[0].seconds is not None:  # all are of one model
+    time = "unknown time, not all were tried on this machine"
+    if all(price.seconds is not None for price in costs):
         time = f"about {seconds(sum(price.seconds or 0 for price in costs))}"
     disk = with_unit(sum(price.gigabytes for price in costs), "GB")
     return f"{time}, {disk} of disk"

@@ -54,6 +54,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     clone_view,
     load_runs,
     preset_view,
+    written,
 )
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
@@ -271,6 +272,7 @@ class NewRunScreen(WorkbenchScreen):
 
     REHEARSE_S: ClassVar[float] = 0.5
     SCORE_S: ClassVar[float] = 0.4
+    FILES_S: ClassVar[float] = 1.0
 
     view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
 
@@ -278,6 +280,7 @@ class NewRunScreen(WorkbenchScreen):
         super().__init__()
         self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # with the cursor
         self.trial = TrialProcess()  # its process starts with the first request
+        self._written: dict[Path, int] = {}  # when the files that the form names were written
 
     def body(self) -> ComposeResult:
         """The header; the form and help on the left, the pages on the right."""
@@ -293,6 +296,7 @@ class NewRunScreen(WorkbenchScreen):
         self.update_panels()
         self.query_one(SettingsPanel).focus()
         self.read_runs()
+        self.set_interval(self.FILES_S, self.look_at_files, name="files")
 
     def on_screen_resume(self) -> None:
         """Reload the runs: those that ended meanwhile count for names and costs."""
@@ -317,6 +321,16 @@ class NewRunScreen(WorkbenchScreen):
         for panel in self.query(ViewPanel):
             panel.view = self.view
         self._update_keys()
+
+    @work(exclusive=True, group="files")
+    async def look_at_files(self) -> None:
+        """Try the settings again after a file that they name was written."""
+        self._retry_if(await asyncio.to_thread(written, self.view.form.files))
+
+    def _retry_if(self, times: dict[Path, int]) -> None:
+        before, self._written = self._written, times
+        if before.keys() == times.keys() and before != times:
+            self.view = self.view.with_form(replace(self.view.form))
 
     def change(self, form: RunForm) -> None:
         """Change the form; that can be undone."""
@@ -628,6 +642,7 @@ class NewRunScreen(WorkbenchScreen):
         self.end_typing()
         if self.refused():
             return None
+        self._retry_if(written(self.view.form.files))
         if self.view.config is None:
             self._show_errors()
         return self.view.config
@@ -646,7 +661,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         if self.view.errors:
             self._show_errors()
-            self.try_settings()  # a file may have been mended
+            self.try_settings()
             return
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""

@@ -1,9 +1,12 @@
 """The state of New run: a form that is checked as one types, its costs, and its trials."""
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import prod
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -69,6 +72,15 @@ class FormField:
     @property
     def path(self) -> str:
         return self.info.path
+
+
+def written(files: Sequence[Path]) -> dict[Path, int]:
+    """When files were last written; 0 where there is none."""
+    times = dict.fromkeys(files, 0)
+    for file in files:
+        with suppress(OSError, ValueError):
+            times[file] = file.stat().st_mtime_ns
+    return times
 
 
 def can_sweep(info: Setting) -> bool:
@@ -215,6 +227,13 @@ class RunForm:
         """The settings that differ from the preset or the parent."""
         return tuple(path for path, row in self.fields.items() if row.changed)
 
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """What may be a file among the settings' texts."""
+        texts = " ".join(row.text for row in self.fields.values() if "." in row.text)
+        names = dict.fromkeys(re.findall(r"[^\s,:'\"\[\]{}]+\.[a-z]\w*", texts))
+        return tuple(Path(name).expanduser() for name in names)
+
     # -- the recipe -------------------------------------------------------------------------
 
     @cached_property
@@ -247,6 +266,13 @@ BYTES_PER_TOKEN = 20.0
 RECORDED = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0, "nothing": 0.0}
 
 
+# what differs among runs whose steps take as long
+TIMELESS = (
+    "name", "seed", "steps", "stop_when", "alerts.", "checkpoint.", "optimizer.learning_rate",
+    "optimizer.schedule", "optimizer.warmup_steps", "rewards.weights", "algorithm.clip_",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a run will cost; None if unknown."""
@@ -258,11 +284,14 @@ class Cost:
 
 
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
-    """Estimate costs from the config and the latest local run of the same model, by its tokens.
+    """Estimate costs from the config and the latest run of such steps, by its tokens.
 
     Without one, the longest answers are assumed.
     """
-    latest = next((run for run in runs if run.model == config.model.path and run.tokens > 0), None)
+    tree = flat(config.model_dump(mode="json"))
+    timed = {path: value for path, value in tree.items() if not path.startswith(TIMELESS)}
+    latest = next((run for run in runs if run.tokens > 0 and timed.items() <= run.columns.items()
+                   and run.status != "imported"), None)  # fmt: skip
     length, per_token = float(config.rollout.max_new_tokens), None
     if latest is not None:
         per_token = latest.elapsed / latest.tokens
@@ -391,6 +420,7 @@ def matches(info: Setting, search: str) -> bool:
 # -- from presets and the store -------------------------------------------------------------
 
 MAX_RUNS = 500
+MAX_PRICED = 30  # runs that a cost may be estimated from
 METRICS = ("completions/mean_length", "reward")
 
 
@@ -413,7 +443,9 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
 
 def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
-    return reader.runs(metrics=METRICS, archived=True, limit=MAX_RUNS)
+    runs = reader.runs(metrics=METRICS, archived=True, limit=MAX_RUNS)
+    priced = (replace(run, columns=reader.settings(run.key)) for run in runs[:MAX_PRICED])
+    return (*priced, *runs[MAX_PRICED:])
 
 
 def split_unknown(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

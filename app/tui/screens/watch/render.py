@@ -419,6 +419,8 @@ def _running(snapshot: Snapshot, name: str, now: float, bar: int) -> Line:
         spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:
         spans += [*meter(board.done / board.total, bar), (" ", "")]
+    if snapshot.status == "paused" and snapshot.paused_at is not None:
+        now = snapshot.paused_at
     if board.phase_started and now >= board.phase_started:
         spans.append((f"{seconds(now - board.phase_started)} ", "label"))
     return spans

@@ -11,10 +11,14 @@ from grpo_engine.config.declaration import as_text
 from grpo_engine.config.parse import build, flatten, write_yaml
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.presets import preset
+from grpo_tui.app.tui.screens.new_run.render import header_line
 from grpo_tui.app.tui.screens.new_run.state import (
     RunForm,
+    View,
     cost,
 )
+from grpo_tui.experiments.db.configs import flat
 
 BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})
 
@@ -132,16 +136,34 @@ def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
     assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
 
 
-def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
-    def ran(name: str, elapsed: float) -> SimpleNamespace:
+def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
+    def ran(name: str, elapsed: float, status: str = "completed", **changes: Any) -> Any:
         metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
-        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed,
-                               metrics=metrics)  # fmt: skip
+        columns = flat(BASE.model_dump(mode="json")) | changes
+        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed, metrics=metrics,
+                               columns=columns, status=status)  # fmt: skip
 
-    runs: Any = [ran("two", 12.0), ran("one", 20.0)]
+    runs: Any = [
+        ran("other", 1.0, **{"algorithm.passes": 2}), ran("far", 1.0, "imported"),
+        ran("two", 12.0, steps=9, **{"optimizer.learning_rate": 1.0}), ran("one", 20.0),
+    ]  # fmt: skip
     got = cost(BASE, runs)
     # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
     assert (got.seconds, got.run) == (3.0 * 100, "two")
+    assert cost(BASE, runs[:2]).seconds is None
+
+
+def test_the_hint_to_a_setting_is_not_given_where_it_is_set() -> None:
+    def shown(*lines: tuple[str, str]) -> str:
+        form = RunForm(preset("starter").config)
+        for path, text in lines:
+            form = form.type(path, text)
+        view = View(form=form, ready={"now": ""})
+        return "".join(text for text, _ in header_line(view, 200))
+
+    own = ("task.name", "rows.jsonl")
+    assert "own data: task.options.chat true" in shown(own)
+    assert "task.options.chat" not in shown(own, ("task.options", "{chat: true}"))
 
 
 def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:

@@ -162,6 +162,35 @@ async def test_what_was_refused_is_tried_again_when_it_is_launched(
         await until(app, lambda: "into the queue" in frames.text(app))
 
 
+async def test_a_mended_file_is_tried_again_by_itself_and_by_the_launch(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.01)
+    file = tmp_path / "mine.py"
+    file.write_text("broken")
+
+    async def request(_: object, method: str, *__: object, **___: object) -> Mapping[str, Any]:
+        broken = [("rewards.functions", "mine.py: broken")] * (file.read_text() == "broken")
+        return {"problems": broken, "now": "", "fetches": []} if method == "ready" else {}
+
+    monkeypatch.setattr(TrialProcess, "request", request)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.change(screen.view.form.type("rewards.functions", f"{file}:brevity"))
+        await until(app, lambda: "1 to fix" in frames.text(app))
+        await until(app, lambda: file in screen._written)
+        file.write_text("mended")
+        await until(app, lambda: "✓ ready" in frames.text(app))
+        file.write_text("broken")
+        await until(app, lambda: "1 to fix" in frames.text(app))
+        for timer in [timer for timer in screen._timers if timer.name == "files"]:
+            timer.stop()  # from here on only the launch looks
+        file.write_text("mended")
+        await pilot.press("L")
+        await until(app, lambda: "into the queue" in frames.text(app))
+
+
 async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
