@@ -140,8 +140,8 @@ def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
     def ran(name: str, elapsed: float, status: str = "completed", **changes: Any) -> Any:
         metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
         columns = flat(BASE.model_dump(mode="json")) | changes
-        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed, metrics=metrics,
-                               columns=columns, status=status)  # fmt: skip
+        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed,
+                               metrics=metrics, columns=columns, status=status)  # fmt: skip
 
     runs: Any = [
         ran("other", 1.0, **{"algorithm.passes": 2}), ran("far", 1.0, "imported"),
