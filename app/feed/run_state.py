@@ -137,8 +137,9 @@ class RunState:
         board = self._board
         head, step = self._head, values["step"]
         series = self._all_series()
-        times = series.get("step_time")
-        seconds = times and (times.overall if values["status"] in ENDED else times.value)
+        seconds = None
+        if (times := series.get("step_time")) is not None:
+            seconds = times.overall if values["status"] in ENDED else times.value
         left = max(0, head.total_steps - step)
         groups_step, groups = self._step_groups()
         trained_step, trained = self._trained

@@ -81,19 +81,18 @@ class Scene:
         done = await asyncio.to_thread(grpo_tui, self.store.parent, *words)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    async def agrees(self, change: str, name: str = "") -> None:
+    async def agrees(self, change: str, name: str) -> None:
         """Compare all screens with those of a workbench that is opened now, and the store."""
         await self.pilot.press("3")
-        if name:
-            row = stored(self.store, name)
-            assert self.app.session is not None
-            shown = self.app.session.state.snapshot()
-            assert (shown.head.name, shown.status, shown.step, shown.head.total_steps) == (
-                row["name"], row["status"], row["step"], row["total_steps"]
-            ), change  # fmt: skip
-            text = frames.text(self.app)
-            assert f"step {row['step']}/{row['total_steps']}" in text, change
-            assert f"after {row['step']} step" in text, change
+        row = stored(self.store, name)
+        assert self.app.session is not None
+        shown = self.app.session.state.snapshot()
+        assert (shown.head.name, shown.status, shown.step, shown.head.total_steps) == (
+            row["name"], row["status"], row["step"], row["total_steps"]
+        ), change  # fmt: skip
+        text = frames.text(self.app)
+        assert f"step {row['step']}/{row['total_steps']}" in text, change
+        assert f"after {row['step']} step" in text, change
         now = self.app.clock()
         expected = await asyncio.create_task(screens_of(self.store, name, now))
         clock, self.app.clock = self.app.clock, lambda: now
@@ -123,14 +122,13 @@ def masked(app: Workbench) -> list[str]:
 
 
 async def screens_of(store: Path, name: str, now: float) -> dict[str, list[str]]:
-    """All screens of a workbench that is opened on the store."""
-    feed = StoreFeed(store, name) if name else None
-    if feed is not None:
-        await asyncio.to_thread(feed.caught_up.wait, patience.PATIENCE)
+    """All screens of a workbench that is opened on a run of the store."""
+    feed = StoreFeed(store, name)
+    await asyncio.to_thread(feed.caught_up.wait, patience.PATIENCE)
     app = Workbench(store, feed=feed, clock=lambda: now)
     lines = {}
     async with app.run_test(size=SIZE) as pilot:
-        await until(app, lambda: app.session is None or app.session.opened, app.frame_now)
+        await until(app, lambda: app.session and app.session.opened, app.frame_now)
         for key, mode in SCREENS.items():
             await pilot.press(key)
             before: list[str] = []
@@ -158,7 +156,7 @@ async def test_after_every_change_of_a_run_each_screen_says_what_the_store_does(
         app.post_message(LaunchRequested(settings("otter", 12)))
         await scene.see(lambda: app.live is not None)
         await scene.state("otter", "running")
-        await scene.see(lambda: stored(store, "otter")["step"] >= 3)
+        await scene.see(lambda: stored(store, "otter")["step"] >= 1)
         await pilot.press("full_stop")
         await scene.state("otter", "paused")
         assert stored(store, "otter")["status"] == "paused"
@@ -186,7 +184,7 @@ async def test_after_every_change_of_a_run_each_screen_says_what_the_store_does(
         # detached, and paused, continued and stopped by another process
         app.post_message(LaunchRequested(settings("detached-otter", 400), "detached"))
         await scene.state("detached-otter", "running")
-        await scene.see(lambda: stored(store, "detached-otter")["step"] >= 2)
+        await scene.see(lambda: stored(store, "detached-otter")["step"] >= 1)
         await scene.command("pause", "detached-otter")
         await scene.state("detached-otter", "paused")
         await scene.command("continue", "detached-otter")
@@ -214,9 +212,14 @@ async def test_after_every_change_of_a_run_each_screen_says_what_the_store_does(
         await scene.command("runs", "import", str(other / "store.db"))
         app.post_message(RunOpened("guest"))
         await scene.state("guest", "completed", 2)
-        await scene.agrees("imported")
+        await scene.agrees("imported", "guest")
         await scene.command("runs", "archive", "guest")
         await scene.command("runs", "delete", "guest", "--yes")
         await scene.see(lambda: app.session is None)
-        await scene.agrees("deleted")
+        assert stored(store, "guest") == {}
+        for key in ("3", "1", "4", "5", "2"):  # 3 opens the run under the cursor of Runs
+            await pilot.press(key)
+            await scene.see(lambda: "guest" not in frames.text(app))
+        assert app.session is not None
+        await scene.agrees("deleted", app.session.feed.head.name)
     assert app.bridge.wait(patience.PATIENCE)

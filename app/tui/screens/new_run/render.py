@@ -251,7 +251,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, "label")
     price = cost(config, view.runs)
-    about, time = "at most", "no run with these settings on this machine yet"
+    about, time = "at most", "no run with these settings yet"
     if price.seconds is not None:
         about, a_step = "about", seconds(price.seconds / config.steps)
         time = f"{a_step} a step, {seconds(price.seconds)} in all, as in {price.run}"
@@ -276,7 +276,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
 def sweep_cost(view: View) -> str:
     """The time and disk space of all runs together."""
     costs = [cost(config, view.runs) for _, config in view.form.points] * view.form.seeds
-    time = "unknown time, not all were tried on this machine"
+    time = "unknown time, not all were tried before"
     if all(price.seconds is not None for price in costs):
         time = f"about {seconds(sum(price.seconds or 0 for price in costs))}"
     disk = with_unit(sum(price.gigabytes for price in costs), "GB")

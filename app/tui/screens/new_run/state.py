@@ -290,8 +290,8 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """
     tree = flat(config.model_dump(mode="json"))
     timed = {path: value for path, value in tree.items() if not path.startswith(TIMELESS)}
-    latest = next((run for run in runs if run.tokens > 0 and timed.items() <= run.columns.items()
-                   and run.status != "imported"), None)  # fmt: skip
+    alike = (run for run in runs if run.tokens > 0 and timed.items() <= run.columns.items())
+    latest = next(alike, None)
     length, per_token = float(config.rollout.max_new_tokens), None
     if latest is not None:
         per_token = latest.elapsed / latest.tokens

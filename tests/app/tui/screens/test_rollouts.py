@@ -453,14 +453,15 @@ async def test_greedy_and_sampled_answers_to_held_out_problems_are_told_apart(
         sampling = {"temperature": temperature}
         return ev.GroupScored(step=0, group=replace(group, origin="eval", sampling=sampling))
 
-    events = [held_out(index, float(index > 1)) for index in range(4)]
+    events: list[ev.Event] = [started()]
+    events += [held_out(index, float(index > 1)) for index in range(4)]
     between = ev.PhaseStarted(step=0, phase="evaluate", total=2, detail="sampled")
-    feed = ScriptFeed([started(), *events, between])
+    feed = ScriptFeed([*events, between])
     app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
     async with app.run_test(size=(120, 40)):
         await until(app, lambda: "held-out, sampled" in frames.text(app), app.frame_now)
         assert [group.index for group in app.session.state.snapshot().groups] == [2, 3]  # type: ignore[union-attr]
-    record(tmp_path / "grpo.db", iter([started(), *events]))
+    record(tmp_path / "grpo.db", iter(events))
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, step=0, origin="eval", group=0, answer=0)
