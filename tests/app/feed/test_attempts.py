@@ -99,11 +99,15 @@ async def test_a_run_that_another_process_renames_and_deletes_is_called_so_and_c
     store = tmp_path / "grpo.db"
     run = stopped_run(store)
     app = Workbench(store, feed=StoreFeed(store, "otter"), mode="watch")
-    async with app.run_test(size=(120, 40)):
+    async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: "otter" in frames.frame(app)[0], app.frame_now)
+        await pilot.press("4")
+        await until(app, lambda: "otter  step 6" in frames.frame(app)[1], app.frame_now)
         with closing(ExperimentStore(store)) as elsewhere:
             elsewhere.rename(run, "badger")
             await until(app, lambda: "badger" in frames.frame(app)[0], app.frame_now)
+            await until(app, lambda: "badger  step 6" in frames.frame(app)[1], app.frame_now)
+            await pilot.press("3")
             elsewhere.delete([run])
         await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
         assert app.said[-1].text == "badger was deleted."

@@ -293,6 +293,9 @@ class RolloutsScreen(WorkbenchScreen):
                 self._watched, self._requested = 0, None
                 self.view = self.view.cleared()
             return
+        step, name = self.view.step, snapshot.head.name
+        if step is not None and step.run.key == session.run and name not in ("", step.run.name):
+            self.update(step=replace(step, run=replace(step.run, name=name)))
         if session.run != self._watched:
             self._following = self._following or self._watched is not None
             self._watched = session.run
