@@ -293,7 +293,7 @@ class RolloutsScreen(WorkbenchScreen):
                 self._watched, self._requested = 0, None
                 self.view = self.view.cleared()
             return
-        step, name = self.view.step, snapshot.head.name
+        step, name = self.view.step, "" if snapshot.reading else snapshot.head.name
         if step is not None and step.run.key == session.run and name not in ("", step.run.name):
             self.update(step=replace(step, run=replace(step.run, name=name)))
         if session.run != self._watched:
