@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.safe_yaml import parse_json, read_text
+from grpo_engine.config.safe_json import parse_json, read_text
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 
 MAX_TEXTS, MAX_CHARS = 100, 200  # of a list, and of a text in it

@@ -13,7 +13,8 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from grpo_engine.config.custom import FORMS, is_name
-from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_number
+from grpo_engine.config.safe_json import RefusedError, read_number
+from grpo_engine.config.safe_yaml import dump_yaml, parse_yaml
 from grpo_engine.errors import quoted, shortened
 
 NEVER: Final = object()  # a setting that no value turns off

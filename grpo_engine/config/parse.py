@@ -16,7 +16,8 @@ from grpo_engine.config.aliases import meant
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import path_of
 from grpo_engine.config.removed import REMOVED, without_removed
-from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
+from grpo_engine.config.safe_json import RefusedError, read_text
+from grpo_engine.config.safe_yaml import dump_yaml, parse_yaml
 from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import CheckpointError, ConfigError, RecipeError, quoted
 

@@ -14,7 +14,8 @@ import yaml
 
 from grpo_engine.config.parse import assign
 from grpo_engine.config.recipes import SETTINGS, path_of
-from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
+from grpo_engine.config.safe_json import parse_json, read_text
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.trl_names import (
     DEFAULTS,
     NO_CAP,

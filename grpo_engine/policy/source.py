@@ -16,7 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import dequantize_model, load_model
 
-from grpo_engine.config.safe_yaml import read_text
+from grpo_engine.config.safe_json import read_text
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ConfigError, ModelError, NotFetchedError, quoted
 from grpo_engine.platform import kernels

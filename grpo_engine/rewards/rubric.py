@@ -9,7 +9,8 @@ from typing import Annotated, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from grpo_engine.config.safe_yaml import parse_yaml, read_text
+from grpo_engine.config.safe_json import read_text
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.errors import ConfigError, RewardError
 
 JUDGE = "judge:"  # before a file's path, in the name of a reward function

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from grpo_engine.config.safe_yaml import parse_json, read_number
+from grpo_engine.config.safe_json import parse_json, read_number
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.http_client import LONGEST_QUOTE
 from grpo_engine.rewards.rubric import Rubric

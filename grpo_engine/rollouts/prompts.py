@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.safe_yaml import read_text
+from grpo_engine.config.safe_json import read_text
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import (
     ConfigError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.safe_yaml import parse_json
+from grpo_engine.config.safe_json import parse_json
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.events import Event, NoteWritten
 from grpo_engine.run.session import Part, Run

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_engine import names
-from grpo_engine.config.safe_yaml import parse_json
+from grpo_engine.config.safe_json import parse_json
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import ConfigError, RewardError, quoted, shortened
 from grpo_engine.rewards.builtins import BUILT_IN

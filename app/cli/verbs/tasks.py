@@ -8,7 +8,7 @@ import typer
 
 from grpo_engine import names
 from grpo_engine.config.parse import build, merge, parse_sets
-from grpo_engine.config.safe_yaml import parse_json
+from grpo_engine.config.safe_json import parse_json
 from grpo_engine.tasks.base import BUILT_IN, draw, load_task
 from grpo_tui.app.cli.output import dim, print_json, print_rows
 from grpo_tui.app.cli.params import Json, Sets

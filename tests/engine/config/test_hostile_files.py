@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.parse import build, parse_sets, read_yaml
-from grpo_engine.config.safe_yaml import MOST_BYTES, parse_yaml
+from grpo_engine.config.safe_json import MOST_BYTES
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.trl_config import read
 from grpo_engine.errors import ConfigError
 

@@ -17,7 +17,8 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.safe_yaml import parse_json, parse_yaml
+from grpo_engine.config.safe_json import parse_json
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import OPTIMIZER_OPTIONS, RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
 from grpo_tui.app.tui.screens.new_run.state import RunForm
