@@ -159,7 +159,7 @@ def evaluation_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
                 "correct": row.correct,
                 "samples": row.samples,
                 **{f"reward/{name}": value for name, value in row.rewards.items()},
-                **{f"n/{name}": int(count) for name, count in row.scored.items()},
+                **{f"n/{name}": count for name, count in row.scored.items()},
             }
 
 
