@@ -85,8 +85,8 @@ def compare(
     groups = _compared(alike, base or runs[0])
     reasons = [_untested(reader, groups[0], group) for group in groups[1:]]
     if not reasons and len(runs) > 1:
-        names = " and ".join(run.name for run in groups[0])
-        reason = f"no paired test of {names}: they are runs of one setting"
+        *names, last_name = (run.name for run in groups[0])
+        reason = f"{', '.join(names)} and {last_name} are runs of one setting"
         reasons.append(_untested(reader, groups[0][:1], groups[0][1:]) or reason)
     if values_at is not None:
         steps, position = _equal_steps(reader, runs, axis, values_at)

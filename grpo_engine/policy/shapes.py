@@ -59,6 +59,8 @@ def without_weights(
     vocabulary: int = 0,
 ) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
+    # the graph of a file that is not read yet cannot be counted
+    model.update(tree_map(mx.zeros_like, model.parameters()))
     policy = _policy(model, config, settings, folder, notes, seed, vocabulary)
     if not quantised_layers(model):  # which kernels do not read
         policy.kernels = _kernels(policy, settings)

@@ -305,8 +305,8 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     with closing(StoreReader(path)) as reader:
         found = compare(reader, reader.runs(), baseline=reader.resolve("s1"))
     assert (found.rankings, paired_tests(found)) == ((), ())
-    assert found.notes == ("no paired test of s1 and s0: they are runs of one setting",)
-    assert "they are runs of one setting" in verdict(found)
+    assert found.notes == ("s1 and s0 are runs of one setting",)
+    assert "are runs of one setting" in verdict(found)
     run_of(path, "s2", (0.1,), seed=2, fingerprint="other", extra=(evaluated(1, (1,) * 12),))
     with closing(StoreReader(path)) as reader:
         found = compare(reader, [reader.resolve(name) for name in ("s0", "s2")])

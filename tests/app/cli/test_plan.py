@@ -69,7 +69,7 @@ def test_less_memory_gives_fewer_rows_and_then_a_remedy(
 ) -> None:
     large, small = (
         reported(capsys, folder, "--memory", memory, "--set", "rollout.max_new_tokens=1024")
-        for memory in ("16GB", "0.01")
+        for memory in ("16GB", "0.005")
     )
     assert small["limit"] < large["limit"]
     for name in ("rows", "sampled_rows"):

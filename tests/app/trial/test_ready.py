@@ -286,7 +286,7 @@ def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
         ("num_attention_heads", "0", "num_attention_heads is 0; models have 1 to"),
         ("rms_norm_eps", "-1e-6", "rms_norm_eps is -1e-06; it must be a positive number"),
         ("rope_theta", "NaN", "rope_theta is nan; it must be a positive number"),
-        ("num_hidden_layers", '"x"', "cannot be loaded"),
+        ("num_hidden_layers", '"x"', "num_hidden_layers is 'x'; it must be a number"),
     ],
 )
 def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(

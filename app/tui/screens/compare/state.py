@@ -43,10 +43,14 @@ MAX_CHANGES = 3
 
 
 def measure_of(comparison: Comparison, metric: str = "") -> str:
-    """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none."""
+    """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none.
+
+    Runs that are not ranked, such as those of one setting, have it all the same.
+    """
     ranking = ranking_of(comparison, metric)
     if ranking is None:
-        return ""
+        keys = {item.key for item in comparison.metrics}
+        return next((key for key in (f"{GREEDY}accuracy", "eval/accuracy") if key in keys), "")
     return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
 
 
