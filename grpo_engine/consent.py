@@ -84,6 +84,7 @@ class Item:
     def __str__(self) -> str:
         cut = f"… ({len(self.what):,} characters, sha256 {_digest_of(self.what)})"
         what = self.what if len(self.what) <= LONGEST else self.what[:LONGEST] + cut
+        what = what.replace("\n", "↵")  # or one item could look like several
         return f"{self.kind} {what} ({self.path})"
 
 
@@ -291,7 +292,8 @@ def _judge(name: str, path: str) -> Item:
     try:
         rubric = read_rubric(file)
     except (RewardError, OSError) as error:
-        return Item("contact", path, f"what {file} names, which cannot be read: {error}", (file,))
+        reason = str(error).partition("\n")[0]
+        return Item("contact", path, f"what {file} names, which cannot be read: {reason}", (file,))
     key = f" with the value of ${rubric.key_variable}" if rubric.key_variable else ""
     return Item(
         "contact", path, f"the judge {rubric.model} at {rubric.url}{key}, by {file}", (file,)

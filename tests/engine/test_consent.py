@@ -209,3 +209,14 @@ def test_code_of_a_run_from_elsewhere_sees_a_short_list_of_variables_after_the_y
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
     monkeypatch.setattr(consent, "_kept", set())
     assert variables("own")["SERVICE_TOKEN"] == "secret"
+
+
+def test_an_item_of_several_lines_cannot_look_like_several_items() -> None:
+    command = "agent: id\n\n· nothing else"
+    (item,) = question_of(tree_with(environment=command)).items
+    assert "\n" not in str(item)
+    assert "id↵↵· nothing else" in str(item)
+
+
+def tree_with(**task: Any) -> dict[str, Any]:
+    return {"task": task}
