@@ -135,7 +135,8 @@ def test_a_plan_and_the_run_say_the_same(
     if compute == "kernels" and not blas.ensure().compiled:
         pytest.skip("nothing is compiled here")
     settings = (f"model.compute={compute}", "rollout.prompts=4", "evaluation.before_and_after=no")
-    words = [word for setting in settings for word in ("--set", setting)]
+    words = ["--preset", "starter"]
+    words += [word for setting in settings for word in ("--set", setting)]
     plan = reported(capsys, "starter", *words, "--prompt-tokens", "18")["requested"]
     assert main(["train", "--no-store", str(tmp_path), "--steps", "1", *words]) == exit_codes.OK
     assert f"{plan['estimate']}; {plan['how']}" in "".join(capsys.readouterr())
