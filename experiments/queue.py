@@ -70,7 +70,7 @@ class RunQueue:
         lease = {"state": "leased", "lease_owner": owner(), "lease_until": now + LEASE_S}
         with self.store.transaction() as conn:
             for row in conn.execute(query).all():
-                if row.state == "queued" or _is_void(row.lease_owner, row.lease_until < now):
+                if row.state == "queued" or _is_void(row.lease_owner, not row.lease_until >= now):
                     item = QUEUE_ITEM.update().filter_by(id=row.id).values(lease)
                     return conn.execute(item.returning(*ITEM)).one()
         return None
@@ -135,9 +135,10 @@ def _is_void(holder: str, expired: bool) -> bool:
     """Return whether a lease's owner is gone; on another host only the lease's age can tell."""
     try:
         host, pid, start = json.loads(holder)
-    except ValueError:
+        number = int(pid)
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return True
-    return not may_live(host, int(pid), str(start)) or (expired and host != host_name())
+    return not may_live(host, number, str(start)) or (expired and host != host_name())
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,3 +109,35 @@ def test_failed_items_are_queued_again_on_request(queue: RunQueue) -> None:
     queue.finish(item.id, "failed", note="it broke")
     assert queue.requeue("failed", key) == 1
     assert queue.item(item.id).state == "queued"
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "", "5", "null", "[]", "{}", '["host"]', '["host", "x", "1"]', '["host", null, "1"]',
+        '["host", 1e999, "1"]', f'["{host_name()}", {10**400}, "1"]', '["host", [], {}]',
+        "[" * 100_000, '"' + "x" * 1_000_000,
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_lease_of_no_worker_that_could_be_is_void(queue: RunQueue, owner: str) -> None:
+    item = queue.add(config())
+    assert queue.take() is not None
+    queue._change(item, lease_owner=owner, lease_until=1e308)
+    taken = queue.take()
+    assert taken is not None
+    assert taken.id == item
+
+
+@pytest.mark.parametrize("until", ["soon", b"\xff", "9e999", None])
+def test_a_lease_whose_end_cannot_be_read_has_ended(queue: RunQueue, until: Any) -> None:
+    item = queue.add(config())
+    assert queue.take() is not None
+    elsewhere = json.dumps(["another host", 1, "1"])
+    queue._change(item, lease_owner=elsewhere)
+    with queue.store.transaction() as conn:
+        conn.exec_driver_sql(
+            "UPDATE queue_item SET lease_until = coalesce(?, lease_until - 1e6)", (until,)
+        )
+    taken = queue.take()
+    assert (taken is None) == (until == "9e999")
