@@ -87,9 +87,11 @@ Inject = Callable[..., Injection]
 def fixture_inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
     monkeypatch.setattr(recovery, "PAUSE_S", 0.0)
 
-    def inject(function: str, fault: Fault, **options: int) -> Injection:
+    def inject(
+        function: str, fault: Fault, waits: Sequence[str] = WAITS, **options: int
+    ) -> Injection:
         injection = Injection(function, TEXTS[fault], **options)
-        for name in WAITS:
+        for name in waits:
             monkeypatch.setattr(mx, name, injection.wrap(getattr(mx, name)))
         return injection
 
@@ -312,3 +314,28 @@ def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
     assert [saved.state[name] for name in ("max_rows", "micro_rows", "grad_checkpoint")] == [
         4, 2, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["groups_scored", "_optimizer_step", "finish_step", "save"])
+def test_the_device_is_waited_for_before_anything_of_a_step_is_recorded_or_saved(
+    place: str, world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    """A buffer that failed after the last read is noticed by nothing but this wait."""
+    inject(place, "memory", waits=("synchronize",))
+    quiet = {"problems": 2, "pinned": 0, "before_and_after": False}
+    events = events_of(config(world, steps=1, evaluation=quiet), tmp_path)
+
+    assert isinstance(events[-1], RunFailed)
+    assert events[-1].error == "DeviceFaultError"
+    recorded = {"groups_scored": GroupScored, "finish_step": StepFinished}.get(place)
+    assert recorded is None or not any(isinstance(event, recorded) for event in events)
+
+
+def test_a_part_whose_last_buffer_failed_is_computed_again(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    inject("repeated", "victim", waits=("synchronize",))
+    events = events_of(config(world), tmp_path)
+
+    assert isinstance(events[-1], RunFinished)
+    assert "what it computed is discarded" in notes(events)
