@@ -9,9 +9,20 @@ import mlx.core as mx
 import pytest
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.events import Event, GroupScored, NoteWritten, RunFailed, RunFinished, StepFinished
+from grpo_engine.control import Control
+from grpo_engine.events import (
+    CheckpointSaved,
+    Event,
+    GroupScored,
+    NoteWritten,
+    RunFailed,
+    RunFinished,
+    StepFinished,
+)
 from grpo_engine.platform.faults import Fault, fault_of
+from grpo_engine.policy import memory
 from grpo_engine.run import checkpoint, recovery
+from grpo_engine.trainer import run
 from grpo_engine.training import step
 from tests.engine.runs import events_of, settings, write_world
 
@@ -241,12 +252,19 @@ def test_a_fault_that_stays_at_the_smallest_plan_ends_the_run_with_its_last_step
 
 
 def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
-    world: Path, inject: Inject, tmp_path: Path
+    world: Path, inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    recomputed: list[Any] = []
+    apply = memory.checkpoint_layers
+    monkeypatch.setattr(
+        memory, "checkpoint_layers", lambda model: (recomputed.append(model), apply(model))
+    )
     settled = config(world, steps=2, checkpoint={"every": 0})
     inject("_gradient", "memory")
-    events_of(settled, tmp_path)
+    events = events_of(settled, tmp_path)
 
+    assert len(recomputed) == 1
+    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [1, 2]
     saved, _ = checkpoint.latest(tmp_path)
     assert saved is not None
     assert (saved.state["micro_rows"], saved.state["grad_checkpoint"]) == (2, True)
@@ -278,6 +296,7 @@ def test_after_a_fault_in_a_probe_rows_are_still_decoded_together(
     events = events_of(config(world), tmp_path)
 
     assert isinstance(events[-1], RunFinished)
+    assert "what it computed is discarded" in notes(events)
     assert "one after another" not in notes(events)
 
 
@@ -339,3 +358,30 @@ def test_a_part_whose_last_buffer_failed_is_computed_again(
 
     assert isinstance(events[-1], RunFinished)
     assert "what it computed is discarded" in notes(events)
+
+
+def test_a_run_that_ends_saves_its_last_step_if_the_weights_after_it_are_there(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    settled = config(world, steps=3, checkpoint={"every": 0})
+    injection = inject("_gradient", "memory", times=1000, after=10**9)
+    for event in run(settled, Control(), folder=tmp_path):
+        last = event
+        if isinstance(event, StepFinished):
+            injection.after = 0
+
+    assert isinstance(last, RunFailed)
+    saved, problems = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert (saved.step, problems) == (1, [])
+
+
+def test_a_fault_while_a_checkpoint_is_written_is_no_full_disk(
+    world: Path, inject: Inject, tmp_path: Path
+) -> None:
+    inject("_save", "lost", waits=("save_safetensors",))
+    events = events_of(config(world), tmp_path)
+
+    assert isinstance(events[-1], RunFailed)
+    assert events[-1].error == "DeviceFaultError"
+    assert "cannot be written" not in notes(events)
