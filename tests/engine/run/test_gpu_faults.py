@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
@@ -21,6 +22,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.platform.faults import Fault, fault_of
 from grpo_engine.policy import memory
+from grpo_engine.presets import preset
 from grpo_engine.run import checkpoint, recovery
 from grpo_engine.trainer import run
 from grpo_engine.training import step
@@ -385,3 +387,25 @@ def test_a_fault_while_a_checkpoint_is_written_is_no_full_disk(
     assert isinstance(events[-1], RunFailed)
     assert events[-1].error == "DeviceFaultError"
     assert "cannot be written" not in notes(events)
+
+
+@pytest.mark.slow
+def test_dialogues_begin_again_with_their_environments(
+    inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAUSE_S", 0.0)
+    changes = {
+        "steps": 1,
+        "model": {"compute": "graph"},
+        "rollout": {"prompts": 2},
+        "evaluation": {"before_and_after": False, "pinned": 0},
+    }
+    dialogue = build(merge(preset("guess").tree, changes))
+    unbroken = events_of(dialogue, tmp_path / "unbroken")
+    injection = inject("_sampled", "victim", after=12)  # in the middle of the dialogues
+    events = events_of(dialogue, tmp_path / "broken")
+
+    assert injection.raised == 1
+    assert isinstance(events[-1], RunFinished)
+    assert list(facts(events)) == list(facts(unbroken))
+    assert "what it computed is discarded" in notes(events)
