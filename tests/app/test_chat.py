@@ -124,7 +124,8 @@ def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: 
 
 def answering_processes() -> list[psutil.Process]:
     children = psutil.Process().children()
-    return [child for child in children if "grpo_tui.app.chat.service:Answers" in child.cmdline()]
+    living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "grpo_tui.app.chat.service:Answers" in child.cmdline()]
 
 
 @pytest.mark.slow

@@ -216,7 +216,7 @@ def right(answers: pd.DataFrame) -> pd.Series:
 def held_out(name: str, step: Step, mode: str) -> float | None:
     """A metric of an evaluation by its name without `eval/` and the mode; None if it is open."""
     rows, answers = step.evaluated(mode)
-    if task := re.fullmatch(r"task/(.+?)/((?:rewards/)?[^/]+)", name):
+    if task := re.fullmatch(r"task/(.+?)/((?:scored/)?(?:rewards/)?[^/]+)", name):
         label, name = task[1], task[2]
         others = list(step.run["cfg.task.others"] or {})
         key = f"{label}/" if label in others else tuple(f"{other}/" for other in others)
@@ -237,6 +237,12 @@ def held_out(name: str, step: Step, mode: str) -> float | None:
         misses = [math.comb(int(n - c), k) / math.comb(int(n), k)
                   for c, n in zip(judged["correct"], judged["samples"], strict=True)]  # fmt: skip
         return 1 - float(np.mean(misses))
+    if name == "scored/accuracy":
+        return float(judged["samples"].sum())
+    if name == "scored/reward":
+        return float(answers["reward"].count())
+    if name.startswith("scored/rewards/"):
+        return float(step.column(answers, name.removeprefix("scored/rewards/")).count())
     if name.startswith("rewards/"):
         return mean(step.column(answers, name.removeprefix("rewards/")))
     plain: dict[str, Callable[[], float]] = {

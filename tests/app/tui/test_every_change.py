@@ -90,9 +90,8 @@ class Scene:
         assert (shown.head.name, shown.status, shown.step, shown.head.total_steps) == (
             row["name"], row["status"], row["step"], row["total_steps"]
         ), change  # fmt: skip
-        text = frames.text(self.app)
-        assert f"step {row['step']}/{row['total_steps']}" in text, change
-        assert f"after {row['step']} step" in text, change
+        sentences = (f"step {row['step']}/{row['total_steps']}", f"after {row['step']} step")
+        await self.see(lambda: all(text in frames.text(self.app) for text in sentences))
         now = self.app.clock()
         expected = await asyncio.create_task(screens_of(self.store, name, now))
         clock, self.app.clock = self.app.clock, lambda: now
