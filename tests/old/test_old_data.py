@@ -1,5 +1,7 @@
 """Data written by earlier versions opens, replays and resumes with the same numbers."""
 
+import csv
+import io
 import json
 import math
 import re
@@ -64,10 +66,10 @@ def rounded(text: str) -> str:
     return re.sub(r"\d\.\d{13,}(e-\d+)?", lambda match: f"{float(match[0]):.13g}", text)
 
 
-# what 0.1 said of a comparison, and is gone or beside it now
+# what 0.1 said of a comparison, and is gone or beside it now, or is new
 GONE = {
     "at_step", "delta_last", "delta_at", "better", "more_seeds", "more_problems", "method",
-    "run", "baseline", "step", "baseline_step",
+    "run", "baseline", "step", "baseline_step", "best_n", "last_n", "at_n",
 }  # fmt: skip
 
 
@@ -77,6 +79,13 @@ def without_gone(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: without_gone(item) for name, item in tree.items() if name not in GONE}
     return tree
+
+
+def without_columns(text: str, names: set[str]) -> str:
+    """A table in CSV without the columns that are newer."""
+    header, *lines = csv.reader(io.StringIO(text, newline=""))
+    kept = [index for index, name in enumerate(header) if name not in names]
+    return "\n".join(repr([line[index] for index in kept]) for line in (header, *lines))
 
 
 def comparable(version: Path, name: str, text: str) -> str:
@@ -89,6 +98,10 @@ def comparable(version: Path, name: str, text: str) -> str:
     text = re.sub(r"\\+(?:x|u00)(?=[0-9a-f]{2})", r"\\u00", text)  # control characters in CSV
     if version.name == EARLY:
         changed["compare.json"].append("rankings")
+    if name == "rollouts.json":
+        text = re.sub(r'"group_std": [^,]+, |"failed": "[^"]*", ', "", text)
+    if name == "rollouts.csv":
+        text = without_columns(text, {"group_std", "failed"})
     if name not in changed:
         return rounded(text)
     tree = json.loads(text)

@@ -143,6 +143,9 @@ async def screens_of(store: Path, name: str, now: float) -> dict[str, list[str]]
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # a few minutes on an idle machine
+# a detached run goes on without its starter, which Python takes for a mistake
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 async def test_after_every_change_of_a_run_each_screen_says_what_the_store_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
