@@ -71,7 +71,11 @@ class StoreFeed(Feed):
         self._board: BoardView | None = None
         self._stop = threading.Event()
         self.caught_up = threading.Event()
-        threading.Thread(target=self._work, name="store feed", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="store feed", daemon=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._thread.start()
 
     @property
     def catching_up(self) -> bool:
@@ -229,11 +233,16 @@ class LiveFeed(StoreFeed):
         if not recorder.earlier:
             self.caught_up.set()
 
+    def _begin(self) -> None:
+        """Read once somebody looks: the workbench may be closed before it takes this feed."""
+
     @property
     def _is_elsewhere(self) -> bool:
         return self._recorder.closed and self._live.empty()
 
     def facts(self) -> list[TimedEvent]:
+        if self._thread.ident is None and not self._stop.is_set():
+            self._thread.start()
         facts = super().facts()
         if self.catching_up:
             return facts

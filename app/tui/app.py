@@ -165,6 +165,8 @@ class Workbench(RunApp):
         self._garbage_collection.stop()
         if self.session is not None:
             self.session.close()
+        if self.live is not None:
+            self.live.close()
         self.reader.close()
         self._writer.shutdown(wait=False)  # changes that were asked for are still made
 

@@ -194,7 +194,7 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     for thread in left:
         thread.join(PATIENCE)
     kept = [thread.name for thread in left if thread.is_alive()]
-    assert kept == []
+    assert kept == [], kept
 
 
 def _no_process(*_: object, **__: object) -> None:

@@ -328,6 +328,9 @@ def by_pattern(name: str, step: Step) -> Value:
     if match := re.fullmatch(r"(sampled/)?rewards/(.+)/(mean|std)", name):
         values = step.column(step.sampled if match[1] else step.kept, match[2])
         return mean(values) if match[3] == "mean" else float(values.std())
+    if match := re.fullmatch(r"rewards/(.+)/failed", name):
+        named = step.sampled["failed"].fillna("").str.split(", ")
+        return float(named.map(lambda names: match[1] in names).sum())
     if match := re.fullmatch(r"env/(.+)", name):
         return told(step, match[1])
     if match := re.fullmatch(
