@@ -207,9 +207,11 @@ def peak(tokens: int, key_heads: int, heads: int) -> int:
 
 
 def test_the_memory_of_a_layer_grows_linearly() -> None:
-    short, middle, long = (peak(tokens, 1, 2) for tokens in (512, 1024, 2048))
-    assert long - middle < 2.2 * (middle - short)
-    assert long < 64 * 2048 * 2 * 128 * 4  # a 1,500th of what the loop keeps
+    # Twice the tokens add twice the bytes: 2.0 measured, and 4 if it grew with their square. What
+    # another thread has not freed yet moves a peak by up to a megabyte of eleven.
+    short, middle, long = (peak(tokens, 1, 2) for tokens in (1024, 2048, 4096))
+    assert long - middle < 2.6 * (middle - short)
+    assert long < 64 * 4096 * 2 * 128 * 4  # a 1,500th of what the loop keeps
 
 
 @pytest.mark.slow
