@@ -77,9 +77,23 @@ def rate(value: float) -> Tree:
 
 
 RECIPES = (
-    "dr-grpo", "dapo", "gspo", "cispo", "rloo", "how-much", "ppo", "sapo", "bnpo", "grpo-sequence",
-    "grpo-process", "reinforce", "reinforce-baseline", "off-policy", "luspo", "vespo",
-)  # fmt: skip
+    "dr-grpo",
+    "dapo",
+    "gspo",
+    "cispo",
+    "rloo",
+    "how-much",
+    "ppo",
+    "sapo",
+    "bnpo",
+    "grpo-sequence",
+    "grpo-process",
+    "reinforce",
+    "reinforce-baseline",
+    "off-policy",
+    "luspo",
+    "vespo",
+)
 HEALTHY = (
     Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
     *(
@@ -186,14 +200,17 @@ def config_of(case: Case, seed: int) -> RunConfig:
     """Return the starter's settings with the case's changes; a recipe has its own passes."""
     base = preset("starter").tree
     own = {key: value for key, value in base["algorithm"].items() if key == "recipe"}
-    tree = merge({**base, "algorithm": own}, {
-        "seed": seed, "steps": case.steps, "rollout": {"prompts": PROMPTS},
-        "evaluation": {
-            "every": EVERY, "problems": PROBLEMS, "greedy": False, "pinned": 0,
+    tree = merge(
+        {**base, "algorithm": own},
+        {
+            "seed": seed,
+            "steps": case.steps,
+            "rollout": {"prompts": PROMPTS},
+            "evaluation": {"every": EVERY, "problems": PROBLEMS, "greedy": False, "pinned": 0},
+            "checkpoint": {"every": 0, "best_by": "none"},
+            "record": {"tokens": "none"},
         },
-        "checkpoint": {"every": 0, "best_by": "none"},
-        "record": {"tokens": "none"},
-    })  # fmt: skip
+    )
     return build(merge(tree, case.changes))
 
 
@@ -210,14 +227,23 @@ def compact(event: Any) -> Tree | None:
         return {**events.to_json(event), "rows": []}
     if isinstance(event, events.GroupScored):
         group = event.group
-        return None if group.origin != "train" else {
-            "event": "Group", "step": event.step,
-            "rows": [
-                [len(one.ids), one.finish, hashlib.md5(repr(one.ids).encode()).hexdigest()[:8],
-                 [reward.value for reward in one.rewards]]
-                for one in group.rollouts
-            ],
-        }  # fmt: skip
+        return (
+            None
+            if group.origin != "train"
+            else {
+                "event": "Group",
+                "step": event.step,
+                "rows": [
+                    [
+                        len(one.ids),
+                        one.finish,
+                        hashlib.md5(repr(one.ids).encode()).hexdigest()[:8],
+                        [reward.value for reward in one.rewards],
+                    ]
+                    for one in group.rollouts
+                ],
+            }
+        )
     return events.to_json(event) if events.kind_of(event) in KEPT else None
 
 
@@ -228,10 +254,15 @@ def record(case: Case, seed: int, path: Path) -> None:
     from grpo_engine.versions import versions
 
     config = config_of(case, seed)
-    lines: list[Tree] = [{
-        "case": case.name, "seed": seed, "versions": dict(versions()), "revision": revision(),
-        "config": config.model_dump(mode="json"),
-    }]  # fmt: skip
+    lines: list[Tree] = [
+        {
+            "case": case.name,
+            "seed": seed,
+            "versions": dict(versions()),
+            "revision": revision(),
+            "config": config.model_dump(mode="json"),
+        }
+    ]
     with tempfile.TemporaryDirectory() as place:
         for event in run(config, Control(), folder=Path(place) / "run"):
             if isinstance(event, RunFailed) and event.step == 0:
@@ -247,9 +278,12 @@ def record(case: Case, seed: int, path: Path) -> None:
 def revision() -> str:
     """Return the commit that runs."""
     done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     return done.stdout.strip()
 
 
@@ -286,37 +320,45 @@ Simulated = tuple[str, tuple[str, ...], Callable[[Metrics], Metrics]]
 GAP = "sampling/sampling_logp_difference"
 SIMULATED: Mapping[str, Simulated] = {
     "slow reward": (
-        "reward functions take four fifths of a step", ("reward_slow",),
+        "reward functions take four fifths of a step",
+        ("reward_slow",),
         lambda m: {"time/score": 4 * m.get("step_time", 0), "step_time": 5 * m.get("step_time", 0)},
     ),
     "slow machine": (
-        "a step takes three times as long", ("step_time_doubled",),
+        "a step takes three times as long",
+        ("step_time_doubled",),
         lambda m: {"step_time": 3 * m.get("step_time", 0)},
     ),
     "memory": (
-        "a step needs 95 % of the memory", ("memory_near_limit",),
+        "a step needs 95 % of the memory",
+        ("memory_near_limit",),
         lambda _: {"memory/peak_gb": 0.95 * MEMORY},
     ),
     "swapping": (
-        "memory is short, and swap grows with each step", ("memory_swapped",),
+        "memory is short, and swap grows with each step",
+        ("memory_swapped",),
         lambda m: {
-            "memory/swap_gb": m.get("num_tokens", 0) / 1e3, "memory/footprint_gb": 5.0,
+            "memory/swap_gb": m.get("num_tokens", 0) / 1e3,
+            "memory/footprint_gb": 5.0,
             "memory/pressure": 2.0,
         },
     ),
     "sampler mismatch": (
-        "sampler and trainer differ by 0.01 nats a token", ("sampler_disagrees",),
+        "sampler and trainer differ by 0.01 nats a token",
+        ("sampler_disagrees",),
         lambda _: {f"{GAP}/mean": 0.01, f"{GAP}/max": 0.4},
     ),
     "learned by heart": (
-        "held-out accuracy stays at 31 % while training continues", ("held_out_flat",),
+        "held-out accuracy stays at 31 % while training continues",
+        ("held_out_flat",),
         lambda _: {"eval/accuracy": 0.3125},
     ),
     "many masked": (
-        "importance correction leaves out 40 % of the tokens", ("many_masked",),
+        "importance correction leaves out 40 % of the tokens",
+        ("many_masked",),
         lambda _: {"sampling/masked_ratio": 0.4},
     ),
-}  # fmt: skip
+}
 MEMORY = 8.0
 PROCESSORS = 2
 
@@ -363,14 +405,20 @@ def limits_of(config: RunConfig) -> Limits:
 
 
 def replay(
-    head: Tree, lines: Sequence[Tree], change: Callable[[Metrics], Metrics] | None = None,
-    *, between: bool = True,
-) -> dict[str, int]:  # fmt: skip
+    head: Tree,
+    lines: Sequence[Tree],
+    change: Callable[[Metrics], Metrics] | None = None,
+    *,
+    between: bool = True,
+) -> dict[str, int]:
     """Return the first step of every alert; without `between`, only the ends are evaluated."""
     config = RunConfig.model_validate(head["config"])
     sampled = sampled_rewards(config, lines)
-    events = [from_json(line) for line in lines if line["event"] != "Group"
-              and (between or line.get("moment") != "during")]  # fmt: skip
+    events = [
+        from_json(line)
+        for line in lines
+        if line["event"] != "Group" and (between or line.get("moment") != "during")
+    ]
     return first_steps(config, (changed(event, change, sampled) for event in events))
 
 
@@ -407,8 +455,11 @@ def changed(
     if event.step < (LATE if isinstance(event, StepFinished) else 1):
         return event
     held_out = isinstance(event, EvaluationFinished)
-    new = {key: value for key, value in change(dict(event.metrics)).items()
-           if key.startswith("eval/") == held_out}  # fmt: skip
+    new = {
+        key: value
+        for key, value in change(dict(event.metrics)).items()
+        if key.startswith("eval/") == held_out
+    }
     return replace(event, metrics={**event.metrics, **new})
 
 
@@ -420,15 +471,22 @@ def judge_all(folder: Path, *, between: bool) -> list[Judged]:
             if not (path := path_of(folder, case, seed)).exists():
                 continue
             head, lines = read(path)
-            tried = [line["metrics"]["eval/accuracy"] for line in lines
-                     if line["event"] == "EvaluationFinished"
-                     and "eval/accuracy" in line["metrics"]]  # fmt: skip
+            tried = [
+                line["metrics"]["eval/accuracy"]
+                for line in lines
+                if line["event"] == "EvaluationFinished" and "eval/accuracy" in line["metrics"]
+            ]
             ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
             origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
             one = Judged(
-                case=case.name, seed=seed, wrong=case.wrong, rules=case.rules, accuracy=ends,
-                fired=replay(head, lines, between=between), origin=origin,
-            )  # fmt: skip
+                case=case.name,
+                seed=seed,
+                wrong=case.wrong,
+                rules=case.rules,
+                accuracy=ends,
+                fired=replay(head, lines, between=between),
+                origin=origin,
+            )
             found.append(one)
             if case is HEALTHY[0] and seed < 2:
                 for name, (wrong, rules, change) in SIMULATED.items():
@@ -450,9 +508,15 @@ def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[E
         for one in tried:
             if one.step == step and (between or one.moment != "during"):
                 yield EvaluationFinished(
-                    step=step, moment=one.moment, mode=one.mode, problems=one.problems,
-                    samples=one.samples, metrics=one.metrics, rows=(), seconds=0.0,
-                )  # fmt: skip
+                    step=step,
+                    moment=one.moment,
+                    mode=one.mode,
+                    problems=one.problems,
+                    samples=one.samples,
+                    metrics=one.metrics,
+                    rows=(),
+                    seconds=0.0,
+                )
 
 
 def recordings(*, between: bool) -> Iterator[Judged]:
@@ -461,15 +525,20 @@ def recordings(*, between: bool) -> Iterator[Judged]:
         with tempfile.TemporaryDirectory() as place, closing(StoreReader(unpack(Path(place)))) as r:
             for run in r.runs():
                 events = list(stored_events(r, run.key, between=between))
-                tried = [event.metrics["eval/accuracy"] for event in events
-                         if isinstance(event, EvaluationFinished)
-                         and event.mode == "sampled"]  # fmt: skip
+                tried = [
+                    event.metrics["eval/accuracy"]
+                    for event in events
+                    if isinstance(event, EvaluationFinished) and event.mode == "sampled"
+                ]
                 config = RunConfig.model_validate(r.run(run.key).config)
                 yield Judged(
                     case=f"recorded, beta {config.algorithm.resolved().beta:g}",
-                    seed=config.seed, wrong="", rules=(), fired=first_steps(config, events),
+                    seed=config.seed,
+                    wrong="",
+                    rules=(),
+                    fired=first_steps(config, events),
                     accuracy=(tried[0], tried[-1]),
-                )  # fmt: skip
+                )
 
 
 def first_steps(config: RunConfig, events: Iterable[Event]) -> dict[str, int]:
@@ -514,10 +583,13 @@ def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
         healthy = [run for run in between if not run.wrong]
         quiet = [run for run in ends if not run.wrong]
         cells = (
-            share(rule, known, in_sight=True), share(rule, known, in_sight=False),
-            share(rule, others), share(rule, healthy, in_sight=True),
-            share(rule, healthy, in_sight=False), share(rule, quiet),
-        )  # fmt: skip
+            share(rule, known, in_sight=True),
+            share(rule, known, in_sight=False),
+            share(rule, others),
+            share(rule, healthy, in_sight=True),
+            share(rule, healthy, in_sight=False),
+            share(rule, quiet),
+        )
         yield f"| `{rule}` | {' | '.join(cells)} |"
 
 
@@ -534,8 +606,9 @@ def by_case(runs: Sequence[Judged]) -> Iterator[str]:
     for run in runs:
         if run.wrong:
             known = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
-            also = [f"`{rule}` ({step})" for rule, step in run.fired.items()
-                    if rule not in run.rules]  # fmt: skip
+            also = [
+                f"`{rule}` ({step})" for rule, step in run.fired.items() if rule not in run.rules
+            ]
             yield (
                 f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} "
                 f"| {', '.join(known) or '**missed**'} | {', '.join(also)} |"
@@ -548,8 +621,10 @@ def by_recipe(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str
     yield "| --- | --- | --- | --- | --- |"
     for run, quiet in zip(between, ends, strict=True):
         if not run.wrong:
-            alarms = (", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
-                      for one in (run, quiet))  # fmt: skip
+            alarms = (
+                ", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
+                for one in (run, quiet)
+            )
             yield f"| {run.case} | {run.seed} | {percent(run)} | {' | '.join(alarms)} |"
 
 
@@ -570,10 +645,12 @@ def main() -> None:
     if asked.verb == "record":
         record_all(asked.folder, asked.only, asked.seed)
         return
-    found = tables(*(
-        [*judge_all(asked.folder, between=between), *recordings(between=between)]
-        for between in (True, False)
-    ))  # fmt: skip
+    found = tables(
+        *(
+            [*judge_all(asked.folder, between=between), *recordings(between=between)]
+            for between in (True, False)
+        )
+    )
     print(found)
 
 

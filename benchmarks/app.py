@@ -81,13 +81,14 @@ def killed(terminal: Terminal) -> Iterator[Terminal]:
 def smol(**changes: Any) -> RunConfig:
     """Configure a run of SmolLM2-135M on a task that needs no data."""
     base: dict[str, Any] = {
-        "name": LIVE, "steps": 1000,
+        "name": LIVE,
+        "steps": 1000,
         "model": {"path": str(model_folder()), "lora_rank": 8},
         "task": {"name": "arithmetic"},
         "rollout": {"prompts": 4, "group_size": 4, "max_new_tokens": 48},
         "algorithm": {"beta": 0.04, "passes": 2},
         "evaluation": {"before_and_after": False, "every": 0, "pinned": 0},
-    }  # fmt: skip
+    }
     return build(merge(base, changes))
 
 
@@ -126,8 +127,9 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
             terminal.until(f"{RUNS_STORED} runs")
         found = FOUND[name] = walked(terminal, ASKED.keys, live)
     for percent, target in KEY_TARGETS.items():
-        yield Result(f"key, {name}, p{percent} of {ASKED.keys:,}", found.percentile(percent), "ms",
-                     target)  # fmt: skip
+        yield Result(
+            f"key, {name}, p{percent} of {ASKED.keys:,}", found.percentile(percent), "ms", target
+        )
     if "trains" in name:
         yield Result(f"steps made {name}", steps_done(store), "steps")
     yield Result(f"keys {name} without an answer", found.lost.total(), "keys")
@@ -139,8 +141,9 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
 def steps_done(store: Path) -> int:
     """The steps of the run that trained."""
     with closing(sqlite3.connect(store)) as connection:
-        return int(connection.execute("SELECT max(step) FROM run WHERE name = ?", (LIVE,))
-                   .fetchone()[0])  # fmt: skip
+        return int(
+            connection.execute("SELECT max(step) FROM run WHERE name = ?", (LIVE,)).fetchone()[0]
+        )
 
 
 def beside() -> Iterator[str]:
@@ -166,8 +169,9 @@ def watch(folder: Path) -> Iterator[Result]:
         else:
             settings = folder / "run.yaml"
             settings.write_text(json.dumps(config.model_dump(mode="json")))
-            terminal = Terminal(["-P", "-m", "grpo_tui", "train", str(settings),
-                                 "--db", str(store)])  # fmt: skip
+            terminal = Terminal(
+                ["-P", "-m", "grpo_tui", "train", str(settings), "--db", str(store)]
+            )
             assert terminal.ended(900) == 0, terminal.text()
         (seen if watched else alone).append(steps_of(store))
     pairs = [statistics.mean(column) for column in zip(*alone, strict=True)]
@@ -254,11 +258,18 @@ def many_rollouts(store: Path) -> int:
     record(store, script.events(), name="long-haul")
     with closing(sqlite3.connect(store)) as connection, connection:
         for table, new in (
-            ("rollout_group", {"id": "id + n * 1000", "step": "n + 1", "seq": "seq + n * 1000",
-                               "prompt_hash": "prompt_hash || (n % 2000)"}),
+            (
+                "rollout_group",
+                {
+                    "id": "id + n * 1000",
+                    "step": "n + 1",
+                    "seq": "seq + n * 1000",
+                    "prompt_hash": "prompt_hash || (n % 2000)",
+                },
+            ),
             ("rollout", {"id": "id + n * 1000", "group_id": "group_id + n * 1000"}),
             ("rollout_reward", {"rollout_id": "rollout_id + n * 1000"}),
-        ):  # fmt: skip
+        ):
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             rows = ", ".join(new.get(name, name) for name in names)
             which = {"rollout_group": "origin = 'train'"}.get(table, "1")

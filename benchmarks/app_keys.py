@@ -147,8 +147,14 @@ def stored(folder: Path) -> Path:
         for number in range(4):
             queue.finish(queue.add(data.config(), name=f"twin-{number}"), "skipped")
     for seed, name in enumerate(("calm-otter", "swift-heron", "dry-newt")):
-        record(store, run_events(steps=30, seed=3 + seed), sweep, name=name, seed=seed,
-               rewards={"functions": []})  # fmt: skip
+        record(
+            store,
+            run_events(steps=30, seed=3 + seed),
+            sweep,
+            name=name,
+            seed=seed,
+            rewards={"functions": []},
+        )
     with closing(sqlite3.connect(store)) as connection, connection:
         for key, created in connection.execute("SELECT id, created_at FROM run").fetchall():
             old = datetime.fromisoformat(created) - timedelta(days=3)  # keeps the shown age fixed

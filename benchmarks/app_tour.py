@@ -30,12 +30,18 @@ LIVE = "busy-bee"  # the name of the active run
 MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames and cursor marks
 TOAST = re.compile(r"▌ *(.*?)(?:  |$)")
 SAID = re.compile(r"Saving a checkpoint|is frozen|paused|muted in this run|Step \d+, seen from")
-NOT_PRESSED = frozenset((
-    "rollouts.pager", "runs.demo",  # open another program
-    "watch.faster", "watch.slower",  # of a replay, which is another program
-    "queue.work",  # a process whose start would be measured as well
-    "chat.begin", "chat.next", "chat.before",  # load a model
-))  # fmt: skip
+NOT_PRESSED = frozenset(
+    (
+        "rollouts.pager",
+        "runs.demo",  # open another program
+        "watch.faster",
+        "watch.slower",  # of a replay, which is another program
+        "queue.work",  # a process whose start would be measured as well
+        "chat.begin",
+        "chat.next",
+        "chat.before",  # load a model
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,7 @@ CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape"
 QUEUE = Stop(
     ("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x question_mark escape escape"
 )
-MESSAGES = Stop(
-    ("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter"
-)  # fmt: skip
+MESSAGES = Stop(("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter")
 WATCH = Stop(
     ("WatchScreen", "WorkbenchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
     f"{SECOND} enter 3",
@@ -103,10 +107,7 @@ ROLLOUTS = Stop(
     "left_square_bracket left_square_bracket right_square_bracket at escape t t "
     f"f f F {PANELS} {COMMON} asterisk",
 )
-DIALOGUES = Stop(
-    ("RolloutsScreen",), f"{SECOND} down down enter 4",
-    "pagedown pageup pagedown",
-)  # fmt: skip
+DIALOGUES = Stop(("RolloutsScreen",), f"{SECOND} down down enter 4", "pagedown pageup pagedown")
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
@@ -122,9 +123,10 @@ COMPARE = Stop(
     "tab tab tab down b up b x G q",
 )
 PICKER = Stop(
-    ("Picker",), f"{TWO} plus",
+    ("Picker",),
+    f"{TWO} plus",
     "down up pagedown pageup end home space space ctrl+a ctrl+a slash escape enter",
-)  # fmt: skip
+)
 NEW_RUN = Stop(
     ("NewRunScreen",),
     "2",
@@ -136,19 +138,40 @@ NEW_RUN = Stop(
     "right backspace down space escape w escape D q",
 )
 BEGIN = Stop(
-    ("NewRunScreen", "Picker"), f"{SECOND} down down down c",
+    ("NewRunScreen", "Picker"),
+    f"{SECOND} down down down c",
     "home enter down up slash s down slash up escape escape q",
-)  # fmt: skip
+)
 STOPS = (
-    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("tab tab tab tab x x"), ROLLOUTS,
-    DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
-)  # fmt: skip
+    RUNS,
+    CHAT,
+    QUEUE,
+    MESSAGES,
+    WATCH.then("tab tab tab tab x x"),
+    ROLLOUTS,
+    DIALOGUES,
+    LAB,
+    HELP,
+    COMPARE,
+    PICKER,
+    NEW_RUN,
+    BEGIN,
+)
 LIVE_STOPS = (
-    RUNS.then(f"home {STEER}"), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
+    RUNS.then(f"home {STEER}"),
+    CHAT.to(f"{CHAT.way} down"),
+    QUEUE,
+    MESSAGES,
     WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"),
-    ROLLOUTS, DIALOGUES.to(f"{SECOND} down down down enter 4"), LAB, HELP, COMPARE, PICKER,
-    NEW_RUN, BEGIN.to(f"{SECOND} down down down down c"),
-)  # fmt: skip
+    ROLLOUTS,
+    DIALOGUES.to(f"{SECOND} down down down enter 4"),
+    LAB,
+    HELP,
+    COMPARE,
+    PICKER,
+    NEW_RUN,
+    BEGIN.to(f"{SECOND} down down down down c"),
+)
 
 
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
@@ -165,13 +188,17 @@ def unfired() -> list[str]:
     """Return the actions that no stop of the tour triggers."""
     fired = {
         (name, key)
-        for stop in (*STOPS, *LIVE_STOPS) for name in stop.screens for key in stop.keys.split()
-    }  # fmt: skip
+        for stop in (*STOPS, *LIVE_STOPS)
+        for name in stop.screens
+        for key in stop.keys.split()
+    }
     return sorted(
-        binding for binding, (name, keys) in bindings().items()
-        if not any((name, key) in fired for key in keys) and name != "Panel"  # of all screens
+        binding
+        for binding, (name, keys) in bindings().items()
+        if not any((name, key) in fired for key in keys)
+        and name != "Panel"  # of all screens
         and binding.partition(":")[2] not in NOT_PRESSED
-    )  # fmt: skip
+    )
 
 
 OUTPUT = re.compile(
@@ -224,16 +251,25 @@ def still(screen: Screen) -> tuple[object, ...]:
     display, bottom = screen.display, len(screen.display) - 1
     if "▌1 Runs▐" in display[0]:
         right = display[1].find("╮") + 1 or None  # the preview may be of an active run
-        return (_toasts(display), *(_cells(screen, row, right) for row in range(1, bottom + 1)
-                                    if LIVE not in display[row]))  # fmt: skip
+        return (
+            _toasts(display),
+            *(
+                _cells(screen, row, right)
+                for row in range(1, bottom + 1)
+                if LIVE not in display[row]
+            ),
+        )
     if "▌3 Watch▐" in display[0] and LIVE in display[0]:
         drawn = tuple(
             (row, found.start(), found.group(), screen.colours[row][found.start()])
             for row in range(3, bottom)
             for found in MARKS.finditer(display[row])
         )
-        grounds = {character for code, character in screen.codes.items()
-                   if "48;5;" in code and not code.endswith(PAPER)}  # fmt: skip
+        grounds = {
+            character
+            for code, character in screen.codes.items()
+            if "48;5;" in code and not code.endswith(PAPER)
+        }
         marked = tuple(
             (row, column)
             for row in range(3, bottom)
@@ -242,16 +278,18 @@ def still(screen: Screen) -> tuple[object, ...]:
         )
         said = tuple(SAID.findall("\n".join(display)))
         titles = tuple(re.findall(r"answers to prompt \d+", "\n".join(display)))
-        return (drawn, marked, said, titles, _toasts(display),
-                _cells(screen, bottom))  # fmt: skip
+        return (drawn, marked, said, titles, _toasts(display), _cells(screen, bottom))
     return tuple(_cells(screen, row) for row in range(1, bottom + 1))
 
 
 def _toasts(display: Sequence[str]) -> tuple[tuple[int, str], ...]:
     """Return the rows of the toast at the lower right, and its words."""
-    return tuple((row, words)
-                 for row, line in enumerate(display) if row > len(display) - 10
-                 for words in TOAST.findall(line[len(line) // 2 :]))  # fmt: skip
+    return tuple(
+        (row, words)
+        for row, line in enumerate(display)
+        if row > len(display) - 10
+        for words in TOAST.findall(line[len(line) // 2 :])
+    )
 
 
 PAPER = "48;5;233"

@@ -109,14 +109,25 @@ class Children:
         self.end = monotonic() + seconds
 
     def run(
-        self, *words: str, limit: float, until: Callable[[str], bool] | None = None,
+        self,
+        *words: str,
+        limit: float,
+        until: Callable[[str], bool] | None = None,
         **environment: str,
-    ) -> Done:  # fmt: skip
+    ) -> Done:
         """Run to the end; a line of output that `until` accepts makes it send SIGKILL."""
-        with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
-            [sys.executable, "-m", *words], cwd=ROOT, start_new_session=True, text=True,
-            stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **environment},
-        ) as process:  # fmt: skip
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(
+                [sys.executable, "-m", *words],
+                cwd=ROOT,
+                start_new_session=True,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **environment},
+            ) as process,
+        ):
             late = threading.Event()
 
             def give_up() -> None:
@@ -139,9 +150,18 @@ class Children:
         """Train the starter for some steps without a store."""
         chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
         return self.run(
-            "grpo_tui", "train", "--preset", "starter", "--json",
-            "--no-store", str(folder), "--steps", str(steps), *chosen, **rest,
-        )  # fmt: skip
+            "grpo_tui",
+            "train",
+            "--preset",
+            "starter",
+            "--json",
+            "--no-store",
+            str(folder),
+            "--steps",
+            str(steps),
+            *chosen,
+            **rest,
+        )
 
 
 def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
@@ -177,8 +197,9 @@ def doctor(children: Children) -> Part:
     bad = [fact["name"] for fact in facts if fact["level"] != "fine"]
     rows = [
         (fact["name"], " → ".join(filter(None, (fact["found"], fact["remedy"]))))
-        for fact in facts if fact["area"] in ("Machine", "MLX")
-    ]  # fmt: skip
+        for fact in facts
+        if fact["area"] in ("Machine", "MLX")
+    ]
     seen = f"warns of: {', '.join(bad)}" if bad else "nothing to complain about"
     return Part(passed=done.status == 0, seen=seen, rows={"machine": rows})
 
@@ -186,9 +207,13 @@ def doctor(children: Children) -> Part:
 def training(children: Children, place: Path, tuning: str, dtype: str, steps: int) -> Part:
     """Train the starter: all steps must finish with finite numbers; also report their speed."""
     done = children.train(
-        place / f"{tuning}-{dtype}", f"model.dtype={dtype}", f"model.tuning={tuning}",
-        f"optimizer.learning_rate={RATES[tuning]}", steps=steps, limit=240,
-    )  # fmt: skip
+        place / f"{tuning}-{dtype}",
+        f"model.dtype={dtype}",
+        f"model.tuning={tuning}",
+        f"optimizer.learning_rate={RATES[tuning]}",
+        steps=steps,
+        limit=240,
+    )
     return judged(f"{tuning}, {dtype}", done, steps)
 
 
@@ -212,10 +237,12 @@ def judged(what: str, done: Done, steps: int) -> Part:
         return max(float(m.get(key, 0)) for m in found)
 
     row = (
-        what, f"{typical('step_time'):.2f}", f"{typical('tokens_per_second'):.0f}",
+        what,
+        f"{typical('step_time'):.2f}",
+        f"{typical('tokens_per_second'):.0f}",
         f"{typical(f'{GAP}/mean'):.1e}, {most(f'{GAP}/max'):.1e}",
         f"{most('memory/peak_gb'):.2f}",
-    )  # fmt: skip
+    )
     passed = done.status == 0 and len(found) == steps and not odd
     return Part(passed=passed, seen=seen, rows={"steps": [row]})
 
@@ -254,10 +281,13 @@ def compared(whole: Events, killed: Events, again: Events) -> Part:
         for events in (whole, [*killed, *again])
     ]
     apart = {
-        key: max(abs(m.get(key, 0.0) - metrics[1][step].get(key, 0.0))
-                 for step, m in metrics[0].items() if step in metrics[1])
+        key: max(
+            abs(m.get(key, 0.0) - metrics[1][step].get(key, 0.0))
+            for step, m in metrics[0].items()
+            if step in metrics[1]
+        )
         for key in COMPARED
-    }  # fmt: skip
+    }
     on_gpu = any("gpu" in e["device"] for e in whole if e["event"] == "RunStarted")
     passed = on_gpu and metrics[0].keys() == metrics[1].keys() and max(apart.values()) <= CLOSE
     words = ", ".join(f"{key} {value:.1e}" for key, value in apart.items())
@@ -293,8 +323,11 @@ def trained_here(steps: int) -> list[Any]:
     from grpo_engine.presets import preset
     from grpo_engine.trainer import run
 
-    changes = {"steps": steps, "evaluation": {"before_and_after": False, "pinned": 0},
-               "model": {"compute": "graph"}}  # fmt: skip
+    changes = {
+        "steps": steps,
+        "evaluation": {"before_and_after": False, "pinned": 0},
+        "model": {"compute": "graph"},
+    }
     config = build(merge(preset("starter").tree, changes))
     with tempfile.TemporaryDirectory() as folder:
         return list(run(config, Control(), folder=Path(folder)))
@@ -342,8 +375,9 @@ def memory() -> Part:
     names = ("memory/peak_gb", "memory/footprint_gb", "memory/swap_gb", "memory/pressure")
     rows: list[tuple[str, str]] = [
         (name, f"{max(metrics[name] for metrics in steps):.2f}")
-        for name in names if steps and name in steps[0]
-    ]  # fmt: skip
+        for name in names
+        if steps and name in steps[0]
+    ]
     rows.append(("this process at the end", f"{(footprint() or of_machine().process) / 1e9:.2f}"))
     rows += [("wired limit", f"{limit / 1e9:.2f}") for limit in wired]
     restored = not mx.metal.is_available() or (len(wired) == 2 and wired[1] < wired[0])
@@ -381,14 +415,24 @@ def priority() -> Part:
 def workbench(children: Children, place: Path) -> Part:
     """Open the workbench in a terminal, train from its first screen, and time keys meanwhile."""
     data = place / "workbench"
-    environment = {**os.environ, "TERM": "xterm-256color", "XDG_DATA_HOME": str(data),
-                   "XDG_CONFIG_HOME": str(data), "XDG_STATE_HOME": str(data)}  # fmt: skip
+    environment = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "XDG_DATA_HOME": str(data),
+        "XDG_CONFIG_HOME": str(data),
+        "XDG_STATE_HOME": str(data),
+    }
     screen, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (40, 120))
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "grpo_tui"], cwd=ROOT, env=environment, stdin=terminal,
-        stdout=terminal, stderr=terminal, start_new_session=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-P", "-m", "grpo_tui"],
+        cwd=ROOT,
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
         os.close(terminal)
         try:
             return _driven(process, screen, children, data)
@@ -409,9 +453,14 @@ def _driven(
     while monotonic() < end and steps < 3 and process.poll() is None:
         _drain(screen, 2.0, process)
         done = children.run(
-            "grpo_tui", "runs", "--json", limit=30, XDG_DATA_HOME=str(data),
-            XDG_CONFIG_HOME=str(data), XDG_STATE_HOME=str(data),
-        )  # fmt: skip
+            "grpo_tui",
+            "runs",
+            "--json",
+            limit=30,
+            XDG_DATA_HOME=str(data),
+            XDG_CONFIG_HOME=str(data),
+            XDG_STATE_HOME=str(data),
+        )
         with suppress(ValueError, IndexError, KeyError):
             steps = int(json.loads(done.out)[0]["step"])
     for _ in range(PRESSES if steps >= 3 else 0):
@@ -482,9 +531,13 @@ def parity() -> Part:
     oracle = policy_on(mx.cpu, "float32", "graph")
     config, task = TaskConfig(), load_task(TaskConfig())
     render = PromptRenderer(
-        tokenizer=oracle.tokenizer, task=task, config=config, model="starter",
-        context=oracle.context_length, max_new_tokens=48,
-    )  # fmt: skip
+        tokenizer=oracle.tokenizer,
+        task=task,
+        config=config,
+        model="starter",
+        context=oracle.context_length,
+        max_new_tokens=48,
+    )
     rows = []
     for turn, example in enumerate(draw(task, 0, 0, 8)):
         asked = PromptRows(key=example.key, group=0, ids=render(example).ids, rows=4)
@@ -503,18 +556,18 @@ def parity() -> Part:
 def scrub(text: str) -> str:
     """Remove the names of folders, user and host."""
     folders = {
-        str(ROOT): "<repository>", sys.prefix: "<environment>", str(Path.home()): "~",
+        str(ROOT): "<repository>",
+        sys.prefix: "<environment>",
+        str(Path.home()): "~",
         tempfile.gettempdir(): "<temporary>",
-    }  # fmt: skip
+    }
     for folder, name in sorted(folders.items(), key=lambda item: -len(item[0])):
         for spelling in {folder, str(Path(folder).resolve())} - {"/"}:
             text = text.replace(spelling, name)
     host, user = socket.gethostname(), ""
     with suppress(OSError, KeyError):  # a container's user may have no name
         user = getpass.getuser()
-    for word, name in (
-        (host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>"),
-    ):  # fmt: skip
+    for word, name in ((host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>")):
         if word and word != "localhost":
             text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", name, text, flags=re.IGNORECASE)
     return text
@@ -526,13 +579,18 @@ def report(found: Sequence[Part], *, quick: bool) -> str:
     verdict = f"**FAIL**: {', '.join(failed)}" if failed else "**PASS**"
     software = {**versions(), **{f"MLX for {k}": v for k, v in device.backends().items()}}
     lines = [
-        f"# Device report{', quick' * quick}", "",
+        f"# Device report{', quick' * quick}",
+        "",
         f"{verdict} ({len(found) - len(failed)} of {len(found)} parts, "
-        f"{sum(part.seconds for part in found):.0f} s)", "",
-        machine.system().result, "",
-        ", ".join(f"{name} {number}" for name, number in software.items()), "",
-        "| part | verdict | s | what was seen |", "|---|---|---|---|",
-    ]  # fmt: skip
+        f"{sum(part.seconds for part in found):.0f} s)",
+        "",
+        machine.system().result,
+        "",
+        ", ".join(f"{name} {number}" for name, number in software.items()),
+        "",
+        "| part | verdict | s | what was seen |",
+        "|---|---|---|---|",
+    ]
     for part in found:
         verdict = "pass" if part.passed else "FAIL"
         lines.append(line(part.name, verdict, f"{part.seconds:.0f}", part.seen))
@@ -550,9 +608,13 @@ def line(*cells: object) -> str:
 
 
 PARTS = {
-    "parity": parity, "products": products, "fault": fault, "memory": memory, "beside": beside,
+    "parity": parity,
+    "products": products,
+    "fault": fault,
+    "memory": memory,
+    "beside": beside,
     "priority": priority,
-}  # fmt: skip
+}
 
 
 def main(*words: str) -> int:

@@ -71,9 +71,11 @@ def measure(
     ids = tuple(dice.randrange(3, policy.vocabulary) for _ in range(PROMPT + REPLY))
     end = len(policy.tokenizer.encode(THINK_END, add_special_tokens=False))
     sampling = Sampling(
-        max_new_tokens=asked.turns * asked.answer + 1, ignore_end=True, stop=(THINK_END,),
+        max_new_tokens=asked.turns * asked.answer + 1,
+        ignore_end=True,
+        stop=(THINK_END,),
         think_budget=asked.answer - end,
-    )  # fmt: skip
+    )
     row = {"turns": asked.turns, "most": most}
     begun, used = time.perf_counter(), time.process_time()
     pool.begin([Episode(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
@@ -124,9 +126,11 @@ def main() -> None:
                 program = measure(policy, agents, 0.0, asked)
                 for name, one in (("instant", instant), ("slow", slow), ("programs", program)):
                     share = one.tokens / one.seconds / (instant.tokens / instant.seconds)
-                    print(f"| {name} | {one.tokens / one.seconds:.0f} | {one.seconds:.1f} "
-                          f"| {one.waited:.2f} | {one.processor:.1f} | {share:.2f} |",
-                          flush=True)  # fmt: skip
+                    print(
+                        f"| {name} | {one.tokens / one.seconds:.0f} | {one.seconds:.1f} "
+                        f"| {one.waited:.2f} | {one.processor:.1f} | {share:.2f} |",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,13 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo-
 PACKAGES = {
     "trl": ["torch", "trl==1.16.0", "peft", "datasets"],
     "mlx-lm-lora": [
-        "mlx-lm-lora==5.10.2", "mlx[cpu]==0.32.4", "scipy-openblas32", "platformdirs", "psutil",
+        "mlx-lm-lora==5.10.2",
+        "mlx[cpu]==0.32.4",
+        "scipy-openblas32",
+        "platformdirs",
+        "psutil",
     ],
-}  # fmt: skip
+}
 """mlx-lm-lora's second BLAS is installed but used only on request."""
 
 

@@ -18,10 +18,17 @@ TEXT = (
     "of Norway is Oslo.\n"
 )
 EXPORTS = (
-    ("mlx", "float32"), ("mlx", "float16"), ("mlx", "bfloat16"), ("hf", "float32"),
-    ("hf", "float16"), ("hf", "bfloat16"), ("peft", "float32"), ("gguf", "float32"),
-    ("gguf", "float16"), ("gguf", "q8_0"),
-)  # fmt: skip
+    ("mlx", "float32"),
+    ("mlx", "float16"),
+    ("mlx", "bfloat16"),
+    ("hf", "float32"),
+    ("hf", "float16"),
+    ("hf", "bfloat16"),
+    ("peft", "float32"),
+    ("gguf", "float32"),
+    ("gguf", "float16"),
+    ("gguf", "q8_0"),
+)
 FACTS = "facts.json"
 
 
@@ -40,10 +47,12 @@ def write(model: str, out: Path) -> None:
         return list(map(float, mx.take_along_axis(chances, mx.array(ids[1:])[:, None], -1)))
 
     policy = load_policy(ModelConfig(path=model, dtype="float32"), seed=3)
-    policy.load_trainable({
-        name: value + 0.003 * mx.random.normal(value.shape, key=mx.random.key(place))
-        for place, (name, value) in enumerate(sorted(policy.snapshot().items()))
-    })  # fmt: skip
+    policy.load_trainable(
+        {
+            name: value + 0.003 * mx.random.normal(value.shape, key=mx.random.key(place))
+            for place, (name, value) in enumerate(sorted(policy.snapshot().items()))
+        }
+    )
     policy.save_adapter(out / "adapter")
     ids = policy.tokenizer.encode(TEXT)
     with policy.as_reference():

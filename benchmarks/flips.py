@@ -48,9 +48,11 @@ def questions(policy: Policy, batch: int, rows: int) -> list[PromptRows]:
     prompts = []
     for group in range(max(1, rows // 2)):
         text = QUESTION.format(
-            source.randrange(10 ** source.randrange(1, 6)), source.choice("+-*"),
-            source.randrange(1000), source.choice(WAYS),
-        )  # fmt: skip
+            source.randrange(10 ** source.randrange(1, 6)),
+            source.choice("+-*"),
+            source.randrange(1000),
+            source.choice(WAYS),
+        )
         ids = policy.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True
         )

@@ -77,8 +77,10 @@ def bare_model(policy: Policy, rows: int) -> Callable[[mx.array], mx.array]:
 
     model, *_ = mlx_lm.load(str(policy.folder))
     model.set_dtype(getattr(mx, policy.dtype))
-    caches = [type(c).merge([make_prompt_cache(model)[i] for _ in range(rows)])
-              for i, c in enumerate(make_prompt_cache(model))]  # fmt: skip
+    caches = [
+        type(c).merge([make_prompt_cache(model)[i] for _ in range(rows)])
+        for i, c in enumerate(make_prompt_cache(model))
+    ]
     model(mx.array([PROMPT] * rows), cache=caches)
     mx.eval([cache.state for cache in caches], model.parameters())
 
@@ -275,13 +277,15 @@ def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, fl
 
 def training(path: str, dtype: str, steps: int) -> list[int]:
     """Active memory after each step of a real run, in bytes."""
-    config = RunConfig.model_validate({
-        "steps": steps,
-        "model": loaded_settings(path, dtype),
-        "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 16},
-        "evaluation": {"before_and_after": False, "pinned": 0},
-        "checkpoint": {"every": 0},
-    })  # fmt: skip
+    config = RunConfig.model_validate(
+        {
+            "steps": steps,
+            "model": loaded_settings(path, dtype),
+            "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 16},
+            "evaluation": {"before_and_after": False, "pinned": 0},
+            "checkpoint": {"every": 0},
+        }
+    )
     sizes = []
     with TemporaryDirectory() as folder:
         for event in run(config, Control(), folder=Path(folder)):
@@ -317,8 +321,10 @@ def main() -> None:
             out(f"{name}: {duration:.3f} ms\n")
         return
     bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
-    out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
-        f"ratio {ours.total() / bare.total():.2f}\n")  # fmt: skip
+    out(
+        f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
+        f"ratio {ours.total() / bare.total():.2f}\n"
+    )
     for name, _ in (ours - bare).most_common(12):
         out(f"  {name}: {ours[name]} (bare {bare[name]})\n")
     drawn = our_draw(policy.vocabulary, chosen.rows)
@@ -328,9 +334,11 @@ def main() -> None:
     out(f"active memory after each sampling: {sizes}\n")
     out(f"rows that leave: {leaving(policy, chosen.rows)}\n")
     formats = {name: kept_bytes(loaded(chosen.model, name)) for name in ("float32", "bfloat16")}
-    out("kept for a backward pass, bytes per token and layer: " + ", ".join(
-        f"{name} {size:,.0f}" for name, size in formats.items()
-    ) + f", ratio {formats['bfloat16'] / formats['float32']:.3f}\n")  # fmt: skip
+    out(
+        "kept for a backward pass, bytes per token and layer: "
+        + ", ".join(f"{name} {size:,.0f}" for name, size in formats.items())
+        + f", ratio {formats['bfloat16'] / formats['float32']:.3f}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ class Point:
 
 def work_of(sizes: Sizes, group: int, prompt: int, answer: int) -> float:
     """Return 2 * weights * tokens, with the head at answers only, plus causal attention."""
-    weights = sizes.layers * sizes.hidden * (
-        2 * sizes.hidden + sizes.kv_width + 3 * sizes.inner
-    )  # fmt: skip
+    weights = sizes.layers * sizes.hidden * (2 * sizes.hidden + sizes.kv_width + 3 * sizes.inner)
     tokens = group * answer
     seen = prompt * prompt / 2 + tokens * (prompt + answer / 2)
     products = 2 * weights * (prompt + tokens) + 2 * sizes.vocabulary * sizes.hidden * tokens
@@ -88,15 +86,23 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
             rollouts.append(middle - begun)
             updates.append(time.perf_counter() - middle)
     estimate = estimate_memory(
-        policy, rows=size["group"], micro_rows=min(MICRO_ROWS, size["group"]),
-        prompt_tokens=size["prompt"], new_tokens=size["answer"],
-    )  # fmt: skip
+        policy,
+        rows=size["group"],
+        micro_rows=min(MICRO_ROWS, size["group"]),
+        prompt_tokens=size["prompt"],
+        new_tokens=size["answer"],
+    )
     return Point(
-        model=name, axis=axis, value=value, steps=size["answer"],
-        work=work_of(Sizes.of(policy), **size), rollout=median(rollouts), update=median(updates),
+        model=name,
+        axis=axis,
+        value=value,
+        steps=size["answer"],
+        work=work_of(Sizes.of(policy), **size),
+        rollout=median(rollouts),
+        update=median(updates),
         memory=policy.peak_memory / GIGABYTE,
         estimate=estimate.peak / GIGABYTE,
-    )  # fmt: skip
+    )
 
 
 def sampled(policy: Policy, prompt: PromptRows, sampling: Sampling, turn: int) -> list[TokenRow]:
@@ -137,10 +143,15 @@ def show(points: Sequence[Point]) -> None:
         chosen = [p for p in points if p.axis == axis]
         print(f"\n{chosen[0].model}: seconds by {axis}")
         rows = [
-            {axis: p.value, "rollout": p.rollout, "law of rollouts": p.law["rollout"],
-             "update": p.update, "law of updates": p.law["update"]}
+            {
+                axis: p.value,
+                "rollout": p.rollout,
+                "law of rollouts": p.law["rollout"],
+                "update": p.update,
+                "law of updates": p.law["update"],
+            }
             for p in chosen
-        ]  # fmt: skip
+        ]
         print(*table_lines(rows), sep="\n")
 
 
@@ -148,12 +159,25 @@ def write(points: Sequence[Point], out: Path) -> None:
     """Write one line per point."""
     with out.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(["model", "axis", "value", "rollout_s", "rollout_law_s", "update_s",
-                        "update_law_s", "peak_gb", "estimated_gb", "gflop"])  # fmt: skip
+        lines.writerow(
+            [
+                "model",
+                "axis",
+                "value",
+                "rollout_s",
+                "rollout_law_s",
+                "update_s",
+                "update_law_s",
+                "peak_gb",
+                "estimated_gb",
+                "gflop",
+            ]
+        )
         for p in points:
             numbers = (p.rollout, p.law["rollout"], p.update, p.law["update"], p.memory, p.estimate)
-            lines.writerow([p.model, p.axis, p.value, *(f"{n:.4g}" for n in numbers),
-                            f"{p.work / 1e9:.4g}"])  # fmt: skip
+            lines.writerow(
+                [p.model, p.axis, p.value, *(f"{n:.4g}" for n in numbers), f"{p.work / 1e9:.4g}"]
+            )
 
 
 def main() -> None:
@@ -184,8 +208,10 @@ def main() -> None:
     if asked.out:
         write(points, asked.out)
     for p in points:
-        print(f"{p.model:22} {p.axis:7}{p.value:5}  rollout {p.rollout:7.3f} s ({p.law['rollout']:7.3f})  "  # noqa: E501
-              f"update {p.update:7.3f} s ({p.law['update']:7.3f})  {p.memory:5.2f} GB ({p.estimate:5.2f})")  # fmt: skip # noqa: E501
+        rollout = f"rollout {p.rollout:7.3f} s ({p.law['rollout']:7.3f})"
+        update = f"update {p.update:7.3f} s ({p.law['update']:7.3f})"
+        memory = f"{p.memory:5.2f} GB ({p.estimate:5.2f})"
+        print(f"{p.model:22} {p.axis:7}{p.value:5}  {rollout}  {update}  {memory}")
 
 
 if __name__ == "__main__":

@@ -47,13 +47,25 @@ FAMILIES = Path(mlx_lm.models.__path__[0])
 EXPERTS = "its experts' products are in float32 on this device"
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 SAMPLE = (
-    "deepseek_v3", "falcon_h1", "gemma3_text", "gemma4", "gpt_oss", "lfm2", "llama", "mamba2",
-    "mistral3", "qwen3", "qwen3_5", "qwen3_next",
-)  # fmt: skip
+    "deepseek_v3",
+    "falcon_h1",
+    "gemma3_text",
+    "gemma4",
+    "gpt_oss",
+    "lfm2",
+    "llama",
+    "mamba2",
+    "mistral3",
+    "qwen3",
+    "qwen3_5",
+    "qwen3_next",
+)
 VARIANTS: dict[str, dict[str, Any]] = {
-    "LoRA": {}, "bfloat16": {"dtype": "bfloat16"}, "full": {"tuning": "full"},
+    "LoRA": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "full": {"tuning": "full"},
     "4 bits": {"quantized": "keep"},
-}  # fmt: skip
+}
 TOLERANCES = {"LoRA": (1e-4, 1e-3), "bfloat16": (6e-2, 0.1)}  # log-probabilities, gradient
 SECONDS = 600
 PROCESSES = 2
@@ -62,10 +74,14 @@ REWARD = """def score(completions, **_):
     return [sum(map(ord, str(completion))) % 7 / 7 for completion in completions]
 """
 SETTINGS = (
-    "rollout.prompts=2", "rollout.group_size=3", "rollout.max_new_tokens=24",
-    "evaluation.before_and_after=false", "evaluation.pinned=0", "algorithm.beta=0.04",
+    "rollout.prompts=2",
+    "rollout.group_size=3",
+    "rollout.max_new_tokens=24",
+    "evaluation.before_and_after=false",
+    "evaluation.pinned=0",
+    "algorithm.beta=0.04",
     "task.name=arithmetic",
-)  # fmt: skip
+)
 
 # Every model takes those that it knows.
 COMMON: dict[str, Any] = {
@@ -127,16 +143,25 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 LINEAR_ATTENTION = {
     "linear_attn_config": {
-        "num_heads": 2, "head_dim": 32, "kda_layers": [1], "full_attn_layers": [2],
+        "num_heads": 2,
+        "head_dim": 32,
+        "kda_layers": [1],
+        "full_attn_layers": [2],
         "short_conv_kernel_size": 4,
-    },
-}  # fmt: skip
+    }
+}
 # What differs for one architecture; a text_config is completed by COMMON too.
 YARN = {
-    "type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32,
-    "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 1e4,
+    "type": "yarn",
+    "factor": 4,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "rope_theta": 1e4,
     "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
+}
 ROPES = {
     kind: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
     for kind in ("full_attention", "sliding_attention")
@@ -286,32 +311,49 @@ CHANGES: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 CHANGES["smollm3"] = {
-    name: COMMON[name] for name in (
-        "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads",
-        "num_key_value_heads", "rms_norm_eps", "head_dim", "rope_theta",
+    name: COMMON[name]
+    for name in (
+        "hidden_size",
+        "num_hidden_layers",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "head_dim",
+        "rope_theta",
     )
-}  # fmt: skip
+}
 CHANGES["spark2_5"] = {"rope_parameters": ROPES, "hidden_act": "gelu"}
-CHANGES["stablelm"] = {
-    "use_qkv_bias": False, "use_parallel_residual": False, "qk_layernorm": False,
-}  # fmt: skip
+CHANGES["stablelm"] = {"use_qkv_bias": False, "use_parallel_residual": False, "qk_layernorm": False}
 TEXT_OF = {
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "kimi_k25": "deepseek_v3",
-    "kimi_vl": "deepseek_v3", "kimi_k3": "kimi_linear", "lfm2-vl": "lfm2", "llama4": "llama4_text",
-    "minimax_m3_vl": "minimax_m3", "mistral3": "ministral3", "muse_spark": "muse_spark_text",
-    "pixtral": "llama", "prism_hadamard_qwen35": "qwen3_5", "qwen2_vl": "qwen2",
-    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5", "qwen3_vl": "qwen3",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
+    "kimi_k3": "kimi_linear",
+    "lfm2-vl": "lfm2",
+    "llama4": "llama4_text",
+    "minimax_m3_vl": "minimax_m3",
+    "mistral3": "ministral3",
+    "muse_spark": "muse_spark_text",
+    "pixtral": "llama",
+    "prism_hadamard_qwen35": "qwen3_5",
+    "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5",
+    "qwen3_5_moe": "qwen3_5",
+    "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
-}  # fmt: skip
+}
 
 
 def architectures() -> list[str]:
     """The names of all architectures, read from their files: importing some ends the program."""
     return [
-        file.stem for file in sorted(FAMILIES.glob("*.py"))
+        file.stem
+        for file in sorted(FAMILIES.glob("*.py"))
         if re.search(r"^class Model\(|import Model\b", file.read_text(), re.MULTILINE)
         and "class ModelArgs" in file.read_text()
-    ]  # fmt: skip
+    ]
 
 
 def tiny_config(name: str) -> dict[str, Any]:
@@ -371,8 +413,9 @@ def by_command(folder: Path) -> None:
     (folder / "rewards.py").write_text(REWARD)
     sets = (
         f"model.path={folder / 'whole'}",
-        f"rewards.functions=[{folder / 'rewards.py'}:score]", *SETTINGS,
-    )  # fmt: skip
+        f"rewards.functions=[{folder / 'rewards.py'}:score]",
+        *SETTINGS,
+    )
     words = ["train", "--no-store", str(folder / "run"), "--steps", "2"]
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
@@ -425,9 +468,9 @@ def _try_variant(result: Result, folder: Path, variant: str, options: dict[str, 
         losses.append(abs(value - expected) / sum(len(row.ids) for row in rows))
         gradients.append(largest_difference(gradient, expected_gradient))
         weights = policy.snapshot()
-        policy.load_trainable({
-            key: weights[key] - 1e-3 * gradient[f"model.{key}"] for key in weights
-        })  # fmt: skip
+        policy.load_trainable(
+            {key: weights[key] - 1e-3 * gradient[f"model.{key}"] for key in weights}
+        )
     if variant == "LoRA":
         value, gradient = weighted_loss(policy, rows)
         checkpoint_layers(policy.model)
@@ -497,15 +540,21 @@ def on_a_gpu(name: str) -> str:
 def row_of(result: Result) -> str:
     """The line of the table."""
     texts = (re.sub(r"\s+", " ", text).replace("|", "/") for text in result.errors.values())
-    reasons = "; ".join(dict.fromkeys(
-        "16 bits" if EXPERTS in text else text.removeprefix("refused: ")[:160] for text in texts
-    ))  # fmt: skip
+    reasons = "; ".join(
+        dict.fromkeys(
+            "16 bits" if EXPERTS in text else text.removeprefix("refused: ")[:160] for text in texts
+        )
+    )
     cells = (
-        f"`{result.name}`", "yes" if result.trains else "**no**",
+        f"`{result.name}`",
+        "yes" if result.trains else "**no**",
         *map(result.numbers, VARIANTS),
-        "yes" if result.shared else "no", result.decoding or "–",
-        "yes" if result.kernels else "no", on_a_gpu(result.name), reasons,
-    )  # fmt: skip
+        "yes" if result.shared else "no",
+        result.decoding or "–",
+        "yes" if result.kernels else "no",
+        on_a_gpu(result.name),
+        reasons,
+    )
     return f"| {' | '.join(cells)} |"
 
 

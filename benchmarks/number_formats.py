@@ -49,14 +49,21 @@ Found = dict[str, Any]
 def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
     """Use the starter's preset on half its prompts, with an evaluation only after the last step."""
     base = {
-        "seed": seed, "steps": STEPS, "model": {"tuning": tuning, "dtype": dtype},
-        "rollout": {"prompts": PROMPTS}, "optimizer": {"learning_rate": RATES[tuning]},
+        "seed": seed,
+        "steps": STEPS,
+        "model": {"tuning": tuning, "dtype": dtype},
+        "rollout": {"prompts": PROMPTS},
+        "optimizer": {"learning_rate": RATES[tuning]},
         "evaluation": {
-            "before_and_after": False, "every": STEPS, "problems": PROBLEMS, "greedy": False,
+            "before_and_after": False,
+            "every": STEPS,
+            "problems": PROBLEMS,
+            "greedy": False,
             "pinned": 0,
         },
-        "checkpoint": {"every": 0}, "record": {"tokens": "none"},
-    }  # fmt: skip
+        "checkpoint": {"every": 0},
+        "record": {"tokens": "none"},
+    }
     return build(merge(merge(preset("starter").tree, base), changes))
 
 
@@ -101,9 +108,11 @@ def first_update(
         samples = gather(given.groups, current.recipe)
         advantages = step_advantages(samples, OldScores(), current.recipe, 1)
         experience = Experience(
-            samples=samples, old=OldScores(), advantages=advantages,
+            samples=samples,
+            old=OldScores(),
+            advantages=advantages,
             trained_rows=rows_to_train(samples, advantages, current.recipe, 0.0),
-        )  # fmt: skip
+        )
         before, read = kept(current), current.policy.snapshot()
         drain(update(current, 1, experience))
         moved = {name: value - before[name] for name, value in kept(current).items()}
@@ -153,9 +162,11 @@ def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
 def cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
     """Return the cases seed by seed, so that a partial run already gives a comparison."""
     for seed, part, dtype, tuning in itertools.product(
-        asked.seed or SEEDS, asked.part or ("update", "run"), asked.dtype or DTYPES,
+        asked.seed or SEEDS,
+        asked.part or ("update", "run"),
+        asked.dtype or DTYPES,
         asked.tuning or TUNINGS,
-    ):  # fmt: skip
+    ):
         if not (part == "update" and dtype == "float32"):
             yield part, tuning, dtype, seed
 
@@ -217,9 +228,10 @@ def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
     """Return the mean accuracy difference from float32, paired by problem and seed, +- interval."""
     pairs = [
         int(right) - int(other)
-        for seed, found in runs.items() if seed in whole
+        for seed, found in runs.items()
+        if seed in whole
         for right, other in zip(found["right"], whole[seed]["right"], strict=True)
-    ]  # fmt: skip
+    ]
     if not pairs:
         return ""
     error = 1.96 * statistics.stdev(pairs) / math.sqrt(len(pairs))

@@ -33,9 +33,14 @@ from mlx_lm_lora.trainer import grpo_trainer
 from mlx_lm_lora.trainer.grpo_trainer import GRPOTrainingArgs, train_grpo
 
 KEYS = [
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-]  # fmt: skip
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+]
 
 
 def main(model_path: str, name: str) -> None:
@@ -80,23 +85,42 @@ def main(model_path: str, name: str) -> None:
             yield (*columns, None)
             total = time.perf_counter() - begun
             gate.tell(
-                seconds=total, rollout=spent["rollout"], logprobs=None,
-                update=total - spent["rollout"], sampled=spent["sampled"],
-                memory=gate.peak_gigabytes(), mlx_memory=mx.get_peak_memory() / 1e9,
-            )  # fmt: skip
+                seconds=total,
+                rollout=spent["rollout"],
+                logprobs=None,
+                update=total - spent["rollout"],
+                sampled=spent["sampled"],
+                memory=gate.peak_gigabytes(),
+                mlx_memory=mx.get_peak_memory() / 1e9,
+            )
 
     def letters(prompts: Any, completions: Any, answer: Any, types: Any = None) -> list[float]:
         return [work.reward(text) for text in completions]
 
     train_grpo(
-        model, reference, tokenizer, optim.AdamW(learning_rate=work.LEARNING_RATE), data,
-        reward_funcs=[letters], iterate_batches=batches, end_answer_token="",
+        model,
+        reference,
+        tokenizer,
+        optim.AdamW(learning_rate=work.LEARNING_RATE),
+        data,
+        reward_funcs=[letters],
+        iterate_batches=batches,
+        end_answer_token="",
         args=GRPOTrainingArgs(
-            batch_size=len(data), iters=1000, steps_per_report=10**6, steps_per_save=10**6,
-            adapter_file="/dev/null", group_size=work.GROUP, beta=work.BETA, epsilon=0.2,
-            max_completion_length=chosen.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
+            batch_size=len(data),
+            iters=1000,
+            steps_per_report=10**6,
+            steps_per_save=10**6,
+            adapter_file="/dev/null",
+            group_size=work.GROUP,
+            beta=work.BETA,
+            epsilon=0.2,
+            max_completion_length=chosen.new_tokens,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
         ),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

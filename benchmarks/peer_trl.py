@@ -69,9 +69,12 @@ class Gate(TrainerCallback):
         total = time.perf_counter() - self.phases.begun
         parts = self.phases.seconds
         gate.tell(
-            seconds=total, **parts, update=total - sum(parts.values()),
-            sampled=self.phases.sampled, memory=gate.peak_gigabytes(),
-        )  # fmt: skip
+            seconds=total,
+            **parts,
+            update=total - sum(parts.values()),
+            sampled=self.phases.sampled,
+            memory=gate.peak_gigabytes(),
+        )
 
 
 def main(model: str, name: str) -> None:
@@ -87,24 +90,46 @@ def main(model: str, name: str) -> None:
         return [work.reward(answer[0]["content"]) for answer in completions]
 
     config = GRPOConfig(
-        output_dir=os.environ.get("BENCH_FOLDER", "/tmp/trl-out"), report_to=[], use_cpu=True,
-        bf16=False, gradient_checkpointing=False, disable_tqdm=True, save_strategy="no",
-        logging_strategy="no", max_steps=1000 * chosen.passes, shuffle_dataset=False,
-        per_device_train_batch_size=micro, gradient_accumulation_steps=chosen.rows // micro,
-        num_generations=work.GROUP, max_completion_length=chosen.new_tokens,
-        num_iterations=chosen.passes, beta=work.BETA, loss_type="grpo", epsilon=0.2,
-        learning_rate=work.LEARNING_RATE, lr_scheduler_type="constant", temperature=1.0,
-        top_p=1.0, top_k=0, model_init_kwargs={"dtype": "float32"},
+        output_dir=os.environ.get("BENCH_FOLDER", "/tmp/trl-out"),
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_strategy="no",
+        max_steps=1000 * chosen.passes,
+        shuffle_dataset=False,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=chosen.rows // micro,
+        num_generations=work.GROUP,
+        max_completion_length=chosen.new_tokens,
+        num_iterations=chosen.passes,
+        beta=work.BETA,
+        loss_type="grpo",
+        epsilon=0.2,
+        learning_rate=work.LEARNING_RATE,
+        lr_scheduler_type="constant",
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        model_init_kwargs={"dtype": "float32"},
         generation_kwargs={"min_new_tokens": chosen.new_tokens} if chosen.ignore_end else None,
-    )  # fmt: skip
+    )
     trainer = GRPOTrainer(
-        model=model, reward_funcs=letters, args=config, train_dataset=Dataset.from_list(data),
+        model=model,
+        reward_funcs=letters,
+        args=config,
+        train_dataset=Dataset.from_list(data),
         peft_config=LoraConfig(
-            r=work.RANK, lora_alpha=int(work.RANK * work.SCALE), lora_dropout=0.0,
-            target_modules="all-linear", task_type="CAUSAL_LM",
+            r=work.RANK,
+            lora_alpha=int(work.RANK * work.SCALE),
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
         ),
         callbacks=[Gate(phases, chosen.passes)],
-    )  # fmt: skip
+    )
     trainer._generate_single_turn = phases.timed("rollout", trainer._generate_single_turn)
     trainer._get_per_token_logps_and_entropies = phases.timed(
         "logprobs", trainer._get_per_token_logps_and_entropies, lambda: not torch.is_grad_enabled()

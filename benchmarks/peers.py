@@ -58,9 +58,7 @@ class Tool:
         self.process.wait(60)
 
 
-def start(
-    name: str, model: Path, work: Work, threads: int, folder: Path, *changes: str
-) -> Tool:  # fmt: skip
+def start(name: str, model: Path, work: Work, threads: int, folder: Path, *changes: str) -> Tool:
     """Start a tool and wait until it has loaded."""
     count = str(threads)
     env = {**os.environ, "BENCH_THREADS": count, "BENCH_FOLDER": str(folder / "out")}
@@ -76,9 +74,14 @@ def start(
             env |= {"BENCH_BLAS": "same", "PYTHONPATH": str(HERE.parent)}
     log = folder / f"{name.replace(' ', '-')}.log"
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
-        env=env, cwd=HERE.parent,
-    )  # fmt: skip
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log.open("w"),
+        text=True,
+        env=env,
+        cwd=HERE.parent,
+    )
     tool = Tool(name, process, log=log)
     tool.read()
     return tool
@@ -93,8 +96,10 @@ def compare(
         for turn in range(rounds + 1):
             for tool in tools:
                 found = tool.step()
-                say(f"  {work.name} {'warm-up' if turn == 0 else turn} {tool.name}: "
-                    f"{found['seconds']:.1f} s, {found['sampled']} tokens")  # fmt: skip
+                say(
+                    f"  {work.name} {'warm-up' if turn == 0 else turn} {tool.name}: "
+                    f"{found['seconds']:.1f} s, {found['sampled']} tokens"
+                )
                 if turn:
                     tool.steps.append(found)
     finally:

@@ -39,11 +39,13 @@ def prompts_of(policy: Policy) -> list[PromptRows]:
     dice = random.Random(0)
     return [
         PromptRows(
-            key=f"p{n}", group=n, rows=ROWS // 4,
+            key=f"p{n}",
+            group=n,
+            rows=ROWS // 4,
             ids=tuple(dice.randrange(3, policy.vocabulary) for _ in range(PROMPT - 8 * n)),
         )
         for n in range(4)
-    ]  # fmt: skip
+    ]
 
 
 def sample(policy: Policy) -> None:
@@ -94,13 +96,14 @@ def cases() -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     return {
         "decode all rows together": (lambda: sample(separate), lambda: sample(graph)),
         "share the prompt in the update": (
-            lambda: learn(per_row, rows), lambda: learn(graph, rows),
+            lambda: learn(per_row, rows),
+            lambda: learn(graph, rows),
         ),
         "share the prompt in scoring": (lambda: score(per_row, rows), lambda: score(graph, rows)),
         "kernels: decode": (lambda: sample(graph), lambda: sample(kernels)),
         "kernels: update": (lambda: learn(graph, rows), lambda: learn(kernels, rows)),
         "kernels: scoring": (lambda: score(graph, rows), lambda: score(kernels, rows)),
-    }  # fmt: skip
+    }
 
 
 def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:

@@ -30,10 +30,12 @@ from grpo_tui.experiments.values import RecordedEvent
 
 LIMIT_MS = 20.0
 ROWS = {
-    "waits for the file": "lock", "of that for a processor": "lock_starved",
-    "holds the file": "hold", "of that waits for a processor": "hold_starved",
+    "waits for the file": "lock",
+    "of that for a processor": "lock_starved",
+    "holds the file": "hold",
+    "of that waits for a processor": "hold_starved",
     "`put` of an event": "put",
-}  # fmt: skip
+}
 
 
 class Hold:
@@ -103,10 +105,16 @@ def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     stored = handle.close()
     hold = Watched.hold
     found = {
-        "run": handle.id, "steps": step, "stored": stored, "put": puts,
-        "troubles": sorted(troubles), "lock": hold.waited, "lock_starved": hold.waited_starved,
-        "hold": hold.held, "hold_starved": hold.held_starved,
-    }  # fmt: skip
+        "run": handle.id,
+        "steps": step,
+        "stored": stored,
+        "put": puts,
+        "troubles": sorted(troubles),
+        "lock": hold.waited,
+        "lock_starved": hold.waited_starved,
+        "hold": hold.held,
+        "hold_starved": hold.held_starved,
+    }
     print(json.dumps(found))
 
 
@@ -123,9 +131,11 @@ class Caller(threading.Thread):
         while time.monotonic() < self.end:
             start = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "grpo_tui", *self.words], capture_output=True, text=True,
+                [sys.executable, "-m", "grpo_tui", *self.words],
+                capture_output=True,
+                text=True,
                 check=False,
-            )  # fmt: skip
+            )
             self.times.append(1e3 * (time.perf_counter() - start))
             if done.returncode:
                 self.failures.append(done.stderr.strip())
@@ -139,19 +149,44 @@ def soak(folder: Path, seconds: float, pace: float) -> int:
     start = time.monotonic()
     writers = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.soak", "--write", str(path), "--pace", str(pace),
-             "--minutes", str(seconds / 60), "--seed", str(seed)],
-            stdout=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.soak",
+                "--write",
+                str(path),
+                "--pace",
+                str(pace),
+                "--minutes",
+                str(seconds / 60),
+                "--seed",
+                str(seed),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for seed in (1, 2)
-    ]  # fmt: skip
+    ]
     _wait_for_runs(path, 2)
     out = folder / "rollouts.csv"
     callers = [
         Caller(["runs", "--json", "--db", str(path)], start + seconds, 0.5),
-        Caller(["export", "soak-1", "soak-2", "--what", "rollouts", "--out", str(out), "--db",
-                str(path)], start + seconds, 1.0),
-    ]  # fmt: skip
+        Caller(
+            [
+                "export",
+                "soak-1",
+                "soak-2",
+                "--what",
+                "rollouts",
+                "--out",
+                str(out),
+                "--db",
+                str(path),
+            ],
+            start + seconds,
+            1.0,
+        ),
+    ]
     for caller in callers:
         caller.start()
     outputs = [writer.communicate()[0] for writer in writers]
@@ -203,8 +238,10 @@ def report(path: Path, written: Sequence[dict[str, object]], callers: Sequence[C
 def _line(what: str, values: Sequence[float]) -> float:
     ordered = sorted(values) or [0.0]
     p99 = ordered[int(0.99 * (len(ordered) - 1))]
-    print(f"| {what} | {len(values)} | {statistics.median(ordered):.2f} | {p99:.2f} | "
-          f"{ordered[-1]:.2f} |")  # fmt: skip
+    print(
+        f"| {what} | {len(values)} | {statistics.median(ordered):.2f} | {p99:.2f} | "
+        f"{ordered[-1]:.2f} |"
+    )
     return p99
 
 

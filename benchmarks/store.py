@@ -103,18 +103,26 @@ def runs(folder: Path) -> Iterator[Result]:
     with closing(StoreReader(path)) as reader:
         yield timed(f"list all of {RUNS:,} runs", reader.runs, target=500)
         for text in (
-            "status:failed", "recipe:dapo reward>0.5", "cfg.algorithm.beta>=0.05",
-            "tag:tag-3 !status:failed", "run-99 | recipe:gspo",
-        ):  # fmt: skip
+            "status:failed",
+            "recipe:dapo reward>0.5",
+            "cfg.algorithm.beta>=0.05",
+            "tag:tag-3 !status:failed",
+            "run-99 | recipe:gspo",
+        ):
             count = len(reader.runs(text))
             yield timed(
                 f"filter `{text.replace('|', chr(92) + '|')}`: {count:,} runs",
-                partial(reader.runs, text), target=500,
-            )  # fmt: skip
-        yield timed("sort by `-best reward`, all", lambda: reader.runs(sort="-best reward"),
-                    target=500)  # fmt: skip
-        yield timed("sort by a setting, first 50",
-                    lambda: reader.runs(sort="algorithm.beta", limit=50), target=500)  # fmt: skip
+                partial(reader.runs, text),
+                target=500,
+            )
+        yield timed(
+            "sort by `-best reward`, all", lambda: reader.runs(sort="-best reward"), target=500
+        )
+        yield timed(
+            "sort by a setting, first 50",
+            lambda: reader.runs(sort="algorithm.beta", limit=50),
+            target=500,
+        )
         yield timed("name a run by its prefix", lambda: reader.resolve("run-77"[:6] + "77"))
     yield command(path, "runs", "--filter", "recipe:dapo", "--limit", "50")
     yield command(path, "runs", "--json")
@@ -143,15 +151,25 @@ def steps(folder: Path) -> Iterator[Result]:
     assert handle.close(), handle.board.view.store_warning
     size = path.stat().st_size / 1e6
     say(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
-    yield Result(f"record one of {STEPS:,} steps x {data.METRICS} metrics", 1e3 * span / STEPS, 0.0,
-                 target=1.0, processor=1e3 * work / STEPS)  # fmt: skip
+    yield Result(
+        f"record one of {STEPS:,} steps x {data.METRICS} metrics",
+        1e3 * span / STEPS,
+        0.0,
+        target=1.0,
+        processor=1e3 * work / STEPS,
+    )
     yield Result("size of a step's metrics", 1e3 * size / STEPS, 0.0, "kB")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("long-0").key
-        yield timed(f"read one series of {STEPS:,} steps",
-                    lambda: reader.metric_series(run, "reward"), target=100)  # fmt: skip
-        yield timed("the last 1,000 steps of a series",
-                    lambda: reader.metric_series(run, "reward", after=STEPS - 1000))  # fmt: skip
+        yield timed(
+            f"read one series of {STEPS:,} steps",
+            lambda: reader.metric_series(run, "reward"),
+            target=100,
+        )
+        yield timed(
+            "the last 1,000 steps of a series",
+            lambda: reader.metric_series(run, "reward", after=STEPS - 1000),
+        )
     data.copy_run(path, 9)
     say(f"ten such runs in {path.stat().st_size / 1e6:.0f} MB")
     with closing(StoreReader(path)) as reader:
@@ -160,8 +178,9 @@ def steps(folder: Path) -> Iterator[Result]:
             yield timed(
                 "compare ten such runs" + (f", at equal {axis}" if axis else ""),
                 partial(compare, reader, found, baseline=found[0], axis=axis),
-                target=1000, times=3,
-            )  # fmt: skip
+                target=1000,
+                times=3,
+            )
     yield command(path, "compare", *(f"long-{number}" for number in range(10)), target=1000)
 
 
@@ -178,14 +197,20 @@ def rollouts(folder: Path) -> Iterator[Result]:
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
         for text in (data.RARE, "the", data.PHRASE, "nswe", "</answer>", "ZZYV", "q!w"):
-            yield timed(f"50 newest hits of `{text}`, or to the end", _search(reader, run, text),
-                        target=300, times=3)  # fmt: skip
+            yield timed(
+                f"50 newest hits of `{text}`, or to the end",
+                _search(reader, run, text),
+                target=300,
+                times=3,
+            )
         for sort in ("reward", "advantage", "length", "kl"):
             for text in ("the", data.RARE, data.PHRASE):
                 yield timed(
                     f"first hit of `{text}`, sorted by {sort}",
-                    _search(reader, run, text, 1, sort=sort), target=500, times=3,
-                )  # fmt: skip
+                    _search(reader, run, text, 1, sort=sort),
+                    target=500,
+                    times=3,
+                )
         yield _cancelled(reader, run, "q!w")
         yield _cancelled(reader, run, "the qwertz", sort="kl")
 
@@ -228,8 +253,7 @@ def _cancelled(reader: StoreReader, run: int, text: str, **how: Any) -> Result:
     except InterruptedError:
         span = 1e3 * (time.perf_counter() - at)
     timer.cancel()
-    return Result("a search stops after it was cancelled", span,
-                  0.0, target=300)  # fmt: skip
+    return Result("a search stops after it was cancelled", span, 0.0, target=300)
 
 
 # -- a starter's step -----------------------------------------------------------------------------
@@ -260,9 +284,13 @@ def starter(folder: Path) -> Iterator[Result]:
             if file.is_file() and (path.stem in file.name or handle.id in str(file))
         )
         label = f"256 rollouts of {tokens} tokens"
-        yield Result(f"record a step: {data.METRICS} metrics, {label}, token numbers",
-                     statistics.median(spans), max(spans), target=25,
-                     processor=statistics.median(works))  # fmt: skip
+        yield Result(
+            f"record a step: {data.METRICS} metrics, {label}, token numbers",
+            statistics.median(spans),
+            max(spans),
+            target=25,
+            processor=statistics.median(works),
+        )
         yield Result("of which the trainer waits", statistics.median(puts), max(puts))
         yield Result(f"size of such a step, {label}", size / STARTER / 1e6, 0.0, "MB")
 
@@ -276,10 +304,12 @@ def opened(folder: Path) -> Iterator[Result]:
         path = folder / f"opened-{record}.db"
         yield _commits(path, tokens, record)
     count = OPENED * 800
-    yield timed(f"Watch, first screen of a run of {count:,} rollouts", partial(_watch, path),
-                target=500)  # fmt: skip
-    yield timed(f"Rollouts, first screen of a run of {count:,} rollouts", partial(_last, path),
-                target=500)  # fmt: skip
+    yield timed(
+        f"Watch, first screen of a run of {count:,} rollouts", partial(_watch, path), target=500
+    )
+    yield timed(
+        f"Rollouts, first screen of a run of {count:,} rollouts", partial(_last, path), target=500
+    )
 
 
 def _commits(path: Path, tokens: int, record: str) -> Result:
@@ -300,8 +330,12 @@ def _commits(path: Path, tokens: int, record: str) -> Result:
     handle.put(ev.RunFinished(step=OPENED, reason="completed", summary={}))
     assert handle.close(), handle.board.view.store_warning
     middle = statistics.median
-    return Result(f"record a step of 800 rollouts, tokens: {record}", middle(spans), max(spans),
-                  processor=middle(works))  # fmt: skip
+    return Result(
+        f"record a step of 800 rollouts, tokens: {record}",
+        middle(spans),
+        max(spans),
+        processor=middle(works),
+    )
 
 
 def _watch(path: Path) -> None:
@@ -320,8 +354,12 @@ def _last(path: Path) -> None:
 
 
 PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
-    "runs": runs, "steps": steps, "rollouts": rollouts, "starter": starter, "opened": opened
-}  # fmt: skip
+    "runs": runs,
+    "steps": steps,
+    "rollouts": rollouts,
+    "starter": starter,
+    "opened": opened,
+}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -332,9 +370,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(args)
     results: list[Result] = []
-    lines = [
-        "| what | median | slowest | processor | target |", "| --- | --- | --- | --- | --- |"
-    ]  # fmt: skip
+    lines = ["| what | median | slowest | processor | target |", "| --- | --- | --- | --- | --- |"]
     for part in chosen.parts or PARTS:
         with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="store-") as folder:
             for result in PARTS[part](Path(folder)):

@@ -37,9 +37,16 @@ def config(**changes: Any) -> dict[str, Any]:
 def started(recipe: str = "grpo") -> ev.RunStarted:
     """Return the first event of a run."""
     return ev.RunStarted(
-        step=0, config={}, total_steps=100_000, resumed=False, versions={"mlx": "0"}, device="cpu",
-        threads=1, dataset_fingerprint="data", recipe=recipe,
-    )  # fmt: skip
+        step=0,
+        config={},
+        total_steps=100_000,
+        resumed=False,
+        versions={"mlx": "0"},
+        device="cpu",
+        threads=1,
+        dataset_fingerprint="data",
+        recipe=recipe,
+    )
 
 
 def many_runs(path: Path, count: int) -> None:
@@ -56,13 +63,18 @@ def many_runs(path: Path, count: int) -> None:
     with closing(sqlite3.connect(path)) as conn, conn:
         names = [row[1] for row in conn.execute("PRAGMA table_info(run)")][1:]
         given = {
-            "uid": "'u' || :n", "short": "printf('%08x', :n)", "name": "'run-' || :n", "seed": ":n",
+            "uid": "'u' || :n",
+            "short": "printf('%08x', :n)",
+            "name": "'run-' || :n",
+            "seed": ":n",
             "recipe": "CASE :n % 3 WHEN 0 THEN 'grpo' WHEN 1 THEN 'dapo' ELSE 'gspo' END",
             "status": "CASE :n % 10 WHEN 0 THEN 'failed' ELSE 'completed' END",
-        }  # fmt: skip
+        }
         columns = ", ".join(given.get(name, name) for name in names)
-        conn.execute("CREATE TEMP TABLE n AS WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL "
-                     f"SELECT n + 1 FROM c WHERE n < {count - 1}) SELECT n FROM c")  # fmt: skip
+        conn.execute(
+            "CREATE TEMP TABLE n AS WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL "
+            f"SELECT n + 1 FROM c WHERE n < {count - 1}) SELECT n FROM c"
+        )
         sql = columns.replace(":n", "n.n")
         conn.execute(f"INSERT INTO run ({', '.join(names)}) SELECT {sql} FROM run, n")
         others = "(SELECT id, seed FROM run WHERE id > 1) r"
@@ -94,20 +106,23 @@ def copy_run(path: Path, copies: int) -> None:
             with conn:
                 conn.execute(
                     "INSERT INTO metric SELECT ?, key_id, step, value + 0.001 FROM metric "
-                    "WHERE run_id = 1", (row.id,),
-                )  # fmt: skip
+                    "WHERE run_id = 1",
+                    (row.id,),
+                )
                 for table, first in (("metric_summary", 1), ("step", 2)):
                     rest = [item[1] for item in conn.execute(f"PRAGMA table_info({table})")][first:]
                     names = ", ".join(name for name in rest if name != "run_id")
                     conn.execute(
                         f"INSERT INTO {table} (run_id, {names}) SELECT ?, {names} FROM {table} "
-                        "WHERE run_id = 1", (row.id,),
-                    )  # fmt: skip
+                        "WHERE run_id = 1",
+                        (row.id,),
+                    )
                 conn.execute(
                     "UPDATE run SET (step, tokens, elapsed, status, dataset_fingerprint) = "
                     "(SELECT step, tokens, elapsed, status, dataset_fingerprint FROM run "
-                    "WHERE id = 1) WHERE id = ?", (row.id,),
-                )  # fmt: skip
+                    "WHERE id = 1) WHERE id = ?",
+                    (row.id,),
+                )
         conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
@@ -125,21 +140,34 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
     """Make a group whose answers have the given number of tokens each."""
     logprobs = tuple(-chance.expovariate(2.0) for _ in range(tokens))
     return ev.Group(
-        index=index, origin="train", example_key=f"example-{index}", target="42",
-        prompt_text="What is 17 + 25? Think, then answer.", prompt_ids=tuple(range(24)),
-        prompt_hash=f"{index:016x}", reward_mean=0.5, reward_std=0.5,
+        index=index,
+        origin="train",
+        example_key=f"example-{index}",
+        target="42",
+        prompt_text="What is 17 + 25? Think, then answer.",
+        prompt_ids=tuple(range(24)),
+        prompt_hash=f"{index:016x}",
+        reward_mean=0.5,
+        reward_std=0.5,
         sampling={"temperature": 1.0, "top_p": 1.0},
         rollouts=tuple(
             ev.Completion(
-                index=place, ids=tuple(chance.randrange(100) for _ in range(tokens)), text=text,
-                finish="stop", reward=float(chance.random() < 0.5), advantage=chance.gauss(0, 1),
-                rewards=(ev.RewardValue(name="accuracy", value=1.0, weight=1.0),
-                         ev.RewardValue(name="format", value=0.0, weight=0.2)),
-                sampler_logprobs=logprobs, ends=tuple(range(1, tokens + 1)),
+                index=place,
+                ids=tuple(chance.randrange(100) for _ in range(tokens)),
+                text=text,
+                finish="stop",
+                reward=float(chance.random() < 0.5),
+                advantage=chance.gauss(0, 1),
+                rewards=(
+                    ev.RewardValue(name="accuracy", value=1.0, weight=1.0),
+                    ev.RewardValue(name="format", value=0.0, weight=0.2),
+                ),
+                sampler_logprobs=logprobs,
+                ends=tuple(range(1, tokens + 1)),
             )
             for place, text in enumerate(texts)
         ),
-    )  # fmt: skip
+    )
 
 
 def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2) -> ev.Event:
@@ -149,11 +177,16 @@ def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2)
         return tuple(value + chance.gauss(0, by) for value in row)
 
     return ev.TokensScored(
-        step=step, group=scored.index, origin="train",
+        step=step,
+        group=scored.index,
+        origin="train",
         numbers=tuple(
             ev.TokenNumbers(
-                index=item.index, old=near(item.sampler_logprobs, 1e-6),
-                reference=near(item.sampler_logprobs, 0.1), clip_fraction=0.1, kl=0.01,
+                index=item.index,
+                old=near(item.sampler_logprobs, 1e-6),
+                reference=near(item.sampler_logprobs, 0.1),
+                clip_fraction=0.1,
+                kl=0.01,
                 passes=tuple(near(item.sampler_logprobs, 0.01) for _ in range(passes)),
                 after=near(item.sampler_logprobs, 0.02),
                 entropy=tuple(chance.random() for _ in item.ids),
@@ -162,7 +195,7 @@ def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2)
             )
             for item in scored.rollouts
         ),
-    )  # fmt: skip
+    )
 
 
 def starter_step(
@@ -176,10 +209,19 @@ def starter_step(
         yield numbers(scored, step, chance)
     for index in (1, 2):
         yield ev.PassFinished(
-            step=step, index=index, minibatch=0, loss=0.1, clip_low=0.0, clip_high=0.0,
-            kl_to_old=0.0, grad_norm=1.0, learning_rate=1e-5,
-        )  # fmt: skip
+            step=step,
+            index=index,
+            minibatch=0,
+            loss=0.1,
+            clip_low=0.0,
+            clip_high=0.0,
+            kl_to_old=0.0,
+            grad_norm=1.0,
+            learning_rate=1e-5,
+        )
     yield ev.StepFinished(
-        step=step, metrics=metrics(step, chance), tokens=step * groups * size * tokens,
+        step=step,
+        metrics=metrics(step, chance),
+        tokens=step * groups * size * tokens,
         elapsed=float(step),
-    )  # fmt: skip
+    )

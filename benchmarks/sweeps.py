@@ -42,14 +42,21 @@ class Case:
 
 
 CASES = (
-    *(Case(settings, seeds, problems) for settings in (2, 4, 8) for seeds in (2, 3, 5)
-      for problems in (40, 200)),
+    *(
+        Case(settings, seeds, problems)
+        for settings in (2, 4, 8)
+        for seeds in (2, 3, 5)
+        for problems in (40, 200)
+    ),
     *(Case(4, 3, 100, 4, seeds, match) for seeds in (0.0, 0.1, 0.6, 1.0) for match in (0.0, 1.0)),
     *(Case(settings, 3, 200, 4, uneven=uneven) for settings in (2, 8) for uneven in (2.0, 3.0)),
-    *(Case(settings, 1, problems, seed_spread=0.0)
-      for settings in (2, 8) for problems in (40, 100)),
+    *(
+        Case(settings, 1, problems, seed_spread=0.0)
+        for settings in (2, 8)
+        for problems in (40, 100)
+    ),
     Case(4, 1, 100, seed_spread=0.6),
-)  # fmt: skip
+)
 
 
 def sweep(case: Case, random: np.random.Generator) -> list[Shares]:
@@ -96,14 +103,18 @@ def coverage(case: Case, sweeps: int, seed: int = 0) -> tuple[float, float]:
 
 def table(sweeps: int) -> Iterator[str]:
     """The lines of a table, of which docs/comparing.md has some."""
-    yield ("| settings | seeds | problems | answers each | spread of seeds | of the second setting "
-           "| spread of matches | all intervals hold | half width |")  # fmt: skip
+    yield (
+        "| settings | seeds | problems | answers each | spread of seeds | of the second setting "
+        "| spread of matches | all intervals hold | half width |"
+    )
     yield "|" + " --- |" * 9
     for case in CASES:
         held, half = coverage(case, sweeps)
-        yield (f"| {case.settings} | {case.seeds} | {case.problems} | {case.samples} "
-               f"| {case.seed_spread:g} | × {case.uneven:g} | {case.match_spread:g} "
-               f"| {100 * held:.1f} % | {100 * half:.1f} points |")  # fmt: skip
+        yield (
+            f"| {case.settings} | {case.seeds} | {case.problems} | {case.samples} "
+            f"| {case.seed_spread:g} | × {case.uneven:g} | {case.match_spread:g} "
+            f"| {100 * held:.1f} % | {100 * half:.1f} points |"
+        )
 
 
 if __name__ == "__main__":

@@ -19,8 +19,20 @@ WIDE, TALL, MARGIN = 8.4, 18.0, 12.0
 FONT = "'JetBrains Mono','Fira Code','SF Mono',Menlo,'DejaVu Sans Mono',Consolas,monospace"
 BLOCKS = "▁▂▃▄▅▆▇█"
 # which of left, right, up and down a box-drawing character connects to.
-LINES = {"─": "lr", "│": "ud", "┈": "", "├": "udr", "┤": "udl", "┼": "udlr", "┬": "lrd",
-         "┴": "lru", "└": "ur", "┘": "ul", "┌": "dr", "┐": "dl"}  # fmt: skip
+LINES = {
+    "─": "lr",
+    "│": "ud",
+    "┈": "",
+    "├": "udr",
+    "┤": "udl",
+    "┼": "udlr",
+    "┬": "lrd",
+    "┴": "lru",
+    "└": "ur",
+    "┘": "ul",
+    "┌": "dr",
+    "┐": "dl",
+}
 ARCS = {"╭": (1, 1), "╮": (-1, 1), "╰": (1, -1), "╯": (-1, -1)}
 BRAILLE_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 
@@ -48,8 +60,12 @@ def paper_of(app: "App[int]") -> str:
 
 def svg(rows: list[Row], width: int, height: int, paper: str) -> str:
     """Rows of styled text as an SVG document."""
-    return document([part for y, row in enumerate(rows) for part in elements_of(row, y, paper)],
-                    width, height, paper)  # fmt: skip
+    return document(
+        [part for y, row in enumerate(rows) for part in elements_of(row, y, paper)],
+        width,
+        height,
+        paper,
+    )
 
 
 def elements_of(row: Row, y: int, paper: str) -> list[str]:
@@ -66,9 +82,14 @@ def document(parts: list[str], width: int, height: int, paper: str, style: str =
         f' width="{full_width:.0f}" height="{full_height:.0f}">'
     )
     out = [
-        head, style, f'<rect width="100%" height="100%" rx="8" fill="{paper}"/>',
-        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">', *parts, "</g>", "</svg>",
-    ]  # fmt: skip
+        head,
+        style,
+        f'<rect width="100%" height="100%" rx="8" fill="{paper}"/>',
+        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">',
+        *parts,
+        "</g>",
+        "</svg>",
+    ]
     return "\n".join([part for part in out if part] + [""])
 
 
@@ -88,8 +109,10 @@ def _backgrounds(row: Row, top: float, paper: str) -> list[str]:
         width = cell_len(text) * WIDE
         colour = _colour(style, foreground=False)
         if colour and colour != paper.lower():
-            out.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
-                       f'height="{TALL:.1f}" fill="{colour}"/>')  # fmt: skip
+            out.append(
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'height="{TALL:.1f}" fill="{colour}"/>'
+            )
         left += width
     return out
 
@@ -136,8 +159,10 @@ def _text(text: str, columns: list[float], top: float, style: Style | None) -> s
         more += ' font-style="italic"' if style.italic else ""
         more += ' text-decoration="underline"' if style.underline else ""
     at = " ".join(f"{x:.1f}" for x in columns)
-    return (f'<text x="{at}" y="{top + 13.5:.1f}" fill="{_colour(style, foreground=True)}"{more}>'
-            f"{escape(text)}</text>")  # fmt: skip
+    return (
+        f'<text x="{at}" y="{top + 13.5:.1f}" fill="{_colour(style, foreground=True)}"{more}>'
+        f"{escape(text)}</text>"
+    )
 
 
 def _shape(character: str, x: float, y: float, colour: str) -> tuple[str, str] | None:
@@ -148,8 +173,9 @@ def _shape(character: str, x: float, y: float, colour: str) -> tuple[str, str] |
     if 0x2800 < code <= 0x28FF:
         dots = "".join(
             f"M{x + WIDE * (0.28 + 0.5 * dx):.1f} {y + TALL * (0.14 + 0.24 * dy):.1f}h.01"
-            for bit, (dx, dy) in enumerate(BRAILLE_DOTS) if (code - 0x2800) >> bit & 1
-        )  # fmt: skip
+            for bit, (dx, dy) in enumerate(BRAILLE_DOTS)
+            if (code - 0x2800) >> bit & 1
+        )
         return dots, f'stroke="{colour}" stroke-width="2.3" stroke-linecap="round" fill="none"'
     if character in BLOCKS:
         height = TALL * (BLOCKS.index(character) + 1) / 8

@@ -54,8 +54,12 @@ LAST_STAYS = 6  # frames of a moving picture for which the last one is shown
 KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
-RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
-        ("shy-mole", 0.4, 1))  # fmt: skip
+RUNS = (
+    ("calm-otter", 0.04, 0),
+    ("wide-newt", 0.4, 0),
+    ("quick-heron", 0.04, 1),
+    ("shy-mole", 0.4, 1),
+)
 # token numbers would be most of the file, and nothing that needs several runs shows them
 LEAN = ("record.tokens=none", "evaluation.every=20")
 
@@ -289,8 +293,13 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
     preferences.remember(theme=theme)
     clock = Clock()
     feed = ReplayFeed(store, "@last", clock=clock)
-    app = Workbench(store, feed=feed, mode="watch", preferences=preferences,
-                    clock=lambda: FIRST_WALL_TIME + clock.now)  # fmt: skip
+    app = Workbench(
+        store,
+        feed=feed,
+        mode="watch",
+        preferences=preferences,
+        clock=lambda: FIRST_WALL_TIME + clock.now,
+    )
     frames: list[list[Row]] = []
     async with app.run_test(size=size) as pilot:
         await until(pilot, app, lambda: bool(feed._events))
@@ -357,8 +366,9 @@ def record_several() -> None:
         store = Path(folder) / "grpo-tui.db"
         for name, beta, seed in RUNS:
             words = ["train", "--preset", "starter", "--name", name, "--seed", str(seed)]
-            changes = [part for setting in (f"algorithm.beta={beta}", *LEAN)
-                       for part in ("--set", setting)]  # fmt: skip
+            changes = [
+                part for setting in (f"algorithm.beta={beta}", *LEAN) for part in ("--set", setting)
+            ]
             command = [sys.executable, "-m", "grpo_tui", *words, *changes, "--db", str(store)]
             subprocess.run(command, check=True)
         pack(store, SEVERAL)

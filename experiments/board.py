@@ -65,11 +65,15 @@ class Board:
     def _start_phase(self, event: ev.PhaseStarted) -> dict[str, Any]:
         is_sampling = event.phase in ("generate", "evaluate")
         return {
-            "step": event.step, "phase": event.phase, "phase_detail": event.detail, "done": 0,
-            "total": event.total, "phase_started": time.time(),
+            "step": event.step,
+            "phase": event.phase,
+            "phase_detail": event.detail,
+            "done": 0,
+            "total": event.total,
+            "phase_started": time.time(),
             "phase_seconds": self._phase_seconds() if event.step == self.view.step else {},
             "groups": () if is_sampling else self.view.groups,
-        }  # fmt: skip
+        }
 
     def _phase_seconds(self) -> Mapping[str, float]:
         """The seconds of each phase, now that the current one has ended."""
@@ -91,28 +95,40 @@ class Board:
             rollouts = {rollout.index: rollout for rollout in group.rollouts}
             rollout = rollouts.get(delta.index) or BoardRollout(index=delta.index)
             rollouts[delta.index] = replace(
-                rollout, text=rollout.text + delta.text, tokens=rollout.tokens + delta.tokens,
-                finish=delta.finish or rollout.finish, spans=rollout.spans + delta.spans,
+                rollout,
+                text=rollout.text + delta.text,
+                tokens=rollout.tokens + delta.tokens,
+                finish=delta.finish or rollout.finish,
+                spans=rollout.spans + delta.spans,
                 waits_since=time.time() if delta.waits else None,
-            )  # fmt: skip
+            )
             groups[delta.group] = replace(group, rollouts=tuple(rollouts.values()))
         return {
-            "step": event.step, "tokens_per_second": event.tokens_per_second,
-            "done": event.finished, "total": event.total, "groups": tuple(groups.values()),
-        }  # fmt: skip
+            "step": event.step,
+            "tokens_per_second": event.tokens_per_second,
+            "done": event.finished,
+            "total": event.total,
+            "groups": tuple(groups.values()),
+        }
 
 
 def _group(
     index: int, group: ev.PromptStarted | ev.Group, rollouts: Iterable[BoardRollout]
 ) -> BoardGroup:
     return BoardGroup(
-        index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
+        index=index,
+        origin=group.origin,
+        prompt_text=group.prompt_text,
+        target=group.target,
         rollouts=tuple(rollouts),
-    )  # fmt: skip
+    )
 
 
 def _complete(item: ev.Completion) -> BoardRollout:
     return BoardRollout(
-        index=item.index, text=item.text, tokens=ev.model_tokens(item.ids, item.spans),
-        finish=item.finish, spans=tuple(map(ev.unscored, item.spans)),
-    )  # fmt: skip
+        index=item.index,
+        text=item.text,
+        tokens=ev.model_tokens(item.ids, item.spans),
+        finish=item.finish,
+        spans=tuple(map(ev.unscored, item.spans)),
+    )

@@ -76,9 +76,14 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     detail = source.run(run.key)
     _refuse_damaged(source, run)
     row = store.create_run(
-        detail.config, name=run.name, uid=run.uid, status="imported",
-        code_version=run.code_version, tags=run.tags, origin=f"import of {source.path}",
-    )  # fmt: skip
+        detail.config,
+        name=run.name,
+        uid=run.uid,
+        status="imported",
+        code_version=run.code_version,
+        tags=run.tags,
+        origin=f"import of {source.path}",
+    )
     store.change(row.id, note=INTERRUPTED)
     try:
         for attempt in detail.attempts:

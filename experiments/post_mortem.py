@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 LINES = 20
 # the events that a log has, by the field that says what happened
 LOGGED = {
-    "NoteWritten": "text", "AlertRaised": "explanation", "RunFailed": "message",
+    "NoteWritten": "text",
+    "AlertRaised": "explanation",
+    "RunFailed": "message",
     "CheckpointSaved": "path",
-}  # fmt: skip
+}
 
 
 def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:

@@ -53,9 +53,12 @@ class RunQueue:
             if old is not None:
                 return old, False
             values = {
-                "uid": str(uuid4()), "name": name, "created_at": now_iso(), "spec_hash": spec,
+                "uid": str(uuid4()),
+                "name": name,
+                "created_at": now_iso(),
+                "spec_hash": spec,
                 "axes": dict(axes),
-            }  # fmt: skip
+            }
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
             for item in items:
                 conn.execute(QUEUE_ITEM.insert(), item | {"sweep_id": key})
@@ -119,10 +122,13 @@ class RunQueue:
 def _item(config: Any, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     tree = config_tree(config)
     return {
-        "name": name or str(tree.get("name") or ""), "state": "queued",
-        "created_at": now_iso(), "settings": dict(settings), "config": tree,
+        "name": name or str(tree.get("name") or ""),
+        "state": "queued",
+        "created_at": now_iso(),
+        "settings": dict(settings),
+        "config": tree,
         "config_hash": config_hash(tree),
-    }  # fmt: skip
+    }
 
 
 def owner() -> str:

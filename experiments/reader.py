@@ -61,9 +61,15 @@ from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
 
 DEFAULT_METRICS = (
-    "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
-    "entropy", "eval/accuracy", "eval/greedy/accuracy",
-)  # fmt: skip
+    "reward",
+    "kl",
+    "clip_ratio/region_mean",
+    "tokens_per_second",
+    "completions/mean_length",
+    "entropy",
+    "eval/accuracy",
+    "eval/greedy/accuracy",
+)
 LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
 
@@ -101,22 +107,31 @@ class StoreReader(Connection):
     # -- runs -----------------------------------------------------------------------------------
 
     def runs(
-        self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] = (),
-        archived: bool = False, limit: int | None = None,
-        metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
-    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        self,
+        filter: str = "",
+        *,
+        sort: str = "-created",
+        columns: Sequence[str] = (),
+        archived: bool = False,
+        limit: int | None = None,
+        metrics: Sequence[str] = DEFAULT_METRICS,
+        keys: Sequence[int] | None = None,
+    ) -> tuple[v.RunSummary, ...]:
         """List runs; `metrics` are the keys to summarise, `columns` are in the column language."""
         names = Names(self.column)
         extra = [parse_column(text, names) for text in columns if text.strip()]
         query = (
             self.select(
-                v.RunSummary, RUN, *(column.value.label(f"{n}") for n, column in enumerate(extra)),
-                id="short", sweep_id=None,  # which is not in the index of the list
+                v.RunSummary,
+                RUN,
+                *(column.value.label(f"{n}") for n, column in enumerate(extra)),
+                id="short",
+                sweep_id=None,  # which is not in the index of the list
             )
             .where(self.not_deleted(), compile_filter(filter, names))
             .order_by(*_order(sort, names))
             .limit(limit)
-        )  # fmt: skip
+        )
         if not archived:
             query = query.where(RUN.c.archived == 0)
         if keys is not None:
@@ -149,9 +164,13 @@ class StoreReader(Connection):
         return statuses
 
     def _summaries(
-        self, rows: Sequence[Any], columns: Sequence[Column],
-        statuses: Mapping[int, Derived], waiting: Mapping[int, Spilled], metrics: Sequence[str],
-    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        self,
+        rows: Sequence[Any],
+        columns: Sequence[Column],
+        statuses: Mapping[int, Derived],
+        waiting: Mapping[int, Spilled],
+        metrics: Sequence[str],
+    ) -> tuple[v.RunSummary, ...]:
         keys, labels = [row.key for row in rows], [column.label for column in columns]
         tag = RUN_TAG.c
         tags = grouped(self.rows(select(tag.run_id, tag.tag).where(among(tag.run_id, keys))))
@@ -174,14 +193,21 @@ class StoreReader(Connection):
             spill, (sweep, sweep_id) = waiting.get(row.key), sweeps.get(row.key, (None, None))
             summaries.append(
                 as_view(
-                    v.RunSummary, row, status=status, status_since=since,
-                    waiting=str(spill or ""), step=max(row.step, spill.step if spill else 0),
-                    attempts=attempts.get(row.key, 0), tags=tuple(tags.get(row.key, ())),
-                    parent=parents.get(row.key), sweep=sweep, sweep_id=sweep_id,
+                    v.RunSummary,
+                    row,
+                    status=status,
+                    status_since=since,
+                    waiting=str(spill or ""),
+                    step=max(row.step, spill.step if spill else 0),
+                    attempts=attempts.get(row.key, 0),
+                    tags=tuple(tags.get(row.key, ())),
+                    parent=parents.get(row.key),
+                    sweep=sweep,
+                    sweep_id=sweep_id,
                     metrics=LazyMetrics(dict(metric_rows.get(row.key, ()))),
                     columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
-            )  # fmt: skip
+            )
         return tuple(summaries)
 
     def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, list[Any]]:

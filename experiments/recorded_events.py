@@ -28,9 +28,14 @@ TOKENS_SEQ = ROLLOUT_GROUP.c.tokens_seq
 
 
 def events_after(
-    reader: StoreReader, run: int, after: int = 0, *, limit: int = 500, groups_from: int = 0,
+    reader: StoreReader,
+    run: int,
+    after: int = 0,
+    *,
+    limit: int = 500,
+    groups_from: int = 0,
     tokens: bool = True,
-) -> tuple[v.RecordedEvent, ...]:  # fmt: skip
+) -> tuple[v.RecordedEvent, ...]:
     """Return recorded events beyond sequence number `after`, as the live feed shows them.
 
     Omits rows that a later attempt redid, groups and passes of steps before `groups_from`, and

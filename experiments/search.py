@@ -19,17 +19,26 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 SORTS = {
-    "newest": "id", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
+    "newest": "id",
+    "reward": "reward",
+    "advantage": "advantage",
+    "length": "tokens",
+    "kl": "kl",
     "clip": "clip_fraction",
-}  # fmt: skip
+}
 PAGE = 5_000  # rollouts whose texts are read at a time
 
 GROUP, ANSWER = ROLLOUT_GROUP.c, ROLLOUT.c
 HITS = select(
-    ANSWER.id.label("rollout"), GROUP.id.label("group"), GROUP.step, GROUP.origin,
-    GROUP.idx.label("group_index"), ANSWER.idx.label("index"), ANSWER.text,
+    ANSWER.id.label("rollout"),
+    GROUP.id.label("group"),
+    GROUP.step,
+    GROUP.origin,
+    GROUP.idx.label("group_index"),
+    ANSWER.idx.label("index"),
+    ANSWER.text,
     GROUP.prompt_text.label("prompt"),
-).join_from(ROLLOUT, ROLLOUT_GROUP)  # fmt: skip
+).join_from(ROLLOUT, ROLLOUT_GROUP)
 
 
 def _likely(typed: str) -> ColumnElement[bool]:
@@ -44,9 +53,14 @@ def _likely(typed: str) -> ColumnElement[bool]:
 
 
 def search(
-    reader: "StoreReader", run: int, typed: str, *, sort: str = "newest", limit: int = 50,
+    reader: "StoreReader",
+    run: int,
+    typed: str,
+    *,
+    sort: str = "newest",
+    limit: int = 50,
     **columns: Any,
-) -> Iterator[SearchHit | None]:  # fmt: skip
+) -> Iterator[SearchHit | None]:
     """Stream a run's rollouts whose completion or prompt contains the text.
 
     Case and spacing do not count. `sort` is newest, or reward, advantage, length, kl or clip,

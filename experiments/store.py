@@ -118,9 +118,17 @@ class ExperimentStore:
     # -- runs -----------------------------------------------------------------------------------
 
     def create_run(
-        self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
-        code_version: str = "", tags: Iterable[str] = (), uid: str = "", origin: str = "here",
-    ) -> Row[Any]:  # fmt: skip
+        self,
+        config: Any,
+        *,
+        name: str = "",
+        status: str = "running",
+        parent: int | None = None,
+        code_version: str = "",
+        tags: Iterable[str] = (),
+        uid: str = "",
+        origin: str = "here",
+    ) -> Row[Any]:
         """Store a new run with its settings, and return its row."""
         tree = config_tree(config)
         uid = uid or str(uuid4())
@@ -131,11 +139,17 @@ class ExperimentStore:
             # another store in this folder may have the same run
             shorts.update(folder.name for folder in runs_folder(self.path).glob("*"))
             values = {
-                "uid": uid, "short": short_id(uid, shorts),
+                "uid": uid,
+                "short": short_id(uid, shorts),
                 "name": free_name(name or str(tree.get("name") or ""), names),
-                "status": status, "created_at": now_iso(), "code_version": code_version,
-                "parent_id": parent, "versions": {}, "origin": origin, **_of_config(tree),
-            }  # fmt: skip
+                "status": status,
+                "created_at": now_iso(),
+                "code_version": code_version,
+                "parent_id": parent,
+                "versions": {},
+                "origin": origin,
+                **_of_config(tree),
+            }
             row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
             _set_params(conn, row.id, tree)
             for tag in set(tags):
@@ -169,17 +183,29 @@ class ExperimentStore:
             now = now_iso()
             until_step = func.coalesce(ATTEMPT.c.until_step, from_step)
             conn.execute(
-                ATTEMPT.update().filter_by(run_id=run).values(
+                ATTEMPT.update()
+                .filter_by(run_id=run)
+                .values(
                     until_step=func.min(until_step, from_step),
                     ended_at=func.coalesce(ATTEMPT.c.ended_at, now),
                 )
-            )  # fmt: skip
+            )
             _expire_requests(conn, run)
-            conn.execute(ATTEMPT.insert(), {
-                "run_id": run, "n": number, "from_step": from_step, "host": host_name(),
-                "boot": boot_id(), "pid": os.getpid(), "pid_start": process_start(os.getpid()),
-                "started_at": now, "heartbeat": now, "progress_at": now,
-            })  # fmt: skip
+            conn.execute(
+                ATTEMPT.insert(),
+                {
+                    "run_id": run,
+                    "n": number,
+                    "from_step": from_step,
+                    "host": host_name(),
+                    "boot": boot_id(),
+                    "pid": os.getpid(),
+                    "pid_start": process_start(os.getpid()),
+                    "started_at": now,
+                    "heartbeat": now,
+                    "progress_at": now,
+                },
+            )
             if number > 1:
                 _hide(conn, run, number, from_step)
         return number
@@ -257,9 +283,12 @@ class ExperimentStore:
             if not attempt:
                 raise StoreError("this run was never started, so it takes no requests")
             values = {
-                "run_id": run, "attempt": attempt, "verb": verb, "argument": argument,
+                "run_id": run,
+                "attempt": attempt,
+                "verb": verb,
+                "argument": argument,
                 "asked_at": now_iso(),
-            }  # fmt: skip
+            }
             return int(conn.execute(CONTROL.insert().returning(CONTROL.c.id), values).scalar_one())
 
     def hold_lease(self, run: int, seconds: float) -> None:

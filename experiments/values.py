@@ -22,9 +22,17 @@ from grpo_engine.events import (
 from grpo_engine.metrics import Direction
 
 Status = Literal[
-    "running", "paused", "completed", "stopped", "aborted", "failed", "imported",
-    "stalled", "lost", "unknown",
-]  # fmt: skip
+    "running",
+    "paused",
+    "completed",
+    "stopped",
+    "aborted",
+    "failed",
+    "imported",
+    "stalled",
+    "lost",
+    "unknown",
+]
 
 ACTIVE: frozenset[str] = frozenset({"running", "paused", "stalled"})
 ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", "imported", "lost"})
@@ -221,9 +229,11 @@ class TokenRow(TokenNumbers):
     def replies(self) -> frozenset[int]:
         """The places of an environment's tokens."""
         return frozenset(
-            position for span in self.spans if span.kind == "environment"
+            position
+            for span in self.spans
+            if span.kind == "environment"
             for position in range(span.start, span.start + span.length)
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -546,11 +546,13 @@ def decode(annotation: Any, value: Any) -> Any:
     if not isinstance(origin, type):  # Any, or one of some texts
         return value
     if dataclasses.is_dataclass(origin):
-        return origin(**{
-            name: decode(hint, value[stored])
-            for name, stored, hint in _stored_fields(origin)
-            if stored in value
-        })  # fmt: skip
+        return origin(
+            **{
+                name: decode(hint, value[stored])
+                for name, stored, hint in _stored_fields(origin)
+                if stored in value
+            }
+        )
     if origin is tuple:
         types_ = itertools.repeat(inner[0]) if inner[-1] is ... else inner
         return tuple(map(decode, types_, value))

@@ -16,9 +16,11 @@ from typing import Final
 from grpo_engine.errors import OutsideError, quoted
 
 IRREGULAR: Final = {
-    stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
-}  # fmt: skip
+}
 
 
 def inside(folder: Path, *names: str) -> Path:

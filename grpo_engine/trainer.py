@@ -68,9 +68,13 @@ from grpo_engine.training.update import UpdateResult, update
 
 
 def run(
-    config: RunConfig, control: Control, *, folder: Path, resume: bool = False,
+    config: RunConfig,
+    control: Control,
+    *,
+    folder: Path,
+    resume: bool = False,
     objects: UserObjects = NO_OBJECTS,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Train with these settings, from the start or from the last checkpoint in `folder`.
 
     Every call of `next` must come from the same thread, the only one that uses MLX.
@@ -111,9 +115,11 @@ def _loaded_run(run: Run) -> Iterator[Event]:
         step=run.step,
         reason="stopped" if stopped else "completed",
         summary={
-            "tokens": run.progress.tokens, "elapsed": run.progress.elapsed, **run.last_metrics,
+            "tokens": run.progress.tokens,
+            "elapsed": run.progress.elapsed,
+            **run.last_metrics,
         },
-    )  # fmt: skip
+    )
 
 
 def _before_first_step(run: Run) -> Iterator[Event]:
@@ -202,11 +208,14 @@ def score_before_update(
         yield PhaseStarted(step=step, phase="logprobs")
         if needs_old:
             old = yield from score_tokens(
-                run, step, samples.rollouts, rows=rows,
+                run,
+                step,
+                samples.rollouts,
+                rows=rows,
                 under=partial(run.policy.using, run.sampler_weights),
                 values=run.has_critic,
                 entropy=recipe.entropy_top_quantile < 1 or recipe.reads("entropy_BT"),
-            )  # fmt: skip
+            )
             scores = OldScores(
                 logprobs_BT=old.logprobs, values_BT=old.values, entropy_BT=old.entropy
             )
@@ -264,9 +273,14 @@ def refresh_reference(run: Run) -> Iterator[Event]:
 
 
 def evaluate_only(
-    config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after",
+    config: RunConfig,
+    control: Control,
+    *,
+    folder: Path,
+    step: int = 0,
+    moment: Moment = "after",
     objects: UserObjects = NO_OBJECTS,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Evaluate the settings' model and adapter on the held-out problems."""
     config = config.model_copy(update={"stop_when": "", "teacher": TeacherConfig()})
     try:

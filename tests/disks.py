@@ -17,9 +17,10 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         pytest.skip("mounting needs root")
     place.mkdir(parents=True)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True,
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
+        capture_output=True,
         check=False,
-    )  # fmt: skip
+    )
     if mounted.returncode:
         pytest.skip(f"no tmpfs here: {mounted.stderr.decode().strip()}")
     try:

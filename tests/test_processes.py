@@ -62,9 +62,10 @@ def test_every_file_that_starts_a_process_is_listed_with_why_metal_is_out_of_rea
     section = page.partition("\n## Processes\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `(\S+\.py)` \| .+ \| .+ \|$", section, re.MULTILINE))
     files = (
-        file for folder in ("app", "experiments", "grpo_engine", "grpo_tui")
+        file
+        for folder in ("app", "experiments", "grpo_engine", "grpo_tui")
         for file in (ROOT / folder).rglob("*.py")
-    )  # fmt: skip
+    )
     starting = {
         file.resolve().relative_to(ROOT).as_posix()
         for file in files

@@ -170,10 +170,11 @@ def check(wheel: Path, python: Path, version: str, folder: Path) -> None:
         (work / name).write_text("raise SystemExit(f'{__name__} is not a module of the program')\n")
     env = clean() | home(folder / "home") | {"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"}
     for title, words in {
-        "doctor": [command, "doctor"], "train": [command, *TRAIN],
+        "doctor": [command, "doctor"],
+        "train": [command, *TRAIN],
         "train from Python": [str(python), "-c", SCRIPT],
         "runs": [str(python), "-m", "grpo_tui", "runs"],
-    }.items():  # fmt: skip
+    }.items():
         begun = time.monotonic()
         run(words, work, env)
         say(f"Python {version}: {title}: {time.monotonic() - begun:.0f} s")
@@ -191,9 +192,11 @@ def home(folder: Path) -> dict[str, str]:
     return {
         "HOME": str(folder),
         "TMPDIR": str(folder / "tmp"),
-        **{f"XDG_{name.upper()}_HOME": str(folder / name)
-           for name in ("data", "config", "state", "cache")},
-    }  # fmt: skip
+        **{
+            f"XDG_{name.upper()}_HOME": str(folder / name)
+            for name in ("data", "config", "state", "cache")
+        },
+    }
 
 
 def clean() -> dict[str, str]:
@@ -203,17 +206,27 @@ def clean() -> dict[str, str]:
 
 def pip(python: Path, *words: str) -> None:
     """Run pip in an environment, with the user's settings and cache."""
-    run([str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check",
-         *words[1:]], ROOT, dict(os.environ) | {"PYTHONPATH": ""})  # fmt: skip
+    run(
+        [str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check", *words[1:]],
+        ROOT,
+        dict(os.environ) | {"PYTHONPATH": ""},
+    )
 
 
 def run(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
     """Run a command; show its output if it fails."""
     try:
         done = subprocess.run(
-            command, cwd=folder, env=env, check=False, text=True, timeout=LIMIT_S,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=env,
+            check=False,
+            text=True,
+            timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     except subprocess.TimeoutExpired as error:
         raise CheckError(f"{' '.join(command)}: no end after {LIMIT_S:.0f} s") from error
     if done.returncode != 0:
@@ -242,9 +255,14 @@ def in_terminal(
     terminal, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, 120))
     process = subprocess.Popen(
-        command, cwd=folder, env=env, stdin=inner, stdout=inner, stderr=inner,
+        command,
+        cwd=folder,
+        env=env,
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
         start_new_session=True,
-    )  # fmt: skip
+    )
     os.close(inner)
     try:
         yield process, terminal

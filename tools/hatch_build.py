@@ -62,10 +62,20 @@ class Hook(BuildHookInterface):  # type: ignore[misc]  # hatchling is only there
             with tempfile.TemporaryDirectory(dir=output) as draft:
                 for name, flags in VARIANTS.items():
                     subprocess.run(
-                        [*tool, *FLAGS, *flags, f'-DSOURCE_HASH="{digest}"', "-o",
-                         f"{draft}/kernels-{name}.so", str(sources / SOURCE)],
-                        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-                    )  # fmt: skip
+                        [
+                            *tool,
+                            *FLAGS,
+                            *flags,
+                            f'-DSOURCE_HASH="{digest}"',
+                            "-o",
+                            f"{draft}/kernels-{name}.so",
+                            str(sources / SOURCE),
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        capture_output=True,
+                        text=True,
+                        check=True,
+                    )
                 return [path.replace(output / path.name) for path in sorted(Path(draft).iterdir())]
         except (OSError, subprocess.SubprocessError) as error:
             lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()

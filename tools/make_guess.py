@@ -145,9 +145,13 @@ def dialogue(rng: random.Random, player: Player) -> tuple[str, ...]:
 
 
 def play(
-    model: llama.Model, tokenizer: Tokenizer, ranges: Sequence[tuple[int, int]], *, seed: int,
+    model: llama.Model,
+    tokenizer: Tokenizer,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    seed: int,
     temperature: float = 1.0,
-) -> list[Played]:  # fmt: skip
+) -> list[Played]:
     """Play one dialogue per range, all of them turn by turn."""
     games = [Guess() for _ in ranges]
     for number, (game, (low, high)) in enumerate(zip(games, ranges, strict=True)):
@@ -204,13 +208,20 @@ def sheet(model: llama.Model, tokenizer: Tokenizer, weights: Path, seed: int) ->
         f"| number found | {_found(sampled)} | {_found(greedy)} |",
     ]
     return TEXT.format(
-        seed=seed, parameters=f"{maker.parameters_of(model):,}", results="\n".join(rows),
-        megabytes=f"{weights.stat().st_size / 1e6:.1f}", tokens=tokenizer.get_vocab_size(),
-        digest=hashlib.sha256(weights.read_bytes()).hexdigest(), ranges=len(held_out()),
-        first=_habits(PLAYERS[0]), second=_habits(PLAYERS[1]), measured=MEASURED,
-        textbook=TEXTBOOK_STEPS, players=PLAYERS_STEPS,
+        seed=seed,
+        parameters=f"{maker.parameters_of(model):,}",
+        results="\n".join(rows),
+        megabytes=f"{weights.stat().st_size / 1e6:.1f}",
+        tokens=tokenizer.get_vocab_size(),
+        digest=hashlib.sha256(weights.read_bytes()).hexdigest(),
+        ranges=len(held_out()),
+        first=_habits(PLAYERS[0]),
+        second=_habits(PLAYERS[1]),
+        measured=MEASURED,
+        textbook=TEXTBOOK_STEPS,
+        players=PLAYERS_STEPS,
         examples="\n    ".join(one.text for one in sampled[:8]),
-    )  # fmt: skip
+    )
 
 
 def _habits(player: Player) -> str:

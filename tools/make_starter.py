@@ -51,10 +51,18 @@ TEMPLATE: Final = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 SHAPE: Final = {
-    "model_type": "llama", "hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 128,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
 LONGEST: Final = 48  # tokens of a completion
 
 BATCH, WARM_UP = 32, 30
@@ -172,9 +180,12 @@ def make_optimizer(share: float, steps: int | None) -> optim.Optimizer:
 
 
 def train(
-    model: llama.Model, optimizer: optim.Optimizer, data: Iterator[tuple[mx.array, mx.array]],
-    steps: int, average: Any = None,
-) -> Any:  # fmt: skip
+    model: llama.Model,
+    optimizer: optim.Optimizer,
+    data: Iterator[tuple[mx.array, mx.array]],
+    steps: int,
+    average: Any = None,
+) -> Any:
     """Train for some steps; return the running average of the weights, new or continued."""
     value_and_grad = nn.value_and_grad(model, loss_of)
     average = average or model.parameters()
@@ -223,9 +234,13 @@ def sample(
 
 
 def measure(
-    model: llama.Model, tokenizer: Tokenizer, asked: Sequence[Problem], *, seed: int,
+    model: llama.Model,
+    tokenizer: Tokenizer,
+    asked: Sequence[Problem],
+    *,
+    seed: int,
     temperature: float = 1.0,
-) -> Measured:  # fmt: skip
+) -> Measured:
     """Sample one answer per problem and score it with the task's rewards."""
     prompts = [tokenizer.encode(prompt(problem)).ids for problem in asked]
     completions: list[list[int]] = []
@@ -307,20 +322,29 @@ def save(model: llama.Model, tokenizer: Tokenizer, folder: Path) -> None:
         "pad_token_id": PAD,
     }
     config = {
-        "architectures": ["LlamaForCausalLM"], **SHAPE, **ends, "hidden_act": "silu",
-        "vocab_size": tokenizer.get_vocab_size(), "torch_dtype": "float32",
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        **SHAPE,
+        **ends,
+        "hidden_act": "silu",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "torch_dtype": "float32",
+    }
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE,
-        "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|pad|>",
-        "additional_special_tokens": ["<|endoftext|>"], "model_max_length": 512,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": TEMPLATE,
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|pad|>",
+        "additional_special_tokens": ["<|endoftext|>"],
+        "model_max_length": 512,
         "clean_up_tokenization_spaces": False,
-    }  # fmt: skip
+    }
     generation = {**ends, "do_sample": True, "temperature": 1.0, "max_new_tokens": LONGEST}
     for name, content in (
-        ("config.json", config), ("tokenizer_config.json", settings),
+        ("config.json", config),
+        ("tokenizer_config.json", settings),
         ("generation_config.json", generation),
-    ):  # fmt: skip
+    ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
     tokenizer.save(str(folder / "tokenizer.json"))
     weights = flatten(model.parameters())
@@ -341,15 +365,24 @@ def main() -> None:
     held_out = mixed(tuple(SYMBOLS), "held_out")
     sampled = measure(model, tokenizer, held_out * SAMPLES, seed=0)
     greedy = measure(model, tokenizer, held_out, seed=0, temperature=0)
-    print(f"held out: accuracy {sampled.right.mean():.3f}, format {sampled.formed.mean():.3f}; "
-          f"greedy {greedy.right.mean():.3f}, {greedy.formed.mean():.3f}")  # fmt: skip
+    print(
+        f"held out: accuracy {sampled.right.mean():.3f}, format {sampled.formed.mean():.3f}; "
+        f"greedy {greedy.right.mean():.3f}, {greedy.formed.mean():.3f}"
+    )
     if chosen.sheet:
         write_data_sheet(
-            chosen.sheet, config=json.loads((chosen.out / "config.json").read_text()),
-            weights=chosen.out / "model.safetensors", parameters=parameters_of(model),
-            targets=(ACCURACY, FORMAT, TOLERANCE), sampled=sampled, greedy=greedy,
-            samples=SAMPLES, log=log, seed=chosen.seed, seconds=seconds,
-        )  # fmt: skip
+            chosen.sheet,
+            config=json.loads((chosen.out / "config.json").read_text()),
+            weights=chosen.out / "model.safetensors",
+            parameters=parameters_of(model),
+            targets=(ACCURACY, FORMAT, TOLERANCE),
+            sampled=sampled,
+            greedy=greedy,
+            samples=SAMPLES,
+            log=log,
+            seed=chosen.seed,
+            seconds=seconds,
+        )
 
 
 if __name__ == "__main__":

@@ -23,8 +23,18 @@ NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2
 MACOS = 14
 GLIBC = (2, 35)  # MLX's wheels need at least this
-OFTEN_LOADED = ("grpo_tui.app", "grpo_tui.experiments", "grpo_engine", "textual", "rich", "typer",
-                "pydantic", "sqlalchemy", "sqlmodel", "mlx_lm")  # fmt: skip
+OFTEN_LOADED = (
+    "grpo_tui.app",
+    "grpo_tui.experiments",
+    "grpo_engine",
+    "textual",
+    "rich",
+    "typer",
+    "pydantic",
+    "sqlalchemy",
+    "sqlmodel",
+    "mlx_lm",
+)
 COMPILE = """
 import compileall, sys
 from importlib.util import find_spec

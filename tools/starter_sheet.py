@@ -80,10 +80,19 @@ Examples, sampled:
 
 
 def write_data_sheet(
-    path: Path, *, config: Mapping[str, Any], weights: Path, parameters: int,
-    targets: tuple[float, float, float], sampled: Any, greedy: Any, samples: int,
-    log: Sequence[str], seed: int, seconds: float,
-) -> None:  # fmt: skip
+    path: Path,
+    *,
+    config: Mapping[str, Any],
+    weights: Path,
+    parameters: int,
+    targets: tuple[float, float, float],
+    sampled: Any,
+    greedy: Any,
+    samples: int,
+    log: Sequence[str],
+    seed: int,
+    seconds: float,
+) -> None:
     accuracy, format_, tolerance = targets
     held_out = mixed(tuple(SYMBOLS), "held_out")
     purpose = {"making": "teaching this model", "train": "GRPO", "held_out": "evaluation"}
@@ -99,19 +108,30 @@ def write_data_sheet(
         for wording, pupil in zip(WORDINGS, PUPILS, strict=True)
     ]
     text = TEXT.format(
-        seed=seed, seconds=seconds, parameters=parameters, vocabulary=config["vocab_size"],
+        seed=seed,
+        seconds=seconds,
+        parameters=parameters,
+        vocabulary=config["vocab_size"],
         shape=f"{config['num_hidden_layers']} layers, width {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads",
         megabytes=weights.stat().st_size / 1e6,
         digest=hashlib.sha256(weights.read_bytes()).hexdigest(),
-        splits="\n".join(splits), check=f"{CHECK.start} to {CHECK.stop - 1}",
-        train=f"{len(mixed(tuple(SYMBOLS), 'train')):,}", held_out=f"{len(held_out):,}",
-        pupils="\n".join(pupils), tolerance=tolerance, accuracy=accuracy, format=format_,
-        log="\n    ".join(log), count=f"{len(held_out):,}", samples=samples,
+        splits="\n".join(splits),
+        check=f"{CHECK.start} to {CHECK.stop - 1}",
+        train=f"{len(mixed(tuple(SYMBOLS), 'train')):,}",
+        held_out=f"{len(held_out):,}",
+        pupils="\n".join(pupils),
+        tolerance=tolerance,
+        accuracy=accuracy,
+        format=format_,
+        log="\n    ".join(log),
+        count=f"{len(held_out):,}",
+        samples=samples,
         results="\n".join(_results(sampled, greedy)),
-        examples="\n    ".join(_example(*pair) for pair in zip(
-            sampled.problems[:10], sampled.texts[:10], strict=True)),
-    )  # fmt: skip
+        examples="\n    ".join(
+            _example(*pair) for pair in zip(sampled.problems[:10], sampled.texts[:10], strict=True)
+        ),
+    )
     path.write_text(text, encoding="utf-8")
 
 

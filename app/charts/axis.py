@@ -43,9 +43,13 @@ class Axis:
 
 
 def axis(
-    values: Iterable[float], *, unit: str = "", natural: tuple[float, float] = ANY,
-    guides: Sequence[float] = (), labels: int = 2,
-) -> Axis:  # fmt: skip
+    values: Iterable[float],
+    *,
+    unit: str = "",
+    natural: tuple[float, float] = ANY,
+    guides: Sequence[float] = (),
+    labels: int = 2,
+) -> Axis:
     """Return the axis of these values, with some labels, or one if all values are equal.
 
     It stays within the `natural` range of the metric unless a value is outside. It includes guide

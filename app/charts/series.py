@@ -35,9 +35,12 @@ class Series:
 
     @classmethod
     def of(
-        cls, key: str, steps: Iterable[int] = (), values: Iterable[float] = (),
+        cls,
+        key: str,
+        steps: Iterable[int] = (),
+        values: Iterable[float] = (),
         smoothing: float = SMOOTHING,
-    ) -> "Series":  # fmt: skip
+    ) -> "Series":
         """The series of a metric; evaluations are not smoothed."""
         empty = cls(smoothing=0.0 if key.startswith(EVALUATIONS) else smoothing)
         return empty.extended(steps, values)
@@ -53,8 +56,14 @@ class Series:
                 averages.append(mean / (1 - decay**count))
             else:
                 averages.append(math.nan)
-        return replace(self, steps=self.steps + array("q", steps), values=self.values + added,
-                       average=self.average + averages, count=count, mean=mean)  # fmt: skip
+        return replace(
+            self,
+            steps=self.steps + array("q", steps),
+            values=self.values + added,
+            average=self.average + averages,
+            count=count,
+            mean=mean,
+        )
 
     def until(self, step: int) -> "Series":
         """This series without what comes after a step."""
@@ -187,11 +196,18 @@ def cut(
     columns = []
     while start < stop:
         x = column(positions[start] - first, span, wide)
-        end = bisect_left(positions, x + 1, start, stop,
-                          key=lambda position: column(position - first, span, wide))  # fmt: skip
+        end = bisect_left(
+            positions, x + 1, start, stop, key=lambda position: column(position - first, span, wide)
+        )
         finite = [value for value in values[start:end] if math.isfinite(value)]
-        columns.append(Column(x, min(finite, default=math.nan), max(finite, default=math.nan),
-                              _turns(line[start:end])))  # fmt: skip
+        columns.append(
+            Column(
+                x,
+                min(finite, default=math.nan),
+                max(finite, default=math.nan),
+                _turns(line[start:end]),
+            )
+        )
         start = end
     return Trace(tuple(columns), series.sparse)
 

@@ -76,9 +76,14 @@ class Chat:
         self._stopped, self._closed = threading.Event(), threading.Event()
         self._calling = threading.Lock()
         self._sandbox = Sandbox(
-            SERVICE, None, "chat", setup=[_load(self.pair.trained), _load(self.pair.before)],
-            memory=inf, env=environment(), interrupted=self._closed.is_set,
-        )  # fmt: skip
+            SERVICE,
+            None,
+            "chat",
+            setup=[_load(self.pair.trained), _load(self.pair.before)],
+            memory=inf,
+            env=environment(),
+            interrupted=self._closed.is_set,
+        )
 
     def send(self, text: str) -> Iterator[Turn]:
         """Prompt both models; yield the turn whenever it has grown."""
@@ -88,9 +93,12 @@ class Chat:
         self._stopped.clear()
         try:
             self._call(
-                "begin", turns=[*turns, (text, [])], temperature=self.temperature,
-                seed=len(self.turns), tokens=self.tokens,
-            )  # fmt: skip
+                "begin",
+                turns=[*turns, (text, [])],
+                temperature=self.temperature,
+                seed=len(self.turns),
+                tokens=self.tokens,
+            )
             while not self._stopped.is_set() and (piece := self._call("next")):
                 index = piece["model"]
                 turn.texts[index] += piece.get("text", "")

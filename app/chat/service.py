@@ -43,19 +43,24 @@ class Answers:
         answers = []
         for index, model in enumerate(self._models):
             texts = model.answers(
-                _prompt(model, index, turns), temperature=temperature, seed=seed,
+                _prompt(model, index, turns),
+                temperature=temperature,
+                seed=seed,
                 max_new_tokens=min(tokens, model.policy.context_length // 2),
-            )  # fmt: skip
+            )
             answer = yield from _texts(index, texts)
             answers.append(answer)
         for index, answer in enumerate(answers):
             # at the temperature of training
             logprobs = [model.logprobs(answer) for model in self._models]
             starts = (0, *answer.ends[:-1])
-            yield {"model": index, "tokens": [
-                {"text": answer.text[start:end], "logprobs": [row[i] for row in logprobs]}
-                for i, (start, end) in enumerate(zip(starts, answer.ends, strict=True))
-            ]}  # fmt: skip
+            yield {
+                "model": index,
+                "tokens": [
+                    {"text": answer.text[start:end], "logprobs": [row[i] for row in logprobs]}
+                    for i, (start, end) in enumerate(zip(starts, answer.ends, strict=True))
+                ],
+            }
 
 
 def _texts(

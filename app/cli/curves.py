@@ -94,9 +94,11 @@ def lines_of(series: Series, wide: int) -> list[Points]:
     span = (series.last_step - first) or 1
     points: Iterable[tuple[float, float]] = zip(series.steps, series.line, strict=True)
     if len(series.steps) > wide:
-        points = ((round(first + item.x * span / (wide - 1)), value)
-                  for item in cut(series, series.steps, span, wide, first).columns
-                  for value in item.line)  # fmt: skip
+        points = (
+            (round(first + item.x * span / (wide - 1)), value)
+            for item in cut(series, series.steps, span, wide, first).columns
+            for value in item.line
+        )
     groups = groupby(points, key=lambda point: isfinite(point[1]))
     lines = (list(zip(*group, strict=True)) for is_finite, group in groups if is_finite)
     return [(list(steps), list(values)) for steps, values in lines]

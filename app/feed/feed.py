@@ -75,9 +75,13 @@ def drained(queue: "SimpleQueue[T]") -> Iterator[T]:
 def head_of(reader: "StoreReader", run: RunSummary) -> Head:
     """The names and settings of a stored run."""
     return Head(
-        id=run.id, name=run.name, model=run.model, recipe=run.recipe,
-        total_steps=run.total_steps, config=reader.run(run.key).config,
-    )  # fmt: skip
+        id=run.id,
+        name=run.name,
+        model=run.model,
+        recipe=run.recipe,
+        total_steps=run.total_steps,
+        config=reader.run(run.key).config,
+    )
 
 
 class Session:

@@ -114,8 +114,9 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
     part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
-    pushes = [[one.advantage for one in group.rollouts if one.advantage]
-              for group in snapshot.trained]  # fmt: skip
+    pushes = [
+        [one.advantage for one in group.rollouts if one.advantage] for group in snapshot.trained
+    ]
     if not any(pushes):
         return f"{part}: no answer was pushed" if pushes else ""
     cancel = all(
@@ -164,8 +165,11 @@ def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Cha
     """How each curve changed to its last ten steps: from the ten before, and from the first."""
     from grpo_engine.alerts.rules import SPAN, Change, change_of
 
-    lately = {name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
-              for name, curve in curves.items() if len(curve.recent) >= 2 * SPAN}  # fmt: skip
+    lately = {
+        name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
+        for name, curve in curves.items()
+        if len(curve.recent) >= 2 * SPAN
+    }
     yield f"in {SPAN} steps", lately
     first = {
         name: Change(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)

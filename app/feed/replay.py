@@ -83,7 +83,7 @@ def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
 
 def _step(
     start: float, length: float, last: ev.StepFinished, pending: list[Pending]
-) -> Iterator[Timed]:  # fmt: skip
+) -> Iterator[Timed]:
     """A step's facts and its progress, in the order of their times."""
     generate, score, logprobs, update = _spans(length, last)
     scored, end = start + generate + score, start + length
@@ -132,17 +132,20 @@ def _spans(length: float, last: ev.StepFinished) -> list[float]:
     return [part / sum(parts) * length * 0.98 for part in parts]
 
 
-def _sampling(
-    start: float, length: float, step: int, groups: list[ev.Group]
-) -> Iterator[Timed]:  # fmt: skip
+def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) -> Iterator[Timed]:
     answers = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
     rows = len(answers)
     yield Timed(start, ev.PhaseStarted(step=step, phase="generate", total=rows))
     prompts = tuple(
-        ev.PromptStarted(group=g.index, origin=g.origin, prompt_text=g.prompt_text,
-                         target=g.target, rows=len(g.rollouts))
+        ev.PromptStarted(
+            group=g.index,
+            origin=g.origin,
+            prompt_text=g.prompt_text,
+            target=g.target,
+            rows=len(g.rollouts),
+        )
         for g in groups
-    )  # fmt: skip
+    )
     yield Timed(start, ev.PromptsStarted(step=step, prompts=prompts))
     longest = max((len(ends) for *_, ends in answers), default=0)
     slices = min(SLICES, longest)
@@ -150,8 +153,9 @@ def _sampling(
     for index, (low, high) in enumerate(itertools.pairwise(edges), 1):
         deltas = tuple(
             _delta(group, item, ends, low, min(high, len(ends)))
-            for group, item, ends in answers if low < len(ends)
-        )  # fmt: skip
+            for group, item, ends in answers
+            if low < len(ends)
+        )
         sampled = sum(min(high, len(ends)) for *_, ends in answers)
         seconds = length * index / slices
         yield Timed(
@@ -183,10 +187,13 @@ def _delta(
         ev.unscored(span) for span in completion.spans if low < span.start + span.length <= high
     )
     return ev.RowDelta(
-        group=group, index=completion.index, tokens=high - low, spans=spans,
+        group=group,
+        index=completion.index,
+        tokens=high - low,
+        spans=spans,
         text=completion.text[ends[low - 1] if low else 0 : ends[high - 1]],
         finish=completion.finish if high == len(ends) else None,
-    )  # fmt: skip
+    )
 
 
 class ReplayFeed(Feed):
@@ -195,9 +202,13 @@ class ReplayFeed(Feed):
     may_control = True
 
     def __init__(
-        self, path: Path, ref: str, *, speed: float = 1.0,
+        self,
+        path: Path,
+        ref: str,
+        *,
+        speed: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(Head(name=ref))
         self._path, self._ref, self.speed = path, ref, speed
         self._clock = clock
@@ -228,9 +239,11 @@ class ReplayFeed(Feed):
         self._pause_event = ev.RunPaused(step=step) if self._paused else None
         self.restarts += 1
         threading.Thread(
-            target=_read, args=(self.recorded(step), self._events, self._stop),
-            name="replay", daemon=True,
-        ).start()  # fmt: skip
+            target=_read,
+            args=(self.recorded(step), self._events, self._stop),
+            name="replay",
+            daemon=True,
+        ).start()
 
     def play_at(self, speed: float) -> None:
         """Play on at another speed, relative to the recording."""

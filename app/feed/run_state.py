@@ -87,10 +87,13 @@ class RunState:
                 values.update(status="failed", requested="", failure=event)
 
     def look(
-        self, board: BoardView | None, head: Head | None = None,
-        muted: frozenset[str] = frozenset(), status: Status | None = None,
+        self,
+        board: BoardView | None,
+        head: Head | None = None,
+        muted: frozenset[str] = frozenset(),
+        status: Status | None = None,
         checkpoint: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take what comes beside the events: progress, names, muted rules, a lost process."""
         if board is not None and board is not self._board:
             self._board, self._dirty = board, True
@@ -246,9 +249,11 @@ class RunState:
             self._push(name, event.step, value)
         values, metrics = self._values, event.metrics
         values.update(
-            status="paused" if values["status"] == "paused" else "running", step=event.step,
-            metrics=metrics, elapsed=event.elapsed,
-        )  # fmt: skip
+            status="paused" if values["status"] == "paused" else "running",
+            step=event.step,
+            metrics=metrics,
+            elapsed=event.elapsed,
+        )
         if "frac_reward_zero_std" in metrics:
             self._signal.append((event.step, 1.0 - metrics["frac_reward_zero_std"]))
 

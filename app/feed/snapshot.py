@@ -97,16 +97,20 @@ class Snapshot:
     @property
     def reward_curves(self) -> dict[str, Series]:
         """The mean of each reward function."""
-        return {key.removeprefix("rewards/").removesuffix("/mean"): series
-                for key, series in self.series.items()
-                if key.startswith("rewards/") and key.endswith("/mean")}  # fmt: skip
+        return {
+            key.removeprefix("rewards/").removesuffix("/mean"): series
+            for key, series in self.series.items()
+            if key.startswith("rewards/") and key.endswith("/mean")
+        }
 
     @property
     def moves(self) -> dict[str, float]:
         """How far each reward function has moved the reward: weight × change of its mean."""
         weights = self.weights
-        return {name: weights.get(name, 1.0) * (series.value - series.start)
-                for name, series in self.reward_curves.items()}  # fmt: skip
+        return {
+            name: weights.get(name, 1.0) * (series.value - series.start)
+            for name, series in self.reward_curves.items()
+        }
 
     @property
     def mover(self) -> str:

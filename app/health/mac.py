@@ -16,9 +16,13 @@ def output_of(*command: str) -> str:
     """What a program of the system prints; empty if it fails."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT_S, check=True,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

@@ -16,9 +16,14 @@ SMALLEST = 512 << 20
 COMFORTABLE = 2 << 30
 # what changes how a run computes
 VARIABLES = (
-    *threads.VARIABLES, "GRPO_TUI_BLAS", "GRPO_TUI_PRODUCTS", "OPENBLAS_CORETYPE", "GRPO_TUI_DB",
-    "MLX_DISABLE_COMPILE", "NO_COLOR",
-)  # fmt: skip
+    *threads.VARIABLES,
+    "GRPO_TUI_BLAS",
+    "GRPO_TUI_PRODUCTS",
+    "OPENBLAS_CORETYPE",
+    "GRPO_TUI_DB",
+    "MLX_DISABLE_COMPILE",
+    "NO_COLOR",
+)
 
 
 def checks() -> list[Check]:

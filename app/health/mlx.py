@@ -21,9 +21,15 @@ def checks() -> list[Check]:
     if installed.stops:
         return [installed]
     return [
-        installed, build(), default_device(), *mac.gpu_memory(), number_format(), compiler(),
-        *kernel_folder(), *products(),
-    ]  # fmt: skip
+        installed,
+        build(),
+        default_device(),
+        *mac.gpu_memory(),
+        number_format(),
+        compiler(),
+        *kernel_folder(),
+        *products(),
+    ]
 
 
 def package() -> Check:

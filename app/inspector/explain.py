@@ -19,8 +19,10 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
     if not token.in_loss:
         return LEFT_OUT
     if abs(token.pull) > abs(token.push) > 0 > token.push * token.pull:
-        return (f"{_answer(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
-                f"pushes it {_way(token.push)}")  # fmt: skip
+        return (
+            f"{_answer(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
+            f"pushes it {_way(token.push)}"
+        )
     blocked = blocked_by(token, recipe)
     text = blocked or _pushed(token, recipe, first_pass)
     if blocked and token.push:  # a ratio of whole answers reads every token of them
@@ -46,8 +48,10 @@ def gradient_sum(token: TokenLoss) -> str:
     if abs(token.pull) <= ROUNDING * abs(token.push):
         return f"{_fixed(token.push)} by the advantage" if token.push else ""
     sign = "+" if token.pull > 0 else MINUS
-    return (f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
-            f" = {_fixed(token.gradient)}")  # fmt: skip
+    return (
+        f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
+        f" = {_fixed(token.gradient)}"
+    )
 
 
 def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
@@ -105,12 +109,15 @@ def arithmetic(
     if not token.in_loss:
         return "0: not in the loss"
     text = _objective(token, recipe)
-    penalties = [(recipe.beta, token.anchor, ""),
-                 (recipe.value_coefficient, token.value_loss, " critic")]  # fmt: skip
+    penalties = [
+        (recipe.beta, token.anchor, ""),
+        (recipe.value_coefficient, token.value_loss, " critic"),
+    ]
     subtracted = "".join(
         f" − {short(weight, 4)} × {_fixed(value).lstrip('+')}{name}"
-        for weight, value, name in penalties if weight and value
-    )  # fmt: skip
+        for weight, value, name in penalties
+        if weight and value
+    )
     text = f"({text}{subtracted})" if subtracted else text
     text = " ".join([text, *_divisors(token, recipe, totals, length, max_length)])
     if token.bonus:

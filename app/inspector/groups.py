@@ -71,25 +71,28 @@ def verdicts(rollout: RolloutView, group: GroupView) -> list[str]:
     How it ended, rewards that do not apply, duplicates.
     """
     twins = [
-        letter(other.index) for other in group.rollouts
+        letter(other.index)
+        for other in group.rollouts
         if other.index != rollout.index and other.text == rollout.text
-    ]  # fmt: skip
+    ]
     return [
         ENDINGS.get(rollout.finish, "✓ finished"),
         *(
             f"· {reward.name} does not apply"
-            for reward in rollout.rewards if reward.value is None and not reward.reason
+            for reward in rollout.rewards
+            if reward.value is None and not reward.reason
         ),
         f"· same as {', '.join(twins)}" if twins else "✓ no duplicate",
-    ]  # fmt: skip
+    ]
 
 
 def visits(history: Sequence[GroupView], group: GroupView) -> tuple[GroupView, ...]:
     """The groups of a prompt's history that were sampled as this one: greedy or at random."""
     return tuple(
-        visit for visit in history
+        visit
+        for visit in history
         if visit.origin == group.origin and is_greedy(visit) == is_greedy(group)
-    )  # fmt: skip
+    )
 
 
 def is_greedy(group: Group) -> bool:

@@ -24,14 +24,29 @@ from grpo_tui.experiments.values import GroupView, TokenRow
 _VALUES = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
 _FIRST = ("beta", "clip_low", "clip_high", "delta")
 VARIED: dict[str, tuple[Any, ...]] = {
-    "name": tuple(RECIPES), **{name: _VALUES[name] for name in _FIRST}, **_VALUES,
-}  # fmt: skip
+    "name": tuple(RECIPES),
+    **{name: _VALUES[name] for name in _FIRST},
+    **_VALUES,
+}
 # What decides which updates there are, and of which answers.
 _OF_UPDATES = (
-    "passes", "minibatches", "stop", "stop_share", "stop_kl", "stop_plateau", "target_tolerance",
-    "ref_refresh_every", "ref_mix", "sampler_sync_every", "refill_rounds", "refill_on",
-    "overlong_buffer", "mask_truncated", "entropy_bonus", "entropy_target",
-)  # fmt: skip
+    "passes",
+    "minibatches",
+    "stop",
+    "stop_share",
+    "stop_kl",
+    "stop_plateau",
+    "target_tolerance",
+    "ref_refresh_every",
+    "ref_mix",
+    "sampler_sync_every",
+    "refill_rounds",
+    "refill_on",
+    "overlong_buffer",
+    "mask_truncated",
+    "entropy_bonus",
+    "entropy_target",
+)
 
 MISSING = {
     "tokens": "Some answers have no token numbers: left out of the update, or not recorded "
@@ -59,9 +74,11 @@ class StepNumbers:
 
 
 def step_numbers(
-    step: int, groups: Sequence[GroupView], rows: Mapping[tuple[int, int], TokenRow],
+    step: int,
+    groups: Sequence[GroupView],
+    rows: Mapping[tuple[int, int], TokenRow],
     max_length: int,
-) -> StepNumbers:  # fmt: skip
+) -> StepNumbers:
     """Pack the last pass of a step; `rows`, by index of group and answer, have tokens."""
     answers = [(group.index, rollout) for group in groups for rollout in group.rollouts]
     weights = {reward.name: reward.weight for _, answer in answers for reward in answer.rewards}
@@ -80,10 +97,14 @@ def step_numbers(
         ),
         recorded=tuple(with_tokens),
         packed=packed(
-            [*with_tokens.values()], [group_of[i] for i in with_tokens],
-            step=step, max_length=max_length,
-        ) if with_tokens else None,
-    )  # fmt: skip
+            [*with_tokens.values()],
+            [group_of[i] for i in with_tokens],
+            step=step,
+            max_length=max_length,
+        )
+        if with_tokens
+        else None,
+    )
 
 
 class Effect(NamedTuple):
@@ -108,17 +129,19 @@ class Effect(NamedTuple):
     @property
     def measures(self) -> tuple[float | None, ...]:
         """In the order of MEASURES; None where there is nothing to take a mean of."""
-        means = ((self.clipped, self.tokens), (self.with_signal, self.groups),
-                 (self.pushed, self.tokens), (self.kl, self.steps))  # fmt: skip
+        means = (
+            (self.clipped, self.tokens),
+            (self.with_signal, self.groups),
+            (self.pushed, self.tokens),
+            (self.kl, self.steps),
+        )
         return tuple(
             total / count if count and not math.isnan(total) else None for total, count in means
         )
 
 
 # Their names and units.
-MEASURES = (
-    ("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL penalty", ""),
-)  # fmt: skip
+MEASURES = (("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL penalty", ""))
 
 
 def together(effects: Collection[Effect]) -> Effect:
@@ -157,9 +180,10 @@ class Outcome:
             advantages=float(arrays["advantage"][in_loss].sum()),
             push=float(push.sum()),
             pushed=float(np.abs(push).sum()),
-            kl=math.nan if "ref" in self.missing
+            kl=math.nan
+            if "ref" in self.missing
             else float(arrays["penalty"].sum(dtype=np.float64)) / updates,
-        )  # fmt: skip
+        )
 
 
 def outcome_of(
@@ -281,6 +305,7 @@ def with_typed(recipe: Recipe, name: str, text: str) -> Recipe:
 def undetermined(recipe: Recipe, base: Recipe) -> tuple[str, ...]:
     """The settings that differ and that recorded numbers cannot show, since they change updates."""
     return tuple(
-        name for name in recipes.changes(base, recipe)
+        name
+        for name in recipes.changes(base, recipe)
         if name in _OF_UPDATES and any(SETTINGS[name].is_active(r) for r in (recipe, base))
-    )  # fmt: skip
+    )

@@ -250,7 +250,8 @@ def not_recorded(rows: Sequence[TokenRow], recipe: Recipe) -> str:
         "sampler": recipe.reads_sampler,
     }
     missing = [
-        f"the {name}'s log-probabilities" for name, is_read in reads.items()
+        f"the {name}'s log-probabilities"
+        for name, is_read in reads.items()
         if is_read and not all(getattr(row, name) for row in rows)
-    ]  # fmt: skip
+    ]
     return f"{unknown} did not record {' or '.join(missing)}" if missing else ""

@@ -30,9 +30,12 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
         ready, log = folder / "ready.json", folder / "log.txt"
         with log.open("wb") as output:
             child = spawn(
-                *arguments, streams=(NULL, NULL, output.fileno()), apart="session",
-                **{READY: str(ready)}, **variables,
-            )  # fmt: skip
+                *arguments,
+                streams=(NULL, NULL, output.fileno()),
+                apart="session",
+                **{READY: str(ready)},
+                **variables,
+            )
         deadline = time.monotonic() + PATIENCE
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
@@ -46,9 +49,11 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
 
 
 def spawn(
-    *arguments: str, streams: Sequence[int] = (NULL, NULL, NULL), apart: Apart = "session",
+    *arguments: str,
+    streams: Sequence[int] = (NULL, NULL, NULL),
+    apart: Apart = "session",
     **variables: str,
-) -> Child:  # fmt: skip
+) -> Child:
     """Start `grpo-tui ARGUMENTS`, with these variables of the environment."""
     return start(command(*arguments), {**environment(), **variables}, streams, apart=apart)
 

@@ -30,9 +30,12 @@ class Printer:
 
 
 NUMBERS = {
-    "reward": "reward {:.3f}", "kl": "kl {:.4f}", "completions/mean_length": "length {:.1f}",
-    "tokens_per_second": "{:,.0f} tok/s", "step_time": "{:.2f} s/step",
-}  # fmt: skip
+    "reward": "reward {:.3f}",
+    "kl": "kl {:.4f}",
+    "completions/mean_length": "length {:.1f}",
+    "tokens_per_second": "{:,.0f} tok/s",
+    "step_time": "{:.2f} s/step",
+}
 
 
 class RunProgress:
@@ -65,8 +68,9 @@ class RunProgress:
 
     def numbers(self) -> str:
         """Format reward, KL, speed and remaining time."""
-        parts = [form.format(self.metrics[key]) for key, form in NUMBERS.items()
-                 if key in self.metrics]  # fmt: skip
+        parts = [
+            form.format(self.metrics[key]) for key, form in NUMBERS.items() if key in self.metrics
+        ]
         if "step_time" in self.metrics:
             parts.append(f"{seconds(self.metrics['step_time'] * (self.total - self.step))} left")
         return "  ".join(parts)

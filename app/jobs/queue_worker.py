@@ -66,9 +66,10 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
         arguments = _command(queue, item, folder)
         print_stderr(f"{item.name}: {' '.join(arguments[4:5])} {json.dumps(item.settings)}")
         variables = {
-            QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
+            QUEUE_ITEM: str(item.id),
+            REFUSAL: str(refusal),
             PARENT: str(item.settings.get(CLONE_OF, "")),
-        }  # fmt: skip
+        }
         process = start(arguments, {**environment(), **variables}, (0, STDERR, STDERR))
         try:
             code = _wait(queue, item.id, process)

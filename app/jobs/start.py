@@ -114,9 +114,14 @@ def tried_job(config: RunConfig, store: Path, **options: Any) -> Job:
 
 
 def new_job(
-    config: RunConfig, store: Path, *, folder: Path | None = None,
-    tags: tuple[str, ...] = (), parent: str = "", control: Control | None = None,
-) -> Job:  # fmt: skip
+    config: RunConfig,
+    store: Path,
+    *,
+    folder: Path | None = None,
+    tags: tuple[str, ...] = (),
+    parent: str = "",
+    control: Control | None = None,
+) -> Job:
     """Prepare a new run; in a folder of its own it is not stored."""
     if launched_rank():
         return follower(config, resume=False)
@@ -227,13 +232,20 @@ def resumed_job(
     config = _resumable(consent.build(detail.config, f"run {summary.name}"), steps, step)
     evaluations = tuple(event for event in tried if event.step <= step)
     recorder = resume_run(
-        store, summary.key, from_step=step, control=control,
+        store,
+        summary.key,
+        from_step=step,
+        control=control,
         config=None if steps is None else config,
-    )  # fmt: skip
+    )
     job = Job(
-        config=config, folder=recorder.folder, resume=True, recorder=recorder, control=control,
+        config=config,
+        folder=recorder.folder,
+        resume=True,
+        recorder=recorder,
+        control=control,
         evaluations=evaluations,
-    )  # fmt: skip
+    )
     if step < 0 and (redone := summary.step):
         text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"
         job.record(NoteWritten(step=0, text=text, severity="warning"))
@@ -249,10 +261,12 @@ def _resumable(config: RunConfig, steps: int | None, step: int) -> RunConfig:
 def refuse_python_objects(config: RunConfig) -> None:
     """Raise if only a Python process that has the run's functions can resume it."""
     named = {
-        "task": [config.task.name], "reward": config.rewards.functions,
-        "function": config.algorithm.choices, "tool": config.task.tools,
+        "task": [config.task.name],
+        "reward": config.rewards.functions,
+        "function": config.algorithm.choices,
+        "tool": config.task.tools,
         "environment": config.task.environments.values(),
-    }  # fmt: skip
+    }
     for kind, names in named.items():
         for name in names:
             refuse_missing(name, kind)

@@ -28,9 +28,14 @@ UNTESTED = "there are no held-out answers to the same problems (evaluation.every
 GREEDY = "eval/greedy/"
 RUN_FIELDS = ("id", "name", "status", "seed", "step", "tokens", "elapsed")  # in JSON
 MAIN_METRICS = (
-    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
+    "reward",
+    "eval/accuracy",
+    "eval/greedy/accuracy",
+    "kl",
+    "completions/mean_length",
+    "entropy",
     "clip_ratio/region_mean",
-)  # fmt: skip
+)
 
 
 def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
@@ -48,7 +53,8 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
         "same": dict(result.same) if all_settings else None,
         "sources": list(result.sources),
         "by_recipe": {item.path: by_run(item.values) for item in result.by_recipe}
-        if all_settings else None,
+        if all_settings
+        else None,
         "metrics": {
             item.key: {"direction": item.direction, "runs": by_run(map(asdict, item.cells))}
             for item in result.metrics
@@ -56,7 +62,7 @@ def comparison_json(result: "Comparison", all_settings: bool) -> dict[str, Any]:
         "seeds": list(result.seeds),
         "rankings": list(map(asdict, result.rankings)),
         "notes": list(result.notes),
-    }  # fmt: skip
+    }
 
 
 # -- sentences ----------------------------------------------------------------------------------
@@ -87,11 +93,15 @@ def verdict(
     sentences.append(_otherwise(row, ranking, comparison))
     sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
-        best = [setting_name(comparison, item.own.runs)
-                for item in ranking.settings if item.may_be_best]  # fmt: skip
-        sentences.append(f"The best is {best[0]}." if len(best) == 1 else
-                    f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
-                    f"{' …' if len(best) > 4 else ''}.")  # fmt: skip
+        best = [
+            setting_name(comparison, item.own.runs) for item in ranking.settings if item.may_be_best
+        ]
+        sentences.append(
+            f"The best is {best[0]}."
+            if len(best) == 1
+            else f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
+            f"{' …' if len(best) > 4 else ''}."
+        )
     return " ".join(part for part in sentences if part)
 
 
@@ -153,8 +163,13 @@ def _work(axis: str, amount: float) -> str:
 
 def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
     """The same difference by the other kind of answers, if both kinds were evaluated."""
-    tests = (setting.test for second in comparison.rankings if second.mode != ranking.mode
-             for setting in second.settings if setting.own.runs == row.own.runs)  # fmt: skip
+    tests = (
+        setting.test
+        for second in comparison.rankings
+        if second.mode != ranking.mode
+        for setting in second.settings
+        if setting.own.runs == row.own.runs
+    )
     test, mode = next(tests, None), "Sampled" if ranking.mode == "greedy" else "Greedy"
     if test is None or row.test is None:
         return ""
@@ -213,8 +228,10 @@ def ranking_title(ranking: "Ranking") -> str:
     if ranking.metric.endswith("/accuracy"):
         goal = f"{percent(ranking.threshold)}% right"
     goal += " or less" if spec(ranking.metric).direction == "down" else " or more"
-    return (f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
-            f"95% over {scope}{at_once}")  # fmt: skip
+    return (
+        f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
+        f"95% over {scope}{at_once}"
+    )
 
 
 def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str, str]]:
@@ -300,8 +317,10 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
         reason = "it has no two evaluations of the same problems (evaluation.every)"
         if is_unmeasured(run):
             reason = "held-out accuracy was not measured (evaluation.accuracy)"
-        sentences.append(f"Whether it learned cannot be tested: {reason}. Reward went from "
-                    f"{short(reward.first)} to {short(reward.last)}.")  # fmt: skip
+        sentences.append(
+            f"Whether it learned cannot be tested: {reason}. Reward went from "
+            f"{short(reward.first)} to {short(reward.last)}."
+        )
     return " ".join(sentences) or "Nothing was measured yet."
 
 

@@ -135,8 +135,9 @@ def clamped(index: int, count: int) -> int:
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], width: int, low: float | None = None,
-              high: float | None = None) -> str:  # fmt: skip
+def sparkline(
+    values: Sequence[float], width: int, low: float | None = None, high: float | None = None
+) -> str:
     """Draw values as bars, averaged into at most `width` columns; a gap is a space."""
     if not values or width <= 0:
         return ""
@@ -149,10 +150,13 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None,
     span = high - low
     differs = span > 1e-9 * max(abs(low), abs(high))  # less is rounding
     return "".join(
-        " " if not math.isfinite(value)
-        else BARS[clamped(round(7 * (value - low) / span), 8)] if differs else BARS[3]
+        " "
+        if not math.isfinite(value)
+        else BARS[clamped(round(7 * (value - low) / span), 8)]
+        if differs
+        else BARS[3]
         for value in values
-    )  # fmt: skip
+    )
 
 
 def averaged(values: Sequence[float], width: int) -> list[float]:

@@ -8,9 +8,15 @@ MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INS
 ASKERS = frozenset({"user", "human"})
 ANSWERERS = frozenset({"assistant", "model"})
 OTHERS = frozenset({"system", "developer", "tool"})
-OPENERS = {"[INST]": "user", "[/INST]": "assistant", "<｜User｜>": "user",
-           "<｜Assistant｜>": "assistant", "<|user|>": "user", "<|assistant|>": "assistant",
-           "<|system|>": "system"}  # fmt: skip
+OPENERS = {
+    "[INST]": "user",
+    "[/INST]": "assistant",
+    "<｜User｜>": "user",
+    "<｜Assistant｜>": "assistant",
+    "<|user|>": "user",
+    "<|assistant|>": "assistant",
+    "<|system|>": "system",
+}
 
 
 @lru_cache(maxsize=4096)

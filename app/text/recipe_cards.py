@@ -29,6 +29,9 @@ def card_of(name: str) -> RecipeCard:
     point = names.installed("recipes").get(name)
     package = names.package_of(point) if point else "another program"
     return RecipeCard(
-        title=name, paper=f"the package {package}", summary=f"From the package {package}.",
-        good="See the package.", bad="See the package.",
-    )  # fmt: skip
+        title=name,
+        paper=f"the package {package}",
+        summary=f"From the package {package}.",
+        good="See the package.",
+        bad="See the package.",
+    )

@@ -11,6 +11,16 @@ def run_summary(run: RunSummary, changes: Sequence[str] = ()) -> str:
     reward = run.metrics.get("reward")
     best = f"best reward {short(reward.best)}" if reward and reward.best is not None else ""
     sweep = f"sweep {run.sweep}" if run.sweep else ""
-    parts = (*changes, run.status, f"step {run.step}", best, f"seed {run.seed}", sweep,
-             run.recipe, run.task, *run.tags, run.note)  # fmt: skip
+    parts = (
+        *changes,
+        run.status,
+        f"step {run.step}",
+        best,
+        f"seed {run.seed}",
+        sweep,
+        run.recipe,
+        run.task,
+        *run.tags,
+        run.note,
+    )
     return " · ".join(filter(None, parts))

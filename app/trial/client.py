@@ -38,9 +38,13 @@ def trial_process(
 
 
 def call(
-    sandbox: Sandbox, method: str, config: RunConfig, *, limit: float = TIME_LIMIT_S,
+    sandbox: Sandbox,
+    method: str,
+    config: RunConfig,
+    *,
+    limit: float = TIME_LIMIT_S,
     **arguments: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
     result = sandbox.ask(Call(method, arguments, limit))
@@ -91,9 +95,13 @@ class TrialProcess:
     # -- on the thread ----------------------------------------------------------------------
 
     def _call(
-        self, cancelled: threading.Event, method: str, config: RunConfig, online: bool,
+        self,
+        cancelled: threading.Event,
+        method: str,
+        config: RunConfig,
+        online: bool,
         arguments: Mapping[str, Any],
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         self._cancelled, self._began = cancelled, time.monotonic()
         limit = FETCH_LIMIT_S if online else TIME_LIMIT_S
         try:

@@ -37,7 +37,7 @@ class Rewards:
             "rows": [{**asdict(r), "reason": r.reason[:MOST]} for r in scores.rewards[0]],
             "total": scores.totals()[0],
             "problems": [alert.explanation[:MOST] for alert in scores.alerts],
-        }  # fmt: skip
+        }
 
     def rehearse(self, config: RunConfig) -> None:
         """Score two made-up answers as a run does at its start, unless that was done already."""
@@ -67,11 +67,16 @@ class Rewards:
         rendered = RenderedPrompt(ids=(), text="", prompt=prompt)
         rollouts = [
             Rollout(
-                key=example.key, group=0, index=number, prompt_ids=(), text=text,
-                ids=tuple(self._ids(config, text)), finish="stop",
+                key=example.key,
+                group=0,
+                index=number,
+                prompt_ids=(),
+                text=text,
+                ids=tuple(self._ids(config, text)),
+                finish="stop",
             )
             for number, text in enumerate(answers)
-        ]  # fmt: skip
+        ]
         count = len(answers)
         scorer = self._scorer(config)
         return scorer.score([example] * count, [rendered] * count, rollouts, step=step)
@@ -90,9 +95,13 @@ class Rewards:
             task = self._loaded.task(config)
             names = () if environments_of(config, task)[1] else None
             scorer = Scorer(
-                config, task, None, Control(), environments=names,
+                config,
+                task,
+                None,
+                Control(),
+                environments=names,
                 foreign=consent.is_foreign(config),
-            )  # fmt: skip
+            )
             return self._process.enter_context(scorer)
 
         return self._loaded.latest("scorer", self._key(config), start)

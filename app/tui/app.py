@@ -51,13 +51,20 @@ PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
 # In order of use. Only leaves and modules that others import by the same name: two threads that
 # enter an import cycle at different places would see half-initialized modules.
 PRELOADED = (
-    "grpo_tui.experiments.reader", "grpo_tui.app.feed.stored", "grpo_engine.config.settings",
-    "grpo_tui.app.tui.screens.watch.screen", "grpo_tui.app.tui.screens.rollouts.screen",
-    "grpo_tui.app.tui.dialogs.help.screen", "grpo_tui.app.tui.screens.runs.dialogs", "numpy",
-    "grpo_tui.experiments.compare.values", "grpo_tui.app.tui.screens.compare.screen",
-    "grpo_engine.config.parse", "grpo_tui.app.tui.screens.new_run.screen",
+    "grpo_tui.experiments.reader",
+    "grpo_tui.app.feed.stored",
+    "grpo_engine.config.settings",
+    "grpo_tui.app.tui.screens.watch.screen",
+    "grpo_tui.app.tui.screens.rollouts.screen",
+    "grpo_tui.app.tui.dialogs.help.screen",
+    "grpo_tui.app.tui.screens.runs.dialogs",
+    "numpy",
+    "grpo_tui.experiments.compare.values",
+    "grpo_tui.app.tui.screens.compare.screen",
+    "grpo_engine.config.parse",
+    "grpo_tui.app.tui.screens.new_run.screen",
     "grpo_tui.experiments.store",
-)  # fmt: skip
+)
 PAUSE_S = 0.02  # between two modules, to leave time for drawing
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
@@ -109,11 +116,17 @@ class Workbench(RunApp):
         return TerminalDriver
 
     def __init__(
-        self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
-        read_only: bool = False, preferences: Preferences | None = None,
-        clock: Callable[[], float] = time.time, tour: bool = False,
+        self,
+        store: Path | None = None,
+        *,
+        feed: Feed | None = None,
+        mode: str = "runs",
+        read_only: bool = False,
+        preferences: Preferences | None = None,
+        clock: Callable[[], float] = time.time,
+        tour: bool = False,
         first: Callable[[], Screen[Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             store or store_path(), feed, preferences or Preferences(), read_only=read_only
         )
@@ -295,16 +308,22 @@ class Workbench(RunApp):
             self.push_screen(ActionPalette(id="--command-palette", placeholder=PALETTE_HINT))
 
     def notify(
-        self, message: str, *, title: str = "", severity: SeverityLevel = "information",
-        timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
-    ) -> None:  # fmt: skip
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,  # noqa: ARG002 - never
+    ) -> None:
         """Show a message for a while in place of the one before, never reading markup in it."""
         at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
         text = f"{title}: {message}" if title else message
         self.said.append(msg.Said(f"{at} {SIGNS[severity]}", text))
         self.clear_notifications()
-        super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
-                       markup=False)  # fmt: skip
+        super().notify(
+            safe(message, "\n"), title=title, severity=severity, timeout=timeout, markup=False
+        )
 
     def change_theme(self, name: str) -> None:
         """Switch to another theme and remember it."""

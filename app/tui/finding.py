@@ -85,8 +85,9 @@ def _actions(app: Any, screen: Screen[Any]) -> Iterator[Entry]:
         keys = f"  ({item.keys})" if item.keys else ""
         yield Entry(name, item.help + keys, partial(app.run_action, item.action, item.node))
     for theme in PALETTES:
-        yield Entry(f"Theme: {theme}", "Colours of the whole workbench",
-                    partial(app.change_theme, theme))  # fmt: skip
+        yield Entry(
+            f"Theme: {theme}", "Colours of the whole workbench", partial(app.change_theme, theme)
+        )
 
 
 def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
@@ -102,8 +103,9 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
             view = series[key]
             first, last = (with_unit(value, metric.unit) for value in (view.start, view.value))
             go = partial(app.post_message, msg.MetricRequested(key))
-            yield Entry(f"Metric: {label}", metric.help, go, metric.also,
-                        f"first {first}, now {last}")  # fmt: skip
+            yield Entry(
+                f"Metric: {label}", metric.help, go, metric.also, f"first {first}, now {last}"
+            )
         else:
             go_help = partial(screen.explain, f"metric:{key}")
             yield Entry(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
@@ -117,29 +119,40 @@ def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> I
         yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
         if open_run.id and run.id != open_run.id:
             request = msg.CompareRequested((open_run.id, run.id))
-            yield Entry(f"Compare with: {name}", summary, partial(app.post_message, request),
-                        "differs, differences")  # fmt: skip
+            yield Entry(
+                f"Compare with: {name}",
+                summary,
+                partial(app.post_message, request),
+                "differs, differences",
+            )
         if run.sweep:
             sweeps[run.sweep_id, run.sweep].append(run.id)
     for (_, sweep), refs in sweeps.items():
         request = msg.CompareRequested(tuple(reversed(refs)))
-        yield Entry(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
-                    "and how sure that is", partial(app.post_message, request))  # fmt: skip
+        yield Entry(
+            f"Compare sweep: {safe(sweep)}",
+            f"{len(refs)} runs: which setting is better, and how sure that is",
+            partial(app.post_message, request),
+        )
 
 
 def _settings(app: RunApp) -> Iterator[Entry]:
     from grpo_engine.config.parse import settings
 
     for path, info in settings().items():
-        yield Entry(f"Setting: {path}", info.help.replace("`", ""),
-                    partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip
+        yield Entry(
+            f"Setting: {path}",
+            info.help.replace("`", ""),
+            partial(app.post_message, msg.NewRunRequested(setting=path)),
+        )
 
 
 def _helps(screen: WorkbenchScreen) -> Iterator[Entry]:
     from grpo_tui.app.tui.dialogs.help.topics import ALERTS, PANELS
 
     for name, part in PANELS.items():
-        yield Entry(f"Help: {part.heading}", part.paragraphs[0][1],
-                    partial(screen.explain, f"panel:{name}"))  # fmt: skip
+        yield Entry(
+            f"Help: {part.heading}", part.paragraphs[0][1], partial(screen.explain, f"panel:{name}")
+        )
     for rule, what in ALERTS.items():
         yield Entry(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))

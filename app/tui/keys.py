@@ -60,7 +60,7 @@ NAVIGATION: Final = (
     hidden("pagedown", "move_page(1)", "page down", "move.page_down", "One page down"),
     hidden("home", f"move(-{LAST}, 0)", "first", "move.first", "To the first line"),
     hidden("end", f"move({LAST}, 0)", "last", "move.last", "To the last line"),
-)  # fmt: skip
+)
 
 
 def is_bound(key: str) -> bool:

@@ -347,9 +347,10 @@ class RunApp(ThemedApp):
             self._purge()
         if self.plan == "hand_over" and self.handed_over:
             watch = f"grpo-tui watch {shlex.quote(self.handed_over)}"
-            sys.stderr.write(visible(
-                f"{self.handed_over} continues in the background; to see it: {watch}"
-            ) + "\n")  # fmt: skip
+            sys.stderr.write(
+                visible(f"{self.handed_over} continues in the background; to see it: {watch}")
+                + "\n"
+            )
             return
         if crashed:
             state = "what was recorded is in the store"

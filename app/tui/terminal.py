@@ -35,8 +35,14 @@ def copy(app: "App[int]", text: str) -> str:
     count = f"{len(text):,} characters"
     if tool := clipboard_tool():
         try:
-            subprocess.run(tool, input=text.encode(), check=True, timeout=2,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+            subprocess.run(
+                tool,
+                input=text.encode(),
+                check=True,
+                timeout=2,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         except (OSError, subprocess.SubprocessError):
             pass
         else:

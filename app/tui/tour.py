@@ -63,8 +63,11 @@ class Tour:
 
 def key_of(screen: Screen[Any], binding: str) -> str:
     """The key of a binding on this screen, as shown to people."""
-    keys = (active.binding.key for active in screen.active_bindings.values()
-            if active.binding.id == binding)  # fmt: skip
+    keys = (
+        active.binding.key
+        for active in screen.active_bindings.values()
+        if active.binding.id == binding
+    )
     return next(map(format_key, keys), "?")
 
 

@@ -105,10 +105,12 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
         total, freedom = variance(0, 0)
         half = t_quantile(1 - alpha, freedom) * math.sqrt(total)
         result = Effect(
-            difference, max(-1.0, difference - half), min(1.0, difference + half),
+            difference,
+            max(-1.0, difference - half),
+            min(1.0, difference + half),
             p_value=t_two_sided(abs(difference) / math.sqrt(total), freedom),
             method="t test over seeds and problems" if spread.freedom else PERMUTATION,
-        )  # fmt: skip
+        )
     else:
         result = paired(tuple(differences.tolist()), alpha)
     corrected = replace(result, p_value=min(1.0, result.p_value * comparisons))
@@ -124,7 +126,7 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
         corrected,
         more_seeds=next((n for n in more if is_significant(n, 0)), None),
         more_problems=next((n for n in MORE_PROBLEMS if is_significant(0, n)), None),
-    )  # fmt: skip
+    )
 
 
 # -- one seed each -----------------------------------------------------------------------------

@@ -44,10 +44,16 @@ class Judged:
 
 
 def compare(
-    reader: "StoreReader", runs: Runs, *, baseline: RunSummary | None = None,
-    keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
+    reader: "StoreReader",
+    runs: Runs,
+    *,
+    baseline: RunSummary | None = None,
+    keys: Sequence[str] = (),
+    axis: str = "",
+    at: float | None = None,
+    reach: str = "",
     values_at: float | None = None,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Compare runs by the settings in force: a setting left to the recipe has the recipe's value.
 
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
@@ -151,8 +157,9 @@ def only_recorded(path: str) -> bool:
 
 
 def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
-    texts = {json.dumps(values[path], sort_keys=True) if path in values else ""
-             for values in settings}  # fmt: skip
+    texts = {
+        json.dumps(values[path], sort_keys=True) if path in values else "" for values in settings
+    }
     return len(texts) > 1
 
 
@@ -224,9 +231,11 @@ def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSu
 
 
 def _rankings(
-    reader: "StoreReader", groups: Sequence[Runs],
-    last: Mapping[int, Mapping[str, Judged]], goal: tuple[str, float] | None,
-) -> tuple[Ranking, ...]:  # fmt: skip
+    reader: "StoreReader",
+    groups: Sequence[Runs],
+    last: Mapping[int, Mapping[str, Judged]],
+    goal: tuple[str, float] | None,
+) -> tuple[Ranking, ...]:
     """Rank the settings by their answers to the problems of the baseline's, the first."""
     prints = {run.dataset_fingerprint for run in groups[0]}
     alike = [group for group in groups if {run.dataset_fingerprint for run in group} == prints]
@@ -291,12 +300,13 @@ class Answers:
         ]
         sides = [
             Evaluated(
-                runs=tuple(item.run.id for item in group), shares=tuple(table.mean(1).tolist()),
+                runs=tuple(item.run.id for item in group),
+                shares=tuple(table.mean(1).tolist()),
                 steps=tuple(item.evaluation.step for item in group),
                 samples=max(item.evaluation.samples for item in group),
             )
             for group, table in zip(groups, shares, strict=True)
-        ]  # fmt: skip
+        ]
         return cls(mode, sides, shares, len(problems))
 
     def effect(self, own: int, other: int) -> Effect:
@@ -309,9 +319,12 @@ class Answers:
     def test(self, own: int) -> PairedTest:
         """The difference between a setting and the first one."""
         return PairedTest(
-            **asdict(self.effect(own, 0)), mode=self.mode, problems=self.problems,
-            own=self.sides[own], other=self.sides[0],
-        )  # fmt: skip
+            **asdict(self.effect(own, 0)),
+            mode=self.mode,
+            problems=self.problems,
+            own=self.sides[own],
+            other=self.sides[0],
+        )
 
 
 def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
@@ -368,9 +381,11 @@ def threshold(reach: str) -> tuple[str, float] | None:
 
 
 def _ranking(
-    reader: "StoreReader", mode: str, groups: Sequence[Sequence[Judged]],
+    reader: "StoreReader",
+    mode: str,
+    groups: Sequence[Sequence[Judged]],
     goal: tuple[str, float] | None,
-) -> Ranking | None:  # fmt: skip
+) -> Ranking | None:
     """Rank settings by the problems that all their runs answered."""
     answers = Answers.of(mode, groups)
     if answers is None:
@@ -380,17 +395,22 @@ def _ranking(
     metric, value = goal or ("", sides[0].share)
     metric = metric or ("eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy")
     return Ranking(
-        mode=mode, problems=answers.problems, comparisons=len(groups) - 1,
-        seeds=any(len(side.runs) > 1 for side in sides), metric=metric, threshold=value,
+        mode=mode,
+        problems=answers.problems,
+        comparisons=len(groups) - 1,
+        seeds=any(len(side.runs) > 1 for side in sides),
+        metric=metric,
+        threshold=value,
         settings=tuple(
             RankedSetting(
-                own=sides[index], may_be_best=answers.effect(order[0], index).low <= 0,
+                own=sides[index],
+                may_be_best=answers.effect(order[0], index).low <= 0,
                 test=answers.test(index) if index else None,
                 reached=_reached(reader, [item.run for item in groups[index]], metric, value),
             )
             for index in order
         ),
-    )  # fmt: skip
+    )
 
 
 def _reached(reader: "StoreReader", runs: Runs, key: str, goal: float) -> Reached:

@@ -23,12 +23,16 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     _is_file(path)
     journal = "DELETE" if network_file_system(path.parent) else "WAL"
     return _open(
-        path, f"mode={'rwc' if create else 'rw'}",
+        path,
+        f"mode={'rwc' if create else 'rw'}",
         "journal_size_limit = 0",  # the log is cut when it is started again
         "auto_vacuum = INCREMENTAL",  # takes effect only in an empty file
-        f"journal_mode = {journal}", "synchronous = NORMAL", "foreign_keys = ON",
-        "wal_autocheckpoint = 0", "cache_size = -16000",
-    )  # fmt: skip
+        f"journal_mode = {journal}",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+        "wal_autocheckpoint = 0",
+        "cache_size = -16000",
+    )
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -93,9 +97,12 @@ def sql_connection(file: sqlite3.Connection) -> "Connection":
     from sqlalchemy import StaticPool, create_engine  # the first frame does without
 
     return create_engine(
-        "sqlite://", creator=lambda: file, poolclass=StaticPool, isolation_level="AUTOCOMMIT",
+        "sqlite://",
+        creator=lambda: file,
+        poolclass=StaticPool,
+        isolation_level="AUTOCOMMIT",
         pool_reset_on_return=None,
-    ).connect()  # fmt: skip
+    ).connect()
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> None:

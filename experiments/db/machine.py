@@ -65,9 +65,18 @@ def is_alive(pid: int, start: str) -> bool:
 
 
 _NETWORK = (
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "lustre",
     "fuse.sshfs",
-)  # fmt: skip
+)
 
 
 def network_file_system(path: Path) -> str:

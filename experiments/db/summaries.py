@@ -15,23 +15,30 @@ _insertion = insert(METRIC_SUMMARY)
 _old, _new = METRIC_SUMMARY.c, _insertion.excluded
 # when a new value takes the place of an old one
 REPLACES = {
-    "first": false(), "last": true(), "min": _new.min < _old.min, "max": _new.max > _old.max
-}  # fmt: skip
+    "first": false(),
+    "last": true(),
+    "min": _new.min < _old.min,
+    "max": _new.max > _old.max,
+}
 _is_finite = _new.nonfinite == 0
-ADDITION = _insertion.on_conflict_do_update(set_={
-    **{
-        column: case((_is_finite & (_old[name].is_(None) | replaces), _new[column]),
-                     else_=_old[column])
-        for name, replaces in REPLACES.items()
-        for column in (name, f"{name}_step")
-    },
-    "mean": func.coalesce(
-        _old.mean + (_new.mean - _old.mean) / (_old.count - _old.nonfinite + 1),
-        _new.mean, _old.mean,
-    ),
-    "count": _old.count + 1,
-    "nonfinite": _old.nonfinite + _new.nonfinite,
-})  # fmt: skip
+ADDITION = _insertion.on_conflict_do_update(
+    set_={
+        **{
+            column: case(
+                (_is_finite & (_old[name].is_(None) | replaces), _new[column]), else_=_old[column]
+            )
+            for name, replaces in REPLACES.items()
+            for column in (name, f"{name}_step")
+        },
+        "mean": func.coalesce(
+            _old.mean + (_new.mean - _old.mean) / (_old.count - _old.nonfinite + 1),
+            _new.mean,
+            _old.mean,
+        ),
+        "count": _old.count + 1,
+        "nonfinite": _old.nonfinite + _new.nonfinite,
+    }
+)
 
 
 def add(conn: Connection, values: Iterable[Mapping[str, Any]]) -> None:
@@ -40,11 +47,17 @@ def add(conn: Connection, values: Iterable[Mapping[str, Any]]) -> None:
     for row in values:
         finite = math.isfinite(row["value"])
         value, step = (row["value"], row["step"]) if finite else (None, None)
-        rows.append({
-            "run_id": row["run_id"], "key_id": row["key_id"], "mean": value, "count": 1,
-            "nonfinite": int(not finite), **dict.fromkeys(REPLACES, value),
-            **dict.fromkeys((f"{name}_step" for name in REPLACES), step),
-        })  # fmt: skip
+        rows.append(
+            {
+                "run_id": row["run_id"],
+                "key_id": row["key_id"],
+                "mean": value,
+                "count": 1,
+                "nonfinite": int(not finite),
+                **dict.fromkeys(REPLACES, value),
+                **dict.fromkeys((f"{name}_step" for name in REPLACES), step),
+            }
+        )
     conn.execute(ADDITION, rows)
 
 

@@ -45,11 +45,31 @@ ByName = Annotated[dict[str, float], Field(sa_type=Numbers)]
 
 # Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
 RUN_LIST = (
-    "archived", "created_at", "short", "uid", "name", "status", "model", "task", "recipe", "seed",
-    "step", "total_steps", "tokens", "elapsed", "started_at", "ended_at", "device",
-    "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
+    "archived",
+    "created_at",
+    "short",
+    "uid",
+    "name",
+    "status",
+    "model",
+    "task",
+    "recipe",
+    "seed",
+    "step",
+    "total_steps",
+    "tokens",
+    "elapsed",
+    "started_at",
+    "ended_at",
+    "device",
+    "dataset_fingerprint",
+    "code_version",
+    "error",
+    "note",
+    "bytes",
+    "config_hash",
     "deleted_at",
-)  # fmt: skip
+)
 
 
 class Table(SQLModel):
@@ -756,8 +776,11 @@ def schema() -> tuple[str, ...]:
 
 # for SQLModel's types of what is declared as `str`, `int`, `float` or `bool`
 _TYPES: dict[type, type[Readable]] = {
-    AutoString: Text, Integer: WholeNumber, Float: Number, Boolean: Flag
-}  # fmt: skip
+    AutoString: Text,
+    Integer: WholeNumber,
+    Float: Number,
+    Boolean: Flag,
+}
 for _table in SQLModel.metadata.tables.values():
     for _column in _table.columns:
         if not isinstance(_column.type, Readable):
@@ -765,7 +788,26 @@ for _table in SQLModel.metadata.tables.values():
         _column.type.column = str(_column)  # type: ignore[attr-defined]
 
 (
-    RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,
-    METRIC_SUMMARY, ROLLOUT_GROUP, ROLLOUT, ROLLOUT_REWARD, EVALUATION,
-    EVALUATION_SAMPLE, RUN_LIVE, CONTROL, SWEEP, QUEUE_ITEM, MIGRATION,
-) = SQLModel.metadata.tables.values()  # fmt: skip
+    RUN,
+    ATTEMPT,
+    RUN_PARAM,
+    RUN_TAG,
+    EVENT,
+    ALERT,
+    KEY_SET,
+    STEP,
+    UPDATE_PASS,
+    METRIC_KEY,
+    METRIC,
+    METRIC_SUMMARY,
+    ROLLOUT_GROUP,
+    ROLLOUT,
+    ROLLOUT_REWARD,
+    EVALUATION,
+    EVALUATION_SAMPLE,
+    RUN_LIVE,
+    CONTROL,
+    SWEEP,
+    QUEUE_ITEM,
+    MIGRATION,
+) = SQLModel.metadata.tables.values()

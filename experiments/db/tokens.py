@@ -84,11 +84,13 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
     prompt_length, headers = header
     prompt = read("ids", prompt_length)
     rows = [
-        _row(index, updates, {
-            name: [read(name, length) for length in sizes] for name, sizes in lengths.items()
-        })
+        _row(
+            index,
+            updates,
+            {name: [read(name, length) for length in sizes] for name, sizes in lengths.items()},
+        )
         for index, updates, lengths in headers
-    ]  # fmt: skip
+    ]
     return TokenView(prompt_ids=prompt, rows=tuple(rows))
 
 

@@ -28,9 +28,13 @@ def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary
 
 
 def write_rows(
-    rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
+    rows: Iterator[Row],
+    format: str,
+    out: Path | IO[str],
+    *,
+    raw: bool = False,
     header: Sequence[str] = (),
-) -> int:  # fmt: skip
+) -> int:
     """Write rows to a file or stream and count them; `header` are the columns of a CSV."""
     check_choice("format", format, FORMATS)
     if isinstance(out, Path):

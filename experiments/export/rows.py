@@ -85,14 +85,21 @@ def _place(run: RunSummary, group: GroupView) -> Row:
 def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     """Return a rollout as one flat row, with a column for each reward function."""
     return {
-        **_place(run, group), "index": rollout.index, "example_key": group.example_key,
-        "prompt": group.prompt_text, "completion": rollout.text, "target": group.target,
-        **{name: getattr(rollout, name) for name in SCORES}, "reward_mean": group.reward_mean,
-        "reward_std": group.reward_std, "group_std": group.reward_std,
-        "no_signal": group.no_signal, "rollout": rollout.key,
+        **_place(run, group),
+        "index": rollout.index,
+        "example_key": group.example_key,
+        "prompt": group.prompt_text,
+        "completion": rollout.text,
+        "target": group.target,
+        **{name: getattr(rollout, name) for name in SCORES},
+        "reward_mean": group.reward_mean,
+        "reward_std": group.reward_std,
+        "group_std": group.reward_std,
+        "no_signal": group.no_signal,
+        "rollout": rollout.key,
         "failed": rollout.failed,
         **{f"reward/{item.name}": item.value for item in rollout.rewards},
-    }  # fmt: skip
+    }
 
 
 def rollout_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
@@ -112,12 +119,19 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
             for span in rollout.spans or (single,):
                 text, start = rollout.text[start : start + span.chars], start + span.chars
                 yield {
-                    **_place(run, group), "index": rollout.index, "turn": span.turn,
-                    "kind": span.kind, "name": span.name, "text": text, "tokens": span.length,
-                    "reward": span.reward, "ms": span.ms, "error": span.error,
+                    **_place(run, group),
+                    "index": rollout.index,
+                    "turn": span.turn,
+                    "kind": span.kind,
+                    "name": span.name,
+                    "text": text,
+                    "tokens": span.length,
+                    "reward": span.reward,
+                    "ms": span.ms,
+                    "error": span.error,
                     "rollout": rollout.key,
                     **{f"info/{name}": value for name, value in span.info.items()},
-                }  # fmt: skip
+                }
 
 
 def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
@@ -131,18 +145,27 @@ def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
             advantages = row.advantages or (rollout and [rollout.advantage] * len(row.ids))
             columns: dict[str, Any] = {
                 "text": [text[start:end] for start, end in pairwise((0, *row.ends))],
-                "sampler": row.sampler, "old": row.old, "reference": row.reference,
+                "sampler": row.sampler,
+                "old": row.old,
+                "reference": row.reference,
                 **({"teacher": row.teacher} if row.teacher else {}),
                 **dict.fromkeys((f"pass_{n}" for n in range(1, passes + 1)), ()),
                 **{f"pass_{n}": values for n, values in enumerate(row.passes, start=1)},
-                "after": row.after, "entropy": row.entropy, "advantage": advantages,
-            }  # fmt: skip
+                "after": row.after,
+                "entropy": row.entropy,
+                "advantage": advantages,
+            }
             for position, token in enumerate(row.ids):
                 yield {
-                    **_place(run, group), "index": row.index, "position": position, "id": token,
-                    **{name: values[position] if values else None
-                       for name, values in columns.items()},
-                }  # fmt: skip
+                    **_place(run, group),
+                    "index": row.index,
+                    "position": position,
+                    "id": token,
+                    **{
+                        name: values[position] if values else None
+                        for name, values in columns.items()
+                    },
+                }
 
 
 def evaluation_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
@@ -164,6 +187,10 @@ def evaluation_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
 
 
 WHAT: "dict[str, Callable[[StoreReader, RunSummary], Iterator[Row]]]" = {
-    "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "turns": turn_rows,
-    "tokens": token_rows, "evaluations": evaluation_rows,
-}  # fmt: skip
+    "runs": run_rows,
+    "metrics": metric_rows,
+    "rollouts": rollout_rows,
+    "turns": turn_rows,
+    "tokens": token_rows,
+    "evaluations": evaluation_rows,
+}

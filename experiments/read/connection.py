@@ -60,8 +60,11 @@ DELETED_SCHEMA, ORIGIN_SCHEMA = 8, 10  # the first that have deleted runs and an
 MAX_DAMAGED = 20  # values that are named, and runs for each
 # the tables by which rows that name no run belong to one
 TOWARDS_RUN = {
-    ROLLOUT_REWARD: ROLLOUT, EVALUATION_SAMPLE: EVALUATION, KEY_SET: STEP, METRIC_KEY: METRIC
-}  # fmt: skip
+    ROLLOUT_REWARD: ROLLOUT,
+    EVALUATION_SAMPLE: EVALUATION,
+    KEY_SET: STEP,
+    METRIC_KEY: METRIC,
+}
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
@@ -147,9 +150,13 @@ class Connection:
         return next(iter(self.column(query)), None)
 
     def views(
-        self, view: type[V], table: Table, order: ColumnElement[Any], *where: ColumnElement[bool],
+        self,
+        view: type[V],
+        table: Table,
+        order: ColumnElement[Any],
+        *where: ColumnElement[bool],
         **columns: Any,
-    ) -> tuple[V, ...]:  # fmt: skip
+    ) -> tuple[V, ...]:
         """Return a view of each row where the columns have these values."""
         query = self.select(view, table).where(*where).filter_by(**columns).order_by(order)
         return tuple(as_view(view, row) for row in self.rows(query))

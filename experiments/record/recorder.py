@@ -36,9 +36,14 @@ PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
 
 
 def start_run(
-    path: Path, config: Any, *, name: str = "", control: Control | None = None,
-    parent: str = "", tags: tuple[str, ...] = (),
-) -> "Recorder":  # fmt: skip
+    path: Path,
+    config: Any,
+    *,
+    name: str = "",
+    control: Control | None = None,
+    parent: str = "",
+    tags: tuple[str, ...] = (),
+) -> "Recorder":
     """Record a new run; `config` is a RunConfig or its tree; requests go to `control`.
 
     Raises StoreError if the store at `path` cannot be written.
@@ -49,9 +54,13 @@ def start_run(
         with suppress(RunNotFoundError):  # it was deleted while its clone waited
             key = store.key_of(parent)
     row = store.create_run(
-        config, name=name, parent=key, code_version=versions().get("grpo-tui", ""), tags=tags,
+        config,
+        name=name,
+        parent=key,
+        code_version=versions().get("grpo-tui", ""),
+        tags=tags,
         status="lost",  # if this process ends before the first attempt begins
-    )  # fmt: skip
+    )
     # the queue's worker sets this for its child, whose own children must not inherit it
     if item := os.environ.pop(QUEUE_ITEM, ""):
         from grpo_tui.experiments.queue import RunQueue
@@ -61,9 +70,13 @@ def start_run(
 
 
 def resume_run(
-    path: Path, run: int | str, *, from_step: int, control: Control | None = None,
+    path: Path,
+    run: int | str,
+    *,
+    from_step: int,
+    control: Control | None = None,
     config: Any = None,
-) -> "Recorder":  # fmt: skip
+) -> "Recorder":
     """Record a new attempt at a stored run; rows after `from_step` are hidden.
 
     `config` replaces its settings, for a run that continues for more steps.
@@ -89,9 +102,14 @@ class Recorder:
     """Records one attempt at a run: the engine puts events, a thread writes them."""
 
     def __init__(
-        self, store: ExperimentStore, run: int, from_step: int, control: Control | None = None,
-        config: Any = None, warning: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        store: ExperimentStore,
+        run: int,
+        from_step: int,
+        control: Control | None = None,
+        config: Any = None,
+        warning: str = "",
+    ) -> None:
         self.store, self.key, self.warning = store, run, warning
         row = store.run_row(run)
         self.id: str = row.short

@@ -77,11 +77,19 @@ class RunWriter(StoreFile):
         """The token numbers of an event that are recorded; empty for none."""
         match event:
             case ev.GroupScored(group=group) if self._has_tokens(event.step, group.origin):
-                return encode(group.prompt_ids, [
-                    TokenRow(index=item.index, ids=item.ids, ends=item.ends, old=(),
-                             sampler=item.sampler_logprobs)
-                    for item in group.rollouts
-                ])  # fmt: skip
+                return encode(
+                    group.prompt_ids,
+                    [
+                        TokenRow(
+                            index=item.index,
+                            ids=item.ids,
+                            ends=item.ends,
+                            old=(),
+                            sampler=item.sampler_logprobs,
+                        )
+                        for item in group.rollouts
+                    ],
+                )
             case ev.TokensScored() if self._has_tokens(event.step, event.origin):
                 return encode((), event.numbers)
         return b""
@@ -135,10 +143,17 @@ class RunWriter(StoreFile):
     def _row(self, table: Table, item: RecordedEvent, value: Any = None) -> Row:
         """Return the columns of a recorded event, and those that are fields of a value of it."""
         at = {"at": item.at} if "at" in table.c else {}
-        return of_event(table, value or item.event) | at | {
-            "run_id": self.run, "attempt": self.attempt, "step": item.event.step, "seq": item.seq,
-            "hidden": False,
-        }  # fmt: skip
+        return (
+            of_event(table, value or item.event)
+            | at
+            | {
+                "run_id": self.run,
+                "attempt": self.attempt,
+                "step": item.event.step,
+                "seq": item.seq,
+                "hidden": False,
+            }
+        )
 
     def _numbers(self, tokens: Mapping[Any, Any]) -> None:
         """Add token numbers by step, origin and group to groups of earlier transactions."""
@@ -227,11 +242,16 @@ class RunWriter(StoreFile):
                 self.sql.execute(held.values(last_step=last))
             case ev.RunStarted() as event:
                 self.update_run(
-                    status="running", error="", ended_at=None, total_steps=event.total_steps,
-                    started_at=func.coalesce(RUN.c.started_at, iso(item.at)), recipe=event.recipe,
-                    device=event.device, versions=event.versions,
+                    status="running",
+                    error="",
+                    ended_at=None,
+                    total_steps=event.total_steps,
+                    started_at=func.coalesce(RUN.c.started_at, iso(item.at)),
+                    recipe=event.recipe,
+                    device=event.device,
+                    versions=event.versions,
                     dataset_fingerprint=event.dataset_fingerprint,
-                )  # fmt: skip
+                )
             case ev.RunPaused():
                 self.update_run(status="paused")
             case ev.RunResumed():
@@ -246,9 +266,14 @@ class RunWriter(StoreFile):
 
     def _alert(self, event: ev.AlertRaised) -> None:
         row = {
-            **of_event(ALERT, event), "run_id": self.run, "first_step": event.step,
-            "last_step": event.step, "count": 1, "group_index": event.group, "muted": False,
-        }  # fmt: skip
+            **of_event(ALERT, event),
+            "run_id": self.run,
+            "first_step": event.step,
+            "last_step": event.step,
+            "count": 1,
+            "group_index": event.group,
+            "muted": False,
+        }
         new = sqlite.insert(ALERT)
         latest = {name: new.excluded[name] for name in row if name not in OF_FIRST_ALERT}
         self.sql.execute(

@@ -137,8 +137,9 @@ class RunState(Limits):
             return
         late = [self.last(key, SPAN) for key in keys]
         for early in (
-            [self.last(key, SPAN, skip=SPAN) for key in keys], [self.first(key) for key in keys]
-        ):  # fmt: skip
+            [self.last(key, SPAN, skip=SPAN) for key in keys],
+            [self.first(key) for key in keys],
+        ):
             if all(late) and all(early):
                 yield tuple(change_of(a, b) for a, b in zip(early, late, strict=True))
 
@@ -259,8 +260,8 @@ def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
 
 
 def _share_above(
-    run: RunState, key: str, steps: int, limit: float, explanation: str, remedy: str,
-) -> Alert | None:  # fmt: skip
+    run: RunState, key: str, steps: int, limit: float, explanation: str, remedy: str
+) -> Alert | None:
     """A warning if a share is high in the mean of some steps; `explanation` formats it."""
     share = _mean(run.last(key, steps))
     if share <= limit:
@@ -326,9 +327,11 @@ def _paid(run: RunState) -> str:
     """Which other reward rose most in all, as a sentence."""
     rises = {
         name: run.weights.get(name, 1.0) * change.size
-        for name in run.rewards if name != run.accuracy
-        for change in run.changes(mean_of(name)) if change.rose()
-    }  # fmt: skip
+        for name in run.rewards
+        if name != run.accuracy
+        for change in run.changes(mean_of(name))
+        if change.rose()
+    }
     best = max(rises, key=rises.__getitem__, default="")
     return f" Most of the rise is from {best}." if best else ""
 
@@ -575,10 +578,7 @@ def sampler_disagrees(run: RunState) -> Alert | None:
     else:
         reason = "The policy is updated on answers that a different policy sampled."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
-    return Alert(
-        "warning" if run.corrected else "error", problem + reason,
-        remedy, *beyond[0],
-    )  # fmt: skip
+    return Alert("warning" if run.corrected else "error", problem + reason, remedy, *beyond[0])
 
 
 def many_masked(run: RunState) -> Alert | None:

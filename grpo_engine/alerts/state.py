@@ -45,12 +45,17 @@ class Alerts:
                     self.start.append(numbers)
                 yield from self._raise(event.step)
             case EvaluationFinished() if "eval/accuracy" in event.metrics:
-                self._evaluations.setdefault(event.mode, []).append(Evaluation(
-                    step=event.step, accuracy=event.metrics["eval/accuracy"],
-                    answers=int(event.metrics.get(
-                        "eval/scored/accuracy", event.problems * event.samples
-                    )),
-                ))  # fmt: skip
+                self._evaluations.setdefault(event.mode, []).append(
+                    Evaluation(
+                        step=event.step,
+                        accuracy=event.metrics["eval/accuracy"],
+                        answers=int(
+                            event.metrics.get(
+                                "eval/scored/accuracy", event.problems * event.samples
+                            )
+                        ),
+                    )
+                )
                 if self._history:
                     yield from self._raise(event.step)
 

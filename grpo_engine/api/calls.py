@@ -22,10 +22,17 @@ from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 
 
 def train(
-    config: Settings | None = None, /, *, preset: str | None = None, callbacks: Callbacks = (),
-    record: bool | str | Path = True, tags: Iterable[str] = (), folder: str | Path | None = None,
-    progress: bool | None = None, **settings: Any,
-) -> Run:  # fmt: skip
+    config: Settings | None = None,
+    /,
+    *,
+    preset: str | None = None,
+    callbacks: Callbacks = (),
+    record: bool | str | Path = True,
+    tags: Iterable[str] = (),
+    folder: str | Path | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Run:
     """Train to the end, and return the run.
 
     Settings come from the preset, then `config` (a `RunConfig`, a mapping or a YAML file), then the
@@ -42,18 +49,29 @@ def train(
     checkpoint to resume from.
     """
     run = iterate(
-        config, preset=preset, callbacks=callbacks, record=record, tags=tags, folder=folder,
+        config,
+        preset=preset,
+        callbacks=callbacks,
+        record=record,
+        tags=tags,
+        folder=folder,
         **settings,
-    )  # fmt: skip
+    )
     _finish(run, progress)
     return run
 
 
 def iterate(
-    config: Settings | None = None, /, *, preset: str | None = None, callbacks: Callbacks = (),
-    record: bool | str | Path = True, tags: Iterable[str] = (), folder: str | Path | None = None,
+    config: Settings | None = None,
+    /,
+    *,
+    preset: str | None = None,
+    callbacks: Callbacks = (),
+    record: bool | str | Path = True,
+    tags: Iterable[str] = (),
+    folder: str | Path | None = None,
     **settings: Any,
-) -> Run:  # fmt: skip
+) -> Run:
     """Begin a run that trains while it is iterated: `for event in iterate(…)`.
 
     It takes what `train` takes. A loop that is left early ends the run as soon as the run is
@@ -66,18 +84,30 @@ def iterate(
     if store is not None and folder is not None:
         raise EngineError("folder goes with record=False: a recorded run has its own folder")
     return Run(
-        chosen, objects, control=control, callbacks=callbacks,
+        chosen,
+        objects,
+        control=control,
+        callbacks=callbacks,
         record=None if store is None else store.begin(chosen, control, tuple(tags)),
         folder=None if folder is None else Path(folder),
-    )  # fmt: skip
+    )
 
 
 def resume(
-    run: Run | str | Path, /, *, steps: int | None = None, rewards: Iterable[Any] = (),
-    task: Any = None, tools: Iterable[Any] = (), environment: Any = None,
-    functions: Iterable[Any] = (), callbacks: Callbacks = (),
-    record: bool | str | Path = True, progress: bool | None = None, trust: bool = False,
-) -> Run:  # fmt: skip
+    run: Run | str | Path,
+    /,
+    *,
+    steps: int | None = None,
+    rewards: Iterable[Any] = (),
+    task: Any = None,
+    tools: Iterable[Any] = (),
+    environment: Any = None,
+    functions: Iterable[Any] = (),
+    callbacks: Callbacks = (),
+    record: bool | str | Path = True,
+    progress: bool | None = None,
+    trust: bool = False,
+) -> Run:
     """Resume a run from its last checkpoint, and train to the end, or up to step `steps`.
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
@@ -126,9 +156,14 @@ def resume(
         changed = None if steps is None else config
         new_record = store.resume(name, from_step=step, control=control, config=changed)
     resumed = Run(
-        config, objects, record=new_record, control=control, resume=True, callbacks=callbacks,
+        config,
+        objects,
+        record=new_record,
+        control=control,
+        resume=True,
+        callbacks=callbacks,
         folder=None if new_record else folder,
-    )  # fmt: skip
+    )
     _finish(resumed, progress)
     return resumed
 
@@ -177,10 +212,16 @@ def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> Use
 
 
 def evaluate(
-    target: Run | str | Path, /, *, preset: str | None = None, step: int | None = None,
-    record: bool | str | Path = True, config: Settings | None = None, trust: bool = False,
+    target: Run | str | Path,
+    /,
+    *,
+    preset: str | None = None,
+    step: int | None = None,
+    record: bool | str | Path = True,
+    config: Settings | None = None,
+    trust: bool = False,
     **settings: Any,
-) -> dict[str, ev.EvaluationFinished]:  # fmt: skip
+) -> dict[str, ev.EvaluationFinished]:
     """Evaluate a run, an adapter folder or a model on held-out problems.
 
     Returns the evaluation of each mode, `greedy` and `sampled`, with metrics and their intervals.
@@ -201,9 +242,13 @@ def evaluate(
 
     with consent.accepting(trust):
         resolved = find_target(
-            str(target), base, changes, step=step, folder=folder,
+            str(target),
+            base,
+            changes,
+            step=step,
+            folder=folder,
             adapter_model=preset is None and config is None,
-        )  # fmt: skip
+        )
     return evaluate_target(resolved, objects)
 
 

@@ -46,10 +46,15 @@ class LoadedPolicy:
                 return [rollout.text for rollout in end.value]
 
     def answers(
-        self, prompt: Prompt, count: int = 1, *,
-        max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
+        self,
+        prompt: Prompt,
+        count: int = 1,
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        seed: int = 0,
         control: Control | None = None,
-    ) -> Generator[str, None, list[Rollout]]:  # fmt: skip
+    ) -> Generator[str, None, list[Rollout]]:
         """Answer a prompt, yield the text as it grows, and return the answers with their tokens.
 
         A prompt is a text or chat messages; the temperature is the run's if it is not given.
@@ -66,15 +71,23 @@ class LoadedPolicy:
         # not through RolloutConfig: temperature 0 is for looking, not for training
         sampling = replace(Sampling.of(self.config.rollout), **requested)
         render = PromptRenderer(
-            self.policy.tokenizer, self.task, self.config.task, self.config.model.path,
-            self.policy.context_length, sampling.max_new_tokens,
-        )  # fmt: skip
+            self.policy.tokenizer,
+            self.task,
+            self.config.task,
+            self.config.model.path,
+            self.policy.context_length,
+            sampling.max_new_tokens,
+        )
         ids = render(Example(key="prompt", prompt=prompt)).ids
         rows = [PromptRows(key="prompt", group=0, ids=ids, rows=count)]
         events = sample_groups(
-            self.policy, rows, sampling, seed=seed, step=0,
+            self.policy,
+            rows,
+            sampling,
+            seed=seed,
+            step=0,
             requests=partial(pause_or_stop, control or Control(), 0),
-        )  # fmt: skip
+        )
         while True:
             try:
                 event = next(events)

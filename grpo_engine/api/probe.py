@@ -33,9 +33,14 @@ class PromptsProbed:
 
 
 def probe(
-    config: RunConfig, control: Control, *, folder: Path, prompts: int, samples: int,
+    config: RunConfig,
+    control: Control,
+    *,
+    folder: Path,
+    prompts: int,
+    samples: int,
     temperatures: Sequence[float],
-) -> Iterator[Event | PromptsProbed]:  # fmt: skip
+) -> Iterator[Event | PromptsProbed]:
     """Sample answers to the first training prompts, at each temperature, a few at a time."""
     with ExitStack() as stack:
         tasks = load_tasks(config, NO_OBJECTS)
@@ -51,10 +56,17 @@ def probe(
                 if is_stopping(run):
                     break
                 begun = run.clock.now()
-                groups = yield from sample_and_score(run, 0, SampleRequest(
-                    examples=examples[start : start + size], sampling=sampling, rows=samples,
-                    first=start, origin="eval",
-                ))  # fmt: skip
+                groups = yield from sample_and_score(
+                    run,
+                    0,
+                    SampleRequest(
+                        examples=examples[start : start + size],
+                        sampling=sampling,
+                        rows=samples,
+                        first=start,
+                        origin="eval",
+                    ),
+                )
                 for group in groups:
                     result.keys.append(group.example.key)
                     result.rewards.append(list(group.totals))
@@ -91,10 +103,13 @@ def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[S
             low, high = bootstrap(chances)
             result.append(
                 SignalAt(
-                    group_size=size, share=sum(chances) / len(chances), low=low, high=high,
+                    group_size=size,
+                    share=sum(chances) / len(chances),
+                    low=low,
+                    high=high,
                     seconds=of_an_answer * prompts * size,
                 )
-            )  # fmt: skip
+            )
     return result
 
 

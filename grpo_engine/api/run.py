@@ -70,9 +70,16 @@ class Run(Iterator[ev.Event]):
     """
 
     def __init__(
-        self, config: RunConfig, objects: UserObjects, *, record: Record | None, control: Control,
-        folder: Path | None = None, resume: bool = False, callbacks: Callbacks = (),
-    ) -> None:  # fmt: skip
+        self,
+        config: RunConfig,
+        objects: UserObjects,
+        *,
+        record: Record | None,
+        control: Control,
+        folder: Path | None = None,
+        resume: bool = False,
+        callbacks: Callbacks = (),
+    ) -> None:
         self.config, self.control, self.objects, self.record = config, control, objects, record
         self.write: Callable[[str], None] = print
         self.folder = folder or (record.folder if record else self._temporary())
@@ -130,9 +137,13 @@ class Run(Iterator[ev.Event]):
         return Rollouts(step, self._summary.groups)
 
     def evaluate(
-        self, changes: Mapping[str, Any] | None = None, /, *, step: int | None = None,
+        self,
+        changes: Mapping[str, Any] | None = None,
+        /,
+        *,
+        step: int | None = None,
         **settings: Any,
-    ) -> dict[str, ev.EvaluationFinished]:  # fmt: skip
+    ) -> dict[str, ev.EvaluationFinished]:
         """Evaluate a checkpoint on the held-out problems, by default the best one.
 
         Returns the evaluation of each mode, `greedy` and `sampled`. Settings are changed by a
@@ -177,9 +188,11 @@ class Run(Iterator[ev.Event]):
 
 
 def _events(
-    play: Callable[[], Iterator[ev.Event]], summary: _Summary, record: Record | None,
+    play: Callable[[], Iterator[ev.Event]],
+    summary: _Summary,
+    record: Record | None,
     callbacks: Callbacks,
-) -> Generator[ev.Event, None, None]:  # fmt: skip
+) -> Generator[ev.Event, None, None]:
     """Record each event, call the callbacks that want it, then yield it."""
     called = [(event_type(callback), callback) for callback in callbacks]
 

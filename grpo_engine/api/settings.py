@@ -123,9 +123,10 @@ def named_tree(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], UserObjects
     tree = tree_of(keywords)
     rewards, functions, environments = (dict[str, Any]() for _ in range(3))
     for name, settings, named in (
-        ("rewards", ("functions",), rewards), ("algorithm", MEANINGS["function"], functions),
+        ("rewards", ("functions",), rewards),
+        ("algorithm", MEANINGS["function"], functions),
         ("task", ("tools", "environment"), environments),
-    ):  # fmt: skip
+    ):
         section = tree.get(name)
         for setting in settings:
             if isinstance(section, dict) and setting in section:  # anything else is refused
@@ -219,7 +220,10 @@ def _finds_itself(package: str) -> bool:
     )
     result = subprocess.run(
         command(code, package),
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     file = getattr(sys.modules.get(package), "__file__", None)
     return bool(file) and result.stdout.strip() == str(file)

@@ -43,15 +43,21 @@ class Rollouts(list[Group]):
         """A flat row for each rollout; every reward function has a column."""
         return [
             {
-                "step": self.step, "group": group.index, "index": rollout.index,
-                "prompt": group.prompt_text, "target": group.target, "completion": rollout.text,
-                "finish": rollout.finish, "reward": rollout.reward,
-                "advantage": rollout.advantage, "failed": rollout.failed,
+                "step": self.step,
+                "group": group.index,
+                "index": rollout.index,
+                "prompt": group.prompt_text,
+                "target": group.target,
+                "completion": rollout.text,
+                "finish": rollout.finish,
+                "reward": rollout.reward,
+                "advantage": rollout.advantage,
+                "failed": rollout.failed,
                 **{f"rewards/{reward.name}": reward.value for reward in rollout.rewards},
             }
             for group in self
             for rollout in group.rollouts
-        ]  # fmt: skip
+        ]
 
     def to_pandas(self) -> "DataFrame":
         """A table with a row for each rollout."""

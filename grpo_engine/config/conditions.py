@@ -23,9 +23,14 @@ _TOKEN = re.compile(
 )
 _HALF = re.compile(r"[A-Za-z_][\w./@-]*(>=|<=|!=|==|[=<>~:])|(>=|<=|==|[=<>~:]).*")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
-    "=": operator.eq, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,14 @@ def changed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by dotted path that are not the defaults."""
     usual = flatten(RunConfig())
     return {
-        path: value for path, value in flat.items()
-        if (value not in (None, *REMOVED[path].usual) if path in REMOVED
-            else path not in usual or value != usual[path])
-    }  # fmt: skip
+        path: value
+        for path, value in flat.items()
+        if (
+            value not in (None, *REMOVED[path].usual)
+            if path in REMOVED
+            else path not in usual or value != usual[path]
+        )
+    }
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

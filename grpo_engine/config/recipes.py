@@ -62,27 +62,46 @@ class Recipe:
     name: str
 
     # 1. Signal: what is an answer's advantage?
-    signal: Literal[
-        "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
-        "batch_standard", "group_sign", "process", "gae", "none", "demonstration",
-    ] | str = setting(
-        "group_standard", "What an answer's advantage is, and relative to what.",
+    signal: (
+        Literal[
+            "return",
+            "minus_batch_mean",
+            "group_mean",
+            "group_standard",
+            "leave_one_out",
+            "batch_standard",
+            "group_sign",
+            "process",
+            "gae",
+            "none",
+            "demonstration",
+        ]
+        | str
+    ) = setting(
+        "group_standard",
+        "What an answer's advantage is, and relative to what.",
         meanings=MEANINGS["signal"],
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
-    )  # fmt: skip
+    )
     std: Literal["sample", "population"] = option(
-        "sample", "Divide by n-1 or by n.", belongs="signal",
+        "sample",
+        "Divide by n-1 or by n.",
+        belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "group_sign", "process"),
-    )  # fmt: skip
+    )
     signal_eps: float = option(
-        1e-4, "Added to the standard deviation.", belongs="signal",
+        1e-4,
+        "Added to the standard deviation.",
+        belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "process")
         | equals("combine", "normalize_then_sum"),
-    )  # fmt: skip
+    )
     combine: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
-        "sum_then_normalize", "Several rewards: weigh then normalise, or the other way round.",
-        belongs="signal", condition=NORMALISING,
-    )  # fmt: skip
+        "sum_then_normalize",
+        "Several rewards: weigh then normalise, or the other way round.",
+        belongs="signal",
+        condition=NORMALISING,
+    )
 
     teacher_weight: float = setting(
         0.0,
@@ -97,66 +116,92 @@ class Recipe:
 
     # 2. Ratio: how is old data re-weighted?
     ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
-        "token", "How old data is re-weighted.", meanings=MEANINGS["ratio"],
+        "token",
+        "How old data is re-weighted.",
+        meanings=MEANINGS["ratio"],
         steps=("token", "sequence_mean", "sequence_sum"),
-    )  # fmt: skip
+    )
 
     # 3. Trust: when does the push stop?
     trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] | str = setting(
-        "clip", "When the push on a token stops.", meanings=MEANINGS["trust"],
+        "clip",
+        "When the push on a token stops.",
+        meanings=MEANINGS["trust"],
         steps=("none", "clip", "cispo", "sapo", "vespo"),
-    )  # fmt: skip
+    )
     clip_low: float = setting(
-        0.2, "Lower bound of the ratio is 1 - this.", le=1, belongs="trust",
-        condition=CLIP, steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
-    )  # fmt: skip
+        0.2,
+        "Lower bound of the ratio is 1 - this.",
+        le=1,
+        belongs="trust",
+        condition=CLIP,
+        steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+    )
     clip_high: float = setting(
-        0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
-        condition=CLIP, steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
-    )  # fmt: skip
+        0.2,
+        "Upper bound of the ratio is 1 + this.",
+        belongs="trust",
+        condition=CLIP,
+        steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+    )
     delta: float | None = setting(
-        None, "Ceiling of the raw ratio for negative advantages.", gt=1, off=None,
-        belongs="trust", condition=CLIP, label="ceiling δ",
-        steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
-    )  # fmt: skip
+        None,
+        "Ceiling of the raw ratio for negative advantages.",
+        gt=1,
+        off=None,
+        belongs="trust",
+        condition=CLIP,
+        label="ceiling δ",
+        steps=(None, 1.5, 2.0, 4.0),
+        phrase=", and no ratio counts above {delta:g}",
+    )
     cispo_cap: float = option(
-        5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust",
-        condition=equals("trust", "cispo"),
-    )  # fmt: skip
+        5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust", condition=equals("trust", "cispo")
+    )
     sapo_tau_pos: float = option(
-        1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
-        condition=SAPO,
-    )  # fmt: skip
+        1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust", condition=SAPO
+    )
     sapo_tau_neg: float = option(
-        1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
-        condition=SAPO,
-    )  # fmt: skip
+        1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust", condition=SAPO
+    )
     vespo_k_pos: float = option(
-        2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
-    )  # fmt: skip
+        2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO
+    )
     vespo_lambda_pos: float = option(
-        3.0, "VESPO's rate of decay, advantage >= 0.", ge=1e-4, belongs="trust", condition=VESPO,
-    )  # fmt: skip
+        3.0, "VESPO's rate of decay, advantage >= 0.", ge=1e-4, belongs="trust", condition=VESPO
+    )
     vespo_k_neg: float = option(
-        3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", condition=VESPO,
-    )  # fmt: skip
+        3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", condition=VESPO
+    )
     vespo_lambda_neg: float = option(
-        2.0, "VESPO's rate of decay, advantage < 0.", ge=1e-4, belongs="trust", condition=VESPO,
-    )  # fmt: skip
+        2.0, "VESPO's rate of decay, advantage < 0.", ge=1e-4, belongs="trust", condition=VESPO
+    )
     target_tolerance: float = option(
-        0.02, "Relative tolerance around the target.", gt=0, le=1, belongs="trust",
+        0.02,
+        "Relative tolerance around the target.",
+        gt=0,
+        le=1,
+        belongs="trust",
         condition=equals("trust", "target"),
-    )  # fmt: skip
+    )
 
     # 4. Anchor: distance to the reference policy
     anchor: Literal["none", "k1", "k2", "k3"] | str = setting(
-        "k3", "How the distance to the reference policy is estimated.", meanings=MEANINGS["anchor"],
+        "k3",
+        "How the distance to the reference policy is estimated.",
+        meanings=MEANINGS["anchor"],
         steps=("none", "k1", "k2", "k3"),
-    )  # fmt: skip
+    )
     beta: float = setting(
-        0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
-        condition=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
-    )  # fmt: skip
+        0.04,
+        "Weight of the KL penalty; 0 is off.",
+        off=0,
+        main=True,
+        belongs="anchor",
+        condition=ANCHORED,
+        label="beta (KL)",
+        steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
+    )
     anchor_level: Literal["token", "sequence"] = option(
         "token", "KL per token or per answer.", belongs="anchor", condition=ANCHORED
     )
@@ -164,65 +209,103 @@ class Recipe:
         "loss", "Where the KL penalty enters.", belongs="anchor", condition=ANCHORED
     )
     anchor_reweighted: bool = option(
-        False, "Multiply the KL by the ratio, so that it is unbiased on old samples.",
-        belongs="anchor", condition=REWEIGHTABLE, off=False, label="KL × ratio",
-        steps=(False, True), phrase=", times the ratio",
-    )  # fmt: skip
+        False,
+        "Multiply the KL by the ratio, so that it is unbiased on old samples.",
+        belongs="anchor",
+        condition=REWEIGHTABLE,
+        off=False,
+        label="KL × ratio",
+        steps=(False, True),
+        phrase=", times the ratio",
+    )
     ref_refresh_every: int = setting(
-        0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
-        belongs="anchor", condition=ANCHORED,
+        0,
+        "Refresh the reference every N steps; 0 is never.",
+        off=0,
+        unit="steps",
+        belongs="anchor",
+        condition=ANCHORED,
         phrase=", and the reference is refreshed every {ref_refresh_every} steps",
-    )  # fmt: skip
+    )
     ref_mix: float = option(
-        1.0, "Share of the policy in a refresh.", gt=0, le=1, belongs="anchor",
+        1.0,
+        "Share of the policy in a refresh.",
+        gt=0,
+        le=1,
+        belongs="anchor",
         condition=above("ref_refresh_every", 0),
-    )  # fmt: skip
+    )
 
     # 5. Weight: how are tokens averaged?
-    weight: Literal[
-        "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
-    ] | str = setting(
-        "per_sequence", "How tokens are averaged.", meanings=MEANINGS["weight"],
+    weight: (
+        Literal["per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"]
+        | str
+    ) = setting(
+        "per_sequence",
+        "How tokens are averaged.",
+        meanings=MEANINGS["weight"],
         steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
-    )  # fmt: skip
+    )
 
     # 6. Reuse: how often are the same rollouts used?
     passes: int = setting(1, "Passes over the same rollouts (mu).", ge=1, belongs="reuse")
     minibatches: int = setting(
-        1, "Updates per pass.", ge=1, off=1, belongs="reuse",
+        1,
+        "Updates per pass.",
+        ge=1,
+        off=1,
+        belongs="reuse",
         phrase=", in {minibatches} minibatches",
-    )  # fmt: skip
+    )
     stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] = setting(
-        "never", "When to stop the passes early.", belongs="reuse", condition=above("passes", 1),
+        "never",
+        "When to stop the passes early.",
+        belongs="reuse",
+        condition=above("passes", 1),
         meanings=MEANINGS["stop"],
-    )  # fmt: skip
+    )
     stop_share: float = option(
-        0.99, "Share of tokens at their bound or target.", gt=0, le=1, belongs="reuse",
+        0.99,
+        "Share of tokens at their bound or target.",
+        gt=0,
+        le=1,
+        belongs="reuse",
         condition=equals("stop", "all_at_bound", "target"),
-    )  # fmt: skip
+    )
     stop_kl: float = option(
-        0.05, "KL to the sampling policy that ends passes.", gt=0, belongs="reuse",
+        0.05,
+        "KL to the sampling policy that ends passes.",
+        gt=0,
+        belongs="reuse",
         condition=equals("stop", "kl"),
-    )  # fmt: skip
+    )
     stop_plateau: float = option(
-        1e-3, "Smallest relative improvement to continue.", belongs="reuse",
+        1e-3,
+        "Smallest relative improvement to continue.",
+        belongs="reuse",
         condition=equals("stop", "plateau"),
-    )  # fmt: skip
+    )
 
     # Beside the six choices
     sampler_sync_every: int = option(
-        1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
-        belongs="ratio", condition=SAMPLED,
+        1,
+        "Sample from a copy of the policy, updated every N steps.",
+        ge=1,
+        off=1,
+        unit="steps",
+        belongs="ratio",
+        condition=SAMPLED,
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
-    )  # fmt: skip
+    )
     refill_rounds: int = setting(
         0, "Rounds that replace groups without signal; 0 is off.", off=0, condition=SAMPLED
     )
     refill_on: str = option(
-        "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
+        "accuracy",
+        "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
-    )  # fmt: skip
+    )
     overlong_buffer: float = setting(
         0.0,
         "Share of the longest length with a soft penalty; 0 is off.",
@@ -238,35 +321,57 @@ class Recipe:
         None, "Entropy that the bonus is adjusted to reach.", ge=0, off=None
     )
     entropy_top_quantile: float = setting(
-        1.0, "Only this share of tokens, by entropy, is trained.", gt=0, le=1, off=1,
+        1.0,
+        "Only this share of tokens, by entropy, is trained.",
+        gt=0,
+        le=1,
+        off=1,
         label="entropy top",
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
-    )  # fmt: skip
+    )
     importance_cap: float = setting(
-        0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", off=0,
-        belongs="ratio", condition=SAMPLED, label="sampler cap",
+        0.0,
+        "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.",
+        off=0,
+        belongs="ratio",
+        condition=SAMPLED,
+        label="sampler cap",
         steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
-        phrase=", and {corrected}", factor="{w}·",
-    )  # fmt: skip
+        phrase=", and {corrected}",
+        factor="{w}·",
+    )
     importance_floor: float = option(
-        0.0, "Lower cap on π_old/π_sampler.", le=1, belongs="ratio", condition=CORRECTED,
-        label="lower cap", steps=(0.0, 0.2, 0.5, 0.8, 0.9),
-    )  # fmt: skip
+        0.0,
+        "Lower cap on π_old/π_sampler.",
+        le=1,
+        belongs="ratio",
+        condition=CORRECTED,
+        label="lower cap",
+        steps=(0.0, 0.2, 0.5, 0.8, 0.9),
+    )
     importance_mode: Literal[
         "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
     ] = option(
-        "token_truncate", "Weights beyond a cap: held there or left out.", belongs="ratio",
-        condition=CORRECTED, label="beyond caps",
+        "token_truncate",
+        "Weights beyond a cap: held there or left out.",
+        belongs="ratio",
+        condition=CORRECTED,
+        label="beyond caps",
         steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    )  # fmt: skip
+    )
     off_policy_mask: float = option(
-        0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
-        off=0, belongs="ratio", condition=SAMPLED, label="off-policy",
+        0.0,
+        "Leave out worse answers this far from the sampler; 0 is off.",
+        unit="nats/token",
+        off=0,
+        belongs="ratio",
+        condition=SAMPLED,
+        label="off-policy",
         steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
         phrase=", and worse answers more than {off_policy_mask:g} nats per token from their "
         "sampler are left out",
-    )  # fmt: skip
+    )
 
     # For the critic of `gae`
     gamma: float = option(
@@ -277,9 +382,12 @@ class Recipe:
         0.2, "Largest move of a value in a step; 0 is off.", off=0, condition=CRITIC
     )
     value_coefficient: float = option(
-        0.1, "Weight of the critic's loss.", off=0, condition=CRITIC,
+        0.1,
+        "Weight of the critic's loss.",
+        off=0,
+        condition=CRITIC,
         term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
-    )  # fmt: skip
+    )
     whiten: bool = option(
         True, "Standardise advantages over the update.", belongs="signal", condition=CRITIC
     )
@@ -361,9 +469,8 @@ def path_of(name: str) -> str:
 def changes(base: Recipe, changed: Recipe) -> dict[str, Any]:
     """The settings of a recipe that differ from another's."""
     return {
-        name: value for name in SETTINGS
-        if (value := getattr(changed, name)) != getattr(base, name)
-    }  # fmt: skip
+        name: value for name in SETTINGS if (value := getattr(changed, name)) != getattr(base, name)
+    }
 
 
 def settings_read(recipe: Recipe) -> tuple[str, ...]:

@@ -35,9 +35,17 @@ MOVED: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 # of alerts, which can be muted
 THRESHOLDS = {
-    "kl_jump": 10.0, "entropy": 0.1, "length": 1.25, "length_least": 0.5, "clip": 0.3,
-    "clip_least": 1e-4, "grad_norm": 10.0, "reward_time": 0.5, "memory": 0.9, "step_time": 2.0,
-}  # fmt: skip
+    "kl_jump": 10.0,
+    "entropy": 0.1,
+    "length": 1.25,
+    "length_least": 0.5,
+    "clip": 0.3,
+    "clip_least": 1e-4,
+    "grad_norm": 10.0,
+    "reward_time": 0.5,
+    "memory": 0.9,
+    "step_time": 2.0,
+}
 REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
     "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
@@ -57,13 +65,14 @@ REMOVED: Final[Mapping[str, Removed]] = {
     ),
     **{
         f"{path.partition('.')[0]}.{name}": Removed((default,), becomes=f"{path}.{name}")
-        for path, entries in MOVED.items() for name, default in entries.items()
+        for path, entries in MOVED.items()
+        for name, default in entries.items()
     },
     **{
         f"alerts.{name}": Removed((usual,), f"it is {usual:g} in every run")
         for name, usual in THRESHOLDS.items()
     },
-}  # fmt: skip
+}
 
 
 def without_removed(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

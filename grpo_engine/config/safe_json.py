@@ -59,9 +59,12 @@ def parse_json(text: str) -> Any:
     """Parse JSON; ValueError if it is none, gives a name twice, or a number does not fit."""
     try:
         return json.loads(
-            text, object_pairs_hook=once, parse_float=read_number, parse_int=read_number,
+            text,
+            object_pairs_hook=once,
+            parse_float=read_number,
+            parse_int=read_number,
             parse_constant=_no_number,
-        )  # fmt: skip
+        )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 

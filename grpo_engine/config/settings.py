@@ -129,16 +129,18 @@ class ModelConfig(Section):
         "auto", "A quantised base: auto dequantises it on CPU, where that is faster."
     )
     compute: Literal["auto", "graph", "kernels", "rows"] = setting(
-        "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve. "
+        "auto",
+        "MLX's graph, or compiled kernels for Linux processors; auto where they serve. "
         "rows is the graph with the prompt run again for each answer in training.",
-    )  # fmt: skip
+    )
     kv_bits: Literal["off", "8", "4"] = setting(
         "off", "Bits of keys and values that are cached while sampling; off is the model's format."
     )
     grad_checkpoint: Literal["auto", "on", "off"] = setting(
-        "auto", "Recompute layers in the backward pass to save memory; auto where that is faster "
+        "auto",
+        "Recompute layers in the backward pass to save memory; auto where that is faster "
         "than fewer answers at a time.",
-    )  # fmt: skip
+    )
     trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
 
     @property
@@ -202,14 +204,16 @@ class TaskConfig(Section):
         (), "Functions that the model can call: `file.py:function` or `module:function`."
     )
     environment: str | Mapping[str, str] = setting(
-        "", "What replies to answers: `file.py:Class`, `agent: <command>`, or several by the name "
+        "",
+        "What replies to answers: `file.py:Class`, `agent: <command>`, or several by the name "
         "in a row's `environment`; empty for one turn.",
         example="{name: file.py:Class}",
-    )  # fmt: skip
+    )
     interpreter: str = setting(
-        "", "Python that runs tools and environments, such as one with a `verifiers` package; "
+        "",
+        "Python that runs tools and environments, such as one with a `verifiers` package; "
         "empty for this one.",
-    )  # fmt: skip
+    )
     max_turns: int = setting(8, "Most turns of the model with tools or an environment.", ge=1)
 
     @property
@@ -232,10 +236,13 @@ def _completed(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {
-        label: {"name": label, "weight": item} if isinstance(item, int | float)
-        else {"name": label, **item} if isinstance(item, Mapping) else item
+        label: {"name": label, "weight": item}
+        if isinstance(item, int | float)
+        else {"name": label, **item}
+        if isinstance(item, Mapping)
+        else item
         for label, item in value.items()
-    }  # fmt: skip
+    }
 
 
 PASS_RATES: Mapping[str, Setting] = {
@@ -250,18 +257,21 @@ class TasksConfig(TaskConfig):
     entries = {**TaskConfig.entries, "pass_rate_range": PASS_RATES}
 
     others: Annotated[Mapping[str, OtherTask], BeforeValidator(_completed)] = setting(
-        {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
+        {},
+        "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
         "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
         example="{countdown: 0.5}",
-    )  # fmt: skip
+    )
     curriculum: Literal["off", "hardest", "half"] = setting(
-        "off", "Which problems are preferred: each is drawn with probability 1 - p (hardest) or "
+        "off",
+        "Which problems are preferred: each is drawn with probability 1 - p (hardest) or "
         "4p(1 - p) (half), where p = (right + 1)/(answers + 2) when it was last tried.",
-    )  # fmt: skip
+    )
     pass_rates: str = setting(
-        "", "Pass rates of problems before the run: a run of the store, or a JSON file such as "
+        "",
+        "Pass rates of problems before the run: a run of the store, or a JSON file such as "
         "`grpo-tui probe --json` writes.",
-    )  # fmt: skip
+    )
     pass_rate_range: Mapping[str, JsonValue] = mapping(
         PASS_RATES, "{lowest: 0.1, highest: 0.9}", "Which problems of `pass_rates` are drawn."
     )
@@ -288,9 +298,10 @@ class RewardsConfig(Section):
     """How an answer is scored."""
 
     functions: tuple[str, ...] = setting(
-        (), "Reward functions: built-in names, `file.py:function`, `module:function` or "
+        (),
+        "Reward functions: built-in names, `file.py:function`, `module:function` or "
         "`judge:rubric.yaml`; empty for the task's own.",
-    )  # fmt: skip
+    )
     weights: tuple[float, ...] = setting(
         (), "One weight per function; empty for the task's own.", example="1,2"
     )
@@ -305,9 +316,10 @@ class RewardsConfig(Section):
         {}, "Keyword options by function.", example="{function: {name: value}}"
     )
     completions: Literal["auto", "text"] = setting(
-        "auto", "What functions get: as in TRL text after a text prompt and messages after a chat, "
+        "auto",
+        "What functions get: as in TRL text after a text prompt and messages after a chat, "
         "or always text.",
-    )  # fmt: skip
+    )
     on_failure: Literal["leave_out", "zero", "stop"] = setting(
         "leave_out",
         "What an answer gets on which a function fails: no reward and no part in its "
@@ -398,9 +410,10 @@ class AlgorithmConfig(
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
         defined = recipe(self.recipe)
         return {
-            name: (value, usual) for name, value in self._set().items()
+            name: (value, usual)
+            for name, value in self._set().items()
             if value != (usual := getattr(defined, name))
-        }  # fmt: skip
+        }
 
     def _set(self) -> dict[str, Any]:
         set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
@@ -463,9 +476,10 @@ class EvaluationConfig(Section):
     entries = {"sampling": EVALUATION_SAMPLING}
 
     accuracy: str = setting(
-        "", "Which answers are right: `REWARD >= N`, or a reward function, which means >= 1; "
+        "",
+        "Which answers are right: `REWARD >= N`, or a reward function, which means >= 1; "
         "empty for the task's own.",
-    )  # fmt: skip
+    )
     every: int = setting(0, "Evaluate every N steps; 0 for only before and after.")
     before_and_after: bool = setting(True, "Evaluate before the first and after the last step.")
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
@@ -484,19 +498,21 @@ class CheckpointConfig(Section):
     every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.")
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
     best_by: str = setting(
-        "", "Held-out metric that decides which checkpoint is best and kept, such as "
+        "",
+        "Held-out metric that decides which checkpoint is best and kept, such as "
         "eval/rewards/length; empty for accuracy, or the reward where nothing says what is right; "
         "none to keep no best one.",
-    )  # fmt: skip
+    )
 
 
 class RecordConfig(Section):
     """What of a run is written down."""
 
     tokens: Literal["all", "every", "pinned", "none", "nothing"] = setting(
-        "all", "Whose token numbers are recorded: all groups, every 10 steps, pinned ones, none; "
+        "all",
+        "Whose token numbers are recorded: all groups, every 10 steps, pinned ones, none; "
         "nothing leaves out the answers themselves, too.",
-    )  # fmt: skip
+    )
     kl: bool = setting(
         False, "Measure KL to the reference even if beta is 0; one more forward per answer."
     )
@@ -509,10 +525,11 @@ class SandboxConfig(Section):
     """What the processes get that run other code than this program's."""
 
     environment: tuple[str, ...] = setting(
-        (), "Variables of the environment that all code gets: agents and tools in another "
+        (),
+        "Variables of the environment that all code gets: agents and tools in another "
         "interpreter beside a short list, your functions beside theirs, such as a judge's key.",
         example="[OPENAI_API_KEY]",
-    )  # fmt: skip
+    )
 
     @field_validator("environment")
     @classmethod

@@ -46,8 +46,19 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
         is_text = isinstance(DEFAULTS.get(name, ""), str)
         values[name] = value if is_text else _number(value)
     parts = [{path: values.get(name) for name, path in PLAIN.items()}]
-    for part in (_batch, _algorithm, _entropy, _mismatch, _optimizer, _schedule, _model,
-                 _reference, _rewards, _sampling, _task):  # fmt: skip
+    for part in (
+        _batch,
+        _algorithm,
+        _entropy,
+        _mismatch,
+        _optimizer,
+        _schedule,
+        _model,
+        _reference,
+        _rewards,
+        _sampling,
+        _task,
+    ):
         parts.append(part(values, notes))
     tree: Tree = {}
     for path, value in (pair for part in parts for pair in part.items()):

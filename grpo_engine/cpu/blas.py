@@ -102,9 +102,10 @@ def _choose(check: bool) -> Blas:
         reason="no fast BLAS could be loaded",
         skipped=tuple(skipped),
         problem="Matrix products are slow, at 2.5-6 GFLOP/s: no fast BLAS is in use.",
-        remedy="Run grpo-tui doctor to try again." if skipped
+        remedy="Run grpo-tui doctor to try again."
+        if skipped
         else "Install one: pip install scipy-openblas32.",
-    )  # fmt: skip
+    )
 
 
 def _load(path: str, verdict: blas_check.Verdict) -> Blas:
@@ -115,9 +116,13 @@ def _load(path: str, verdict: blas_check.Verdict) -> Blas:
     library.connect()
     _library = library
     return Blas(
-        library=path, config=library.config, kernel=library.kernel, compiled=bool(verdict.kernels),
-        compiled_problem=verdict.kernels_problem, threads=library.set_threads(threads.share()),
-    )  # fmt: skip
+        library=path,
+        config=library.config,
+        kernel=library.kernel,
+        compiled=bool(verdict.kernels),
+        compiled_problem=verdict.kernels_problem,
+        threads=library.set_threads(threads.share()),
+    )
 
 
 def products() -> Library | None:

@@ -37,9 +37,15 @@ HANGS: Final = "hangs"
 MARK: Final = "result:"  # before what the child found
 BOOT: Final = "from grpo_engine.cpu.blas_check import main; main()"
 SHAPES: Final = (
-    (1, 1, 1), (3, 7, 5), (1, 576, 130), (65, 129, 33), (384, 256, 320), (8, 576, 1536),
-    (13, 100, 1700), *((rows, 70, 200) for rows in range(2, 10)),
-)  # fmt: skip
+    (1, 1, 1),
+    (3, 7, 5),
+    (1, 576, 130),
+    (65, 129, 33),
+    (384, 256, 320),
+    (8, 576, 1536),
+    (13, 100, 1700),
+    *((rows, 70, 200) for rows in range(2, 10)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +74,11 @@ def verdict(path: str, *, fresh: bool = False) -> Verdict:
         if result.works and compiled.path:
             combined = _try(path, result.kernel, compiled.path)
             result = replace(
-                result, kernels=compiled.path if combined.works else "",
-                kernels_problem=combined.reason, is_final=combined.is_final,
-            )  # fmt: skip
+                result,
+                kernels=compiled.path if combined.works else "",
+                kernels_problem=combined.reason,
+                is_final=combined.is_final,
+            )
         if result.is_final and file is not None:
             _write(file, result)
     return replace(result, kernels_problem=compiled.problem) if compiled.problem else result
@@ -91,10 +99,16 @@ def _try(path: str, kernel: str, kernels: str = "") -> Verdict:
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         child = subprocess.run(
-            command(BOOT, path, kernel, kernels, str(threads.share())), env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            command(BOOT, path, kernel, kernels, str(threads.share())),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Verdict(works=False, reason=f"{HANGS} in its check, for {LIMIT_S:g} s")
     except OSError as error:

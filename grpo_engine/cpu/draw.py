@@ -43,9 +43,9 @@ def _winners(
     """
     last = times[:, -1]
     early = [row[events] / time for row, events, time in zip(weights, tokens, times, strict=True)]
-    winners = np.array([
-        events[score.argmax()] for events, score in zip(tokens, early, strict=True)
-    ])  # fmt: skip
+    winners = np.array(
+        [events[score.argmax()] for events, score in zip(tokens, early, strict=True)]
+    )
     best = np.array([score.max() for score in early])
     bound = np.maximum(best * last, LEAST)
     rows = list(range(len(weights)))

@@ -30,9 +30,12 @@ class Kernels:
         return Rows(TrunkWeights(self.trunk), HeadWeights(self.head))
 
     def draw(
-        self, logits: np.ndarray, temperature: float, keys: np.ndarray,
+        self,
+        logits: np.ndarray,
+        temperature: float,
+        keys: np.ndarray,
         events: tuple[np.ndarray, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    ) -> tuple[np.ndarray, np.ndarray]:
         """One token per row of logits, and its log-probability; see `rollouts.noise`."""
         return draw(logits, temperature, keys, *events)
 

@@ -100,8 +100,13 @@ def bundled() -> str | None:
 def installed() -> str | None:
     """The system's library, as its package installs it."""
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
-    folders = (f"{sys.prefix}/lib", f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib",
-               "/usr/local/lib")  # fmt: skip
+    folders = (
+        f"{sys.prefix}/lib",
+        f"/usr/lib/{multiarch}",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+    )
     paths = (Path(folder) / "libopenblas.so.0" for folder in folders)
     return next((str(path) for path in paths if path.is_file()), None)
 

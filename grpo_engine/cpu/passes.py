@@ -84,9 +84,13 @@ class TrunkPass:
             self._saved = [np.empty(size, np.float32) for _ in range(count)]
             self._saved.append(np.empty(states.size, np.float32))
         self.workspace_bytes = run_pass(
-            weights.library.forward_pass, weights, self._batch, states,
-            first_layer=self._first_layer, saved=self._saved_addresses() if self._saves else None,
-        )  # fmt: skip
+            weights.library.forward_pass,
+            weights,
+            self._batch,
+            states,
+            first_layer=self._first_layer,
+            saved=self._saved_addresses() if self._saves else None,
+        )
         self.saved_bytes = sum(array.nbytes for array in self._saved)
         sampled: np.ndarray = states[self._indices]
         return sampled
@@ -97,17 +101,24 @@ class TrunkPass:
         states = np.zeros((len(self._tokens), weights.model.hidden_size), np.float32)
         states[self._indices] = cotangent
         arrays = [
-            [np.empty((linear.lora_a.shape[1], size), np.float32)
-             for size in (linear.lora_a.shape[0], linear.lora_b.shape[1])]
+            [
+                np.empty((linear.lora_a.shape[1], size), np.float32)
+                for size in (linear.lora_a.shape[0], linear.lora_b.shape[1])
+            ]
             for _, _, linear in self._adapted
-        ]  # fmt: skip
+        ]
         gradients = (LayerGradients * weights.model.layers)()
         for (index, name, _), (lora_a, lora_b) in zip(self._adapted, arrays, strict=True):
             setattr(gradients[index], name, LoraGradients(lora_a.ctypes.data, lora_b.ctypes.data))
         run_pass(
-            weights.library.backward_pass, weights, self._batch, states,
-            first_layer=self._first_layer, saved=self._saved_addresses(), gradients=gradients,
-        )  # fmt: skip
+            weights.library.backward_pass,
+            weights,
+            self._batch,
+            states,
+            first_layer=self._first_layer,
+            saved=self._saved_addresses(),
+            gradients=gradients,
+        )
         self._saved = []
         return [
             mx.array(array)
@@ -120,16 +131,27 @@ class TrunkPass:
 
 
 def run_pass(
-    function: Callable[[Pass], None], weights: TrunkWeights, batch: Batch, states: np.ndarray,
-    *, first_layer: int = 0, saved: Any = None, gradients: Any = None,
-) -> int:  # fmt: skip
+    function: Callable[[Pass], None],
+    weights: TrunkWeights,
+    batch: Batch,
+    states: np.ndarray,
+    *,
+    first_layer: int = 0,
+    saved: Any = None,
+    gradients: Any = None,
+) -> int:
     """Run all layers and the final norm on `states`, in place; return the bytes of workspace."""
     address = ctypes.addressof
     arguments = Pass(
-        model=address(weights.model), layers=address(weights.layers), batch=address(batch),
-        norm=weights.norm, states=states.ctypes.data, first_layer=first_layer,
-        saved=saved and address(saved), gradients=gradients and address(gradients),
-    )  # fmt: skip
+        model=address(weights.model),
+        layers=address(weights.layers),
+        batch=address(batch),
+        norm=weights.norm,
+        states=states.ctypes.data,
+        first_layer=first_layer,
+        saved=saved and address(saved),
+        gradients=gradients and address(gradients),
+    )
     workspace = np.empty(weights.library.pass_workspace(arguments), np.float32)
     arguments.workspace = workspace.ctypes.data
     function(arguments)
@@ -157,10 +179,14 @@ def score(
     sums = np.empty((3, count), np.float32)
     gradients = np.empty_like(states) if gradient else None
     _run_head(
-        weights, states, head_tokens(count, weights.linear.output_size), temperature=temperature,
-        targets=targets.ctypes.data, sums=sums.ctypes.data,
+        weights,
+        states,
+        head_tokens(count, weights.linear.output_size),
+        temperature=temperature,
+        targets=targets.ctypes.data,
+        sums=sums.ctypes.data,
         gradients=None if gradients is None else gradients.ctypes.data,
-    )  # fmt: skip
+    )
     target_logits, exp_sums, weighted_sums = sums
     if gradients is not None:
         gradients /= -np.float32(temperature) * exp_sums[:, None]
@@ -178,8 +204,14 @@ def _run_head(
 ) -> np.ndarray:
     """Run the head on so many states at a time; return the logits of the last ones."""
     logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
-    weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=len(states), chunk_size=chunk_size,
-        states=states.ctypes.data, logits=logits.ctypes.data, **fields,
-    ))  # fmt: skip
+    weights.library.head_pass(
+        HeadPass(
+            head=ctypes.pointer(weights.linear),
+            tokens=len(states),
+            chunk_size=chunk_size,
+            states=states.ctypes.data,
+            logits=logits.ctypes.data,
+            **fields,
+        )
+    )
     return logits

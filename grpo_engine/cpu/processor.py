@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = {
-    "SSE42": "SSE4.2", "AVX": "AVX", "FMA3": "FMA", "AVX2": "AVX2", "AVX512F": "AVX-512",
-    "NEON": "NEON", "ASIMDDP": "dot products", "SVE": "SVE",
-}  # fmt: skip
+    "SSE42": "SSE4.2",
+    "AVX": "AVX",
+    "FMA3": "FMA",
+    "AVX2": "AVX2",
+    "AVX512F": "AVX-512",
+    "NEON": "NEON",
+    "ASIMDDP": "dot products",
+    "SVE": "SVE",
+}
 """Instruction sets for matrix products, by NumPy's names."""
 MODEL_FIELDS: Final = ("model name", "CPU part")
 

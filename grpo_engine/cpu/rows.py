@@ -63,8 +63,10 @@ class Rows:
         self._capacity = GROWTH * -(-(new_tokens.max() + room) // GROWTH)
         row_starts = lengths.sum() + self._capacity * np.arange(len(indices))
         positions = lengths.sum() + self._capacity * len(indices)
-        moves = [*zip(old_prompts[0], starts, old_prompts[1], strict=False),
-                 *zip(self._spans[2], row_starts, self._spans[3], strict=False)]  # fmt: skip
+        moves = [
+            *zip(old_prompts[0], starts, old_prompts[1], strict=False),
+            *zip(self._spans[2], row_starts, self._spans[3], strict=False),
+        ]
         for index, layer in enumerate(self._storage):  # one at a time, to save memory
             arrays = (self._zeros(positions), self._zeros(positions))
             for old, new in zip(layer, arrays, strict=True):

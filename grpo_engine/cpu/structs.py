@@ -13,7 +13,7 @@ class Linear(ctypes.Structure):
     _fields_ = [
         *((name, ADDRESS) for name in ("weight", "bias", "lora_a", "lora_b")),
         *((name, ctypes.c_int) for name in ("input_size", "output_size", "rank")),
-    ]  # fmt: skip
+    ]
 
 
 class Layer(ctypes.Structure):
@@ -32,8 +32,10 @@ class Model(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("layers", "hidden_size", "intermediate_size")),
         *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head_dim", "rotary_dims")),
-        ("max_rank", ctypes.c_int), ("epsilon", ctypes.c_float), ("scale", ctypes.c_float),
-    ]  # fmt: skip
+        ("max_rank", ctypes.c_int),
+        ("epsilon", ctypes.c_float),
+        ("scale", ctypes.c_float),
+    ]
 
 
 class Batch(ctypes.Structure):
@@ -41,10 +43,17 @@ class Batch(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("tokens", "positions", "longest")),
-        *((name, ADDRESS) for name in (
-            "prompt_starts", "prompt_lengths", "segment_starts", "segment_lengths", "cos_sin",
-        )),
-    ]  # fmt: skip
+        *(
+            (name, ADDRESS)
+            for name in (
+                "prompt_starts",
+                "prompt_lengths",
+                "segment_starts",
+                "segment_lengths",
+                "cos_sin",
+            )
+        ),
+    ]
 
 
 class LoraGradients(ctypes.Structure):
@@ -66,7 +75,7 @@ class Pass(ctypes.Structure):
         *((name, ADDRESS) for name in ("model", "layers", "batch", "norm", "states")),
         ("first_layer", ctypes.c_int),
         *((name, ADDRESS) for name in ("saved", "gradients", "workspace")),
-    ]  # fmt: skip
+    ]
 
 
 class HeadPass(ctypes.Structure):
@@ -77,17 +86,19 @@ class HeadPass(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("tokens", "chunk_size")),
         ("temperature", ctypes.c_float),
         *((name, ADDRESS) for name in ("states", "targets", "sums", "gradients", "logits")),
-    ]  # fmt: skip
+    ]
 
 
 def declare(library: ctypes.CDLL) -> Any:
     """Declare the argument types of the library's functions to ctypes."""
     pointer = ctypes.POINTER
     arguments: dict[str, list[Any]] = {
-        "forward_pass": [pointer(Pass)], "backward_pass": [pointer(Pass)],
-        "head_pass": [pointer(HeadPass)], "pass_workspace": [pointer(Pass)],
+        "forward_pass": [pointer(Pass)],
+        "backward_pass": [pointer(Pass)],
+        "head_pass": [pointer(HeadPass)],
+        "pass_workspace": [pointer(Pass)],
         "saved_size": [pointer(Model), pointer(Layer), ctypes.c_int],
-    }  # fmt: skip
+    }
     for name, types in arguments.items():
         function = getattr(library, name)
         function.argtypes = types

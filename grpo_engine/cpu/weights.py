@@ -59,8 +59,9 @@ class _Weights:
         linear = Linear(
             weight=self._address(_floats(weight), input_size, output_size),
             bias=None if bias is None else self._address(_floats(bias), output_size),
-            input_size=input_size, output_size=output_size,
-        )  # fmt: skip
+            input_size=input_size,
+            output_size=output_size,
+        )
         if base is layer:
             return linear
         if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
@@ -101,11 +102,17 @@ class TrunkWeights(_Weights):
         self._cos_sin = _cos_sin(self._rope, head_dim, GROWTH)
         self._epsilon = trunk.norm.eps
         self.model = Model(
-            layers=len(trunk.layers), hidden_size=self._embedding.shape[1],
-            intermediate_size=_sizes(trunk.layers[0].mlp.gate_proj)[1], heads=first.n_heads,
-            kv_heads=first.n_kv_heads, head_dim=head_dim, rotary_dims=self._cos_sin.shape[1],
-            epsilon=self._epsilon, scale=np.float32(first.scale) * LOG2_E, max_rank=0,
-        )  # fmt: skip
+            layers=len(trunk.layers),
+            hidden_size=self._embedding.shape[1],
+            intermediate_size=_sizes(trunk.layers[0].mlp.gate_proj)[1],
+            heads=first.n_heads,
+            kv_heads=first.n_kv_heads,
+            head_dim=head_dim,
+            rotary_dims=self._cos_sin.shape[1],
+            epsilon=self._epsilon,
+            scale=np.float32(first.scale) * LOG2_E,
+            max_rank=0,
+        )
         self.layers = (Layer * len(trunk.layers))(*map(self._layer, trunk.layers))
         self.norm = self._norm_weight(trunk.norm, self.model.hidden_size)
 
@@ -123,8 +130,16 @@ class TrunkWeights(_Weights):
             self._cos_sin = _cos_sin(self._rope, self.model.head_dim, count)
         cos_sin = self._cos_sin[lengths - 1]
         first, size = spans.ctypes.data, spans.strides[0]
-        batch = Batch(len(lengths), positions, longest, first, first + size,
-                      first + 2 * size, first + 3 * size, cos_sin.ctypes.data)  # fmt: skip
+        batch = Batch(
+            len(lengths),
+            positions,
+            longest,
+            first,
+            first + size,
+            first + 2 * size,
+            first + 3 * size,
+            cos_sin.ctypes.data,
+        )
         batch.arrays = (spans, cos_sin)  # as long as their addresses are used
         return batch
 
@@ -135,16 +150,22 @@ class TrunkWeights(_Weights):
         hidden, intermediate = model.hidden_size, model.intermediate_size
         q_size, kv_size = model.heads * model.head_dim, model.kv_heads * model.head_dim
         shapes = {
-            "q_proj": (hidden, q_size), "k_proj": (hidden, kv_size), "v_proj": (hidden, kv_size),
-            "o_proj": (q_size, hidden), "gate_proj": (hidden, intermediate),
-            "up_proj": (hidden, intermediate), "down_proj": (intermediate, hidden),
-        }  # fmt: skip
+            "q_proj": (hidden, q_size),
+            "k_proj": (hidden, kv_size),
+            "v_proj": (hidden, kv_size),
+            "o_proj": (q_size, hidden),
+            "gate_proj": (hidden, intermediate),
+            "up_proj": (hidden, intermediate),
+            "down_proj": (intermediate, hidden),
+        }
         weights = Layer(
             input_norm=self._norm_weight(layer.input_layernorm, hidden),
             post_attention_norm=self._norm_weight(layer.post_attention_layernorm, hidden),
-            **{name: self._linear(layer[BLOCKS[name]][name], *shape)
-               for name, shape in shapes.items()},
-        )  # fmt: skip
+            **{
+                name: self._linear(layer[BLOCKS[name]][name], *shape)
+                for name, shape in shapes.items()
+            },
+        )
         model.max_rank = max(model.max_rank, *(getattr(weights, name).rank for name in shapes))
         if "q_norm" in block:
             weights.q_norm = self._norm_weight(block.q_norm, model.head_dim)

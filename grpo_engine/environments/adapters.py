@@ -54,10 +54,14 @@ class ToolEpisodes:
                 error = str(raised)
             if error is not None:
                 result = str({"error": error})  # as TRL writes it
-            calls.append({
-                "name": call.name, "arguments": call.arguments, "result": result,
-                "failed": error is not None,
-            })  # fmt: skip
+            calls.append(
+                {
+                    "name": call.name,
+                    "arguments": call.arguments,
+                    "result": result,
+                    "failed": error is not None,
+                }
+            )
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
 
@@ -90,9 +94,11 @@ class ProtocolEpisodes:
             raise UnusableError("it returned a Reply without messages that is not done")
         info = {str(name): plain(value) for name, value in reply.info.items()}
         return {
-            "messages": messages, "done": bool(reply.done), "info": info,
+            "messages": messages,
+            "done": bool(reply.done),
+            "info": info,
             "reward": number(reply.reward),
-        }  # fmt: skip
+        }
 
     def finish(self) -> dict[str, Any]:
         return {"state": attributes(self.instance)}

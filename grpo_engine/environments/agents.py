@@ -133,16 +133,20 @@ class Player(Endpoint):
         request, known = self._current.request, len(self._messages)
         added = request.messages[known:]
         follows = (
-            known and added and request.tools == self._tools
+            known
+            and added
+            and request.tools == self._tools
             and all(message["role"] in ("user", "tool") for message in added)
             and _as_seen(request.messages[:known]) == _as_seen(self._messages)
-        )  # fmt: skip
+        )
         self._messages, self._tools = list(request.messages), request.tools
         return {
-            "messages": added if follows else request.messages, "done": False,
-            "restarts": not follows, "tools": request.tools,
+            "messages": added if follows else request.messages,
+            "done": False,
+            "restarts": not follows,
+            "tools": request.tools,
             "limits": {"tokens": request.max_tokens, "stop": request.stop},
-        }  # fmt: skip
+        }
 
     async def ask(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
@@ -158,9 +162,14 @@ class Program(Player):
     """A process, which is ended with all that it started in its session."""
 
     def __init__(
-        self, sampling: Mapping[str, float], folder: Path, command: Sequence[str], *,
-        by_status: bool, named: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        sampling: Mapping[str, float],
+        folder: Path,
+        command: Sequence[str],
+        *,
+        by_status: bool,
+        named: Sequence[str] = (),
+    ) -> None:
         """With `by_status`, exit status 0 and 1 are rewards where the program writes none.
 
         `named` variables are added to the short list that it has.
@@ -189,16 +198,25 @@ class Program(Player):
         seed, index = map(str, seeds)
         environment = {
             **short(os.environ, self._named, self._home),
-            "PATH": search_path(), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK,
-            "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "OPENAI_MODEL": MODEL,
-            "GRPO_TUI_SEED": seed, "GRPO_TUI_INDEX": index, "GRPO_TUI_REWARD": str(self._score),
-        }  # fmt: skip
+            "PATH": search_path(),
+            "NO_PROXY": LOOPBACK,
+            "no_proxy": LOOPBACK,
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": key,
+            "OPENAI_MODEL": MODEL,
+            "GRPO_TUI_SEED": seed,
+            "GRPO_TUI_INDEX": index,
+            "GRPO_TUI_REWARD": str(self._score),
+        }
         output, written = os.pipe()
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stderr=written, env=environment,
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stderr=written,
+                env=environment,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         finally:
             os.close(written)
         asyncio.get_running_loop().add_reader(output, self._drain, output)

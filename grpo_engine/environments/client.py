@@ -143,11 +143,13 @@ class EnvironmentClient:
             # whether the exit status of a program is its reward
             "by_status": not (config.rewards.functions or task.default_rewards),
             "named": list(config.sandbox.environment),
-        }  # fmt: skip
+        }
         arguments = {
-            "tools": list(tools), "environments": dict(names), "options": dict(settings.options),
+            "tools": list(tools),
+            "environments": dict(names),
+            "options": dict(settings.options),
             "agents": of_agents,
-        }  # fmt: skip
+        }
         programs = (agents.PREFIX, verifiers.PREFIX)
         foreign |= bool(settings.interpreter) or all(n.startswith(programs) for n in names.values())
         rewards = (*config.rewards.functions, *(spec.name for spec in task.default_rewards))
@@ -157,13 +159,22 @@ class EnvironmentClient:
         setup = [Call("load", arguments, self._load_limit, loads=loads)]
         self._open = ExitStack()
         self._sandboxes = [
-            self._open.enter_context(Sandbox(
-                SERVICE, folder, f"environments-{number + 1}", setup=setup, objects=objects,
-                interpreter=settings.interpreter, interrupted=interrupted, foreign=foreign,
-                named=config.sandbox.environment, hidden=keys,
-            ))
+            self._open.enter_context(
+                Sandbox(
+                    SERVICE,
+                    folder,
+                    f"environments-{number + 1}",
+                    setup=setup,
+                    objects=objects,
+                    interpreter=settings.interpreter,
+                    interrupted=interrupted,
+                    foreign=foreign,
+                    named=config.sandbox.environment,
+                    hidden=keys,
+                )
+            )
             for number in range(1 if objects else PROCESSES)
-        ]  # fmt: skip
+        ]
         self.episodes: Sequence[Episode] = ()
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
         self.described: dict[str, Described] = {}
@@ -221,19 +232,27 @@ class EnvironmentClient:
         self._receive(finish(self._sandboxes))
         return [
             Outcome(
-                name=episode.described.name, by_turn=episode.described.by_turn,
-                calls=episode.calls, failures=episode.failures, **episode.end,
+                name=episode.described.name,
+                by_turn=episode.described.by_turn,
+                calls=episode.calls,
+                failures=episode.failures,
+                **episode.end,
             )
             for episode in self.episodes
-        ]  # fmt: skip
+        ]
 
     def _submit(self, episode: Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.environment, "slot": episode.slot}
         starts = method == "reset" and episode.described.is_agent
-        self._sandboxes[episode.slot % len(self._sandboxes)].submit(_EpisodeCall(
-            "call", {**named, "arguments": arguments},
-            self._load_limit if starts else self._time_limit, in_thread=True, episode=episode,
-        ))  # fmt: skip
+        self._sandboxes[episode.slot % len(self._sandboxes)].submit(
+            _EpisodeCall(
+                "call",
+                {**named, "arguments": arguments},
+                self._load_limit if starts else self._time_limit,
+                in_thread=True,
+                episode=episode,
+            )
+        )
 
     def _receive(self, calls: Sequence[Call]) -> None:
         for call in calls:
@@ -260,6 +279,8 @@ class EnvironmentClient:
             episode.past.append((call.arguments["arguments"], call.value["messages"]))
         else:
             episode.opening = Opening(
-                text=call.value.get("text", ""), messages=reply.messages,
-                tools=tuple(reply.tools), replaces=episode.described.is_agent,
-            )  # fmt: skip
+                text=call.value.get("text", ""),
+                messages=reply.messages,
+                tools=tuple(reply.tools),
+                replaces=episode.described.is_agent,
+            )

@@ -59,9 +59,14 @@ class Environments:
         return choose(self.renderers, example.columns, location(example))
 
     def begin(
-        self, examples: Sequence[Example], indices: Sequence[int], *, rows: int, step: int,
+        self,
+        examples: Sequence[Example],
+        indices: Sequence[int],
+        *,
+        rows: int,
+        step: int,
         attempt: int,
-    ) -> list[Opening]:  # fmt: skip
+    ) -> list[Opening]:
         """Begin `rows` episodes for each of the examples at these indices; return their openings.
 
         Answers are compared with each other, so an environment that begins differently from that
@@ -72,9 +77,12 @@ class Environments:
         for index in indices:
             example = examples[index]
             seed = group_seed(
-                seed=self.config.seed, step=step, prompt=example.key, attempt=attempt,
+                seed=self.config.seed,
+                step=step,
+                prompt=example.key,
+                attempt=attempt,
                 occurrence=occurrence[index],
-            )  # fmt: skip
+            )
             name, prompt = self._environment_of(example), example.prompt
             if self.client.described[name].is_agent:
                 prompt = conversation(self.renderers[name].task, example)
@@ -112,10 +120,13 @@ class Environments:
     def dialogues(self) -> Dialogues:
         """What sampling needs for the episodes that have begun."""
         return Dialogues(
-            episodes=self.client, tokens=self.tokens_of, end_token=self.tokens.end_token,
-            max_turns=self.config.task.max_turns, max_context=self.config.rollout.max_context,
+            episodes=self.client,
+            tokens=self.tokens_of,
+            end_token=self.tokens.end_token,
+            max_turns=self.config.task.max_turns,
+            max_context=self.config.rollout.max_context,
             read=self.read,
-        )  # fmt: skip
+        )
 
     def tokens_of(self, index: int, reply: EnvironmentReply) -> tuple[int, ...]:
         """The tokens of a reply to a row's answer."""
@@ -144,9 +155,14 @@ class Environments:
             last = episode.last
             if last.error and not rollout.failed:
                 span = Span(
-                    start=len(rollout.ids), length=0, kind="environment", name=last.name,
-                    turn=rollout.spans[-1].turn, ms=last.ms, error=last.error,
-                )  # fmt: skip
+                    start=len(rollout.ids),
+                    length=0,
+                    kind="environment",
+                    name=last.name,
+                    turn=rollout.spans[-1].turn,
+                    ms=last.ms,
+                    error=last.error,
+                )
                 spans = (*rollout.spans, span)
                 rollout = replace(rollout, spans=spans, finish="environment_error")
             results.append(replace(rollout, environment=outcome))
@@ -172,9 +188,7 @@ def open_environments(
     task = render.task
     if not specs_of(config, task)[1]:
         return None
-    client = enter(EnvironmentClient(
-        config, task, folder, interrupted, objects, foreign=foreign,
-    ))  # fmt: skip
+    client = enter(EnvironmentClient(config, task, folder, interrupted, objects, foreign=foreign))
     schemas = {
         tool["function"]["name"]: tool
         for described in client.described.values()

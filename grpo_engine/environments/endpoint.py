@@ -28,10 +28,15 @@ SERVED = 64  # that have shown a rollout's
 ROLES = ("system", "user", "assistant", "tool")
 # what would change the distribution, or needs what sampling does not give; with its neutral values
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,), "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},),
-    "logprobs": (False,), "top_logprobs": (0,), "response_format": ({"type": "text"},),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
-}  # fmt: skip
+}
 
 
 class RefusedError(Exception):
@@ -67,20 +72,24 @@ def response_of(
         message["content"] = CALL.sub("", text).strip() or None
         message["tool_calls"] = [
             {
-                "id": f"call_{number}_{n}", "type": "function",
+                "id": f"call_{number}_{n}",
+                "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
             }
             for n, call in enumerate(calls)
-        ]  # fmt: skip
+        ]
     return {
-        "id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0,
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
         "model": request.model,
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
         "usage": {
-            "prompt_tokens": context, "completion_tokens": tokens,
+            "prompt_tokens": context,
+            "completion_tokens": tokens,
             "total_tokens": context + tokens,
         },
-    }  # fmt: skip
+    }
 
 
 def as_events(response: Mapping[str, Any]) -> str:
@@ -113,21 +122,29 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     for is_right, problem in (
         (messages, "messages is not a list with a message"),
-        (all(isinstance(text, str) and text for text in stop),
-         "stop is neither a text nor a list of texts"),
-        (type(limit) is int and limit >= 0,
-         f"max_tokens {quoted(limit)} is not a number of tokens"),
+        (
+            all(isinstance(text, str) and text for text in stop),
+            "stop is neither a text nor a list of texts",
+        ),
+        (
+            type(limit) is int and limit >= 0,
+            f"max_tokens {quoted(limit)} is not a number of tokens",
+        ),
         (all(map(_is_function, tools)), "tools is not a list of functions with names"),
-    ):  # fmt: skip
+    ):
         if not is_right:
             raise RefusedError(problem)
     read = [plain_message(message) for message in messages]
     if read[-1]["role"] == "assistant":
         raise RefusedError("the last message is the assistant's; an answer follows another's")
     return Request(
-        messages=read, tools=[] if body.get("tool_choice") == "none" else tools, stop=tuple(stop),
-        max_tokens=limit, model=str(body.get("model")), streams=bool(body.get("stream")),
-    )  # fmt: skip
+        messages=read,
+        tools=[] if body.get("tool_choice") == "none" else tools,
+        stop=tuple(stop),
+        max_tokens=limit,
+        model=str(body.get("model")),
+        streams=bool(body.get("stream")),
+    )
 
 
 def plain_message(message: Any) -> dict[str, Any]:

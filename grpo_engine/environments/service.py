@@ -84,9 +84,14 @@ class EnvironmentService:
         return {"name": title, "has_reward": has_reward, "tools": tools}
 
     def call(
-        self, method: str, name: str, slot: int, arguments: Mapping[str, Any], *,
+        self,
+        method: str,
+        name: str,
+        slot: int,
+        arguments: Mapping[str, Any],
+        *,
         repeat: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
             self.call("reset", name, slot, repeat["start"])
@@ -110,9 +115,14 @@ class EnvironmentService:
         self._open.close()
 
     def _agents(
-        self, name: str, options: Mapping[str, Any], *, sampling: Mapping[str, float],
-        by_status: bool, named: Sequence[str],
-    ) -> Callable[[], Player]:  # fmt: skip
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        *,
+        sampling: Mapping[str, float],
+        by_status: bool,
+        named: Sequence[str],
+    ) -> Callable[[], Player]:
         if self._server.objects:
             raise BrokenEnvironmentError(
                 f"{name} cannot run beside tools or environments of this process; give those as "

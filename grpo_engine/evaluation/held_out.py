@@ -114,10 +114,17 @@ def _evaluate_mode(
     for start in range(0, len(problems), batch):
         if is_stopping(run):
             return None
-        fresh = yield from sample_and_score(run, step, SampleRequest(
-            examples=problems[start : start + batch], sampling=sampling, rows=samples,
-            first=first + start, origin="eval",
-        ))  # fmt: skip
+        fresh = yield from sample_and_score(
+            run,
+            step,
+            SampleRequest(
+                examples=problems[start : start + batch],
+                sampling=sampling,
+                rows=samples,
+                first=first + start,
+                origin="eval",
+            ),
+        )
         yield from groups_scored(
             run, step, fresh, [None] * samples * len(fresh), origin="eval", sampling=sampling
         )

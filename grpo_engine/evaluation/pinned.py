@@ -53,10 +53,16 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
     take_pins(run)
     if not run.progress.pins:
         return None
-    groups = yield from sample_and_score(run, step, SampleRequest(
-        examples=run.progress.pins, sampling=run.sampling,
-        rows=run.config.training.group_size, origin="pinned",
-    ))  # fmt: skip
+    groups = yield from sample_and_score(
+        run,
+        step,
+        SampleRequest(
+            examples=run.progress.pins,
+            sampling=run.sampling,
+            rows=run.config.training.group_size,
+            origin="pinned",
+        ),
+    )
     advantages_B = pinned_advantages(groups, run.recipe)
     yield from groups_scored(run, step, groups, advantages_B, origin="pinned")
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -80,16 +86,18 @@ def score_pinned_after_update(
         with run.clock.phase("evaluate"):
             scored = yield from score_tokens(run, step, pinned.rollouts)
         after_BT = scored.logprobs
-    numbers = iter([
-        TokenNumbers(
-            index=rollout.index,
-            old=row_values(pinned.old.logprobs_BT, row, len(rollout.ids)),
-            reference=row_values(pinned.old.reference_logprobs_BT, row, len(rollout.ids)),
-            after=row_values(after_BT, row, len(rollout.ids)),
-            entropy=row_values(pinned.old.entropy_BT, row, len(rollout.ids)),
-        )
-        for row, rollout in enumerate(pinned.rollouts)
-    ])  # fmt: skip
+    numbers = iter(
+        [
+            TokenNumbers(
+                index=rollout.index,
+                old=row_values(pinned.old.logprobs_BT, row, len(rollout.ids)),
+                reference=row_values(pinned.old.reference_logprobs_BT, row, len(rollout.ids)),
+                after=row_values(after_BT, row, len(rollout.ids)),
+                entropy=row_values(pinned.old.entropy_BT, row, len(rollout.ids)),
+            )
+            for row, rollout in enumerate(pinned.rollouts)
+        ]
+    )
     for group in pinned.groups:
         group_numbers = tuple(islice(numbers, len(group.rollouts)))
         yield TokensScored(step=step, group=group.index, origin="pinned", numbers=group_numbers)

@@ -24,9 +24,14 @@ class Target:
 
 
 def find_target(
-    target: str, base: RunConfig, over: Mapping[str, Any], *, step: int | None,
-    folder: Callable[[str], Path], adapter_model: bool,
-) -> Target:  # fmt: skip
+    target: str,
+    base: RunConfig,
+    over: Mapping[str, Any],
+    *,
+    step: int | None,
+    folder: Callable[[str], Path],
+    adapter_model: bool,
+) -> Target:
     """Resolve a run's folder, an adapter or model folder, a hub id, or a run by its name.
 
     `base` are the settings of what has none, and `over` changes those of all. `folder` finds the

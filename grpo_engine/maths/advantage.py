@@ -78,9 +78,15 @@ def advantages(
         advantage = signal(group, recipe)
     advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
-        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
-        group_std=group.std(recipe.std), returns=returns, has_signal=has_signal(advantage, ids),
-    )  # fmt: skip
+        values=advantage,
+        rewards=r,
+        penalty=penalty,
+        group_mean=group.mean,
+        differ=differ,
+        group_std=group.std(recipe.std),
+        returns=returns,
+        has_signal=has_signal(advantage, ids),
+    )
 
 
 def has_signal(advantage: mx.array, group_ids: mx.array) -> mx.array:

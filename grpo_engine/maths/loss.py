@@ -83,9 +83,18 @@ def policy_loss(
     """
     recipe = recipes.recipe(recipe)
     batch = batch_of(
-        new, old, advantages, mask, ref=ref, entropy=entropy, sampler=sampler,
-        values=values, old_values=old_values, returns=returns, extra=extra,
-    )  # fmt: skip
+        new,
+        old,
+        advantages,
+        mask,
+        ref=ref,
+        entropy=entropy,
+        sampler=sampler,
+        values=values,
+        old_values=old_values,
+        returns=returns,
+        extra=extra,
+    )
     if recipe.trust == "target" and targets is None:
         if token_ids is None or group_ids is None:
             raise MathsError(
@@ -125,16 +134,30 @@ def recipe_loss(
     weight = weights(mask, recipe.weight, totals, max_length) if weight is None else weight
     contribution = mx.stop_gradient(weight) * term - bonus
     terms = Terms(
-        mask=mask, log_ratio=log_ratio, ratio=r, clamped=mask & (mx.abs(log_r) > LIMIT),
+        mask=mask,
+        log_ratio=log_ratio,
+        ratio=r,
+        clamped=mask & (mx.abs(log_r) > LIMIT),
         advantage=batch.advantage if targets is None else targets.sign * mask,
-        low=mx.broadcast_to(push.low, r.shape), high=mx.broadcast_to(push.high, r.shape),
-        side=push.side * mask, objective=push.objective * mask, gate=_gate(batch, push),
-        importance=importance, on_policy=on_policy, updated=mask & top & on_policy,
-        weight=weight, contribution=contribution, anchor=distance * mask,
-        kl=_kl(batch, recipe, r), kl_to_old=anchor.k3(batch.old - batch.new), entropy=batch.entropy,
-        value_loss=value, bonus=bonus, target=None if targets is None else targets.probability,
+        low=mx.broadcast_to(push.low, r.shape),
+        high=mx.broadcast_to(push.high, r.shape),
+        side=push.side * mask,
+        objective=push.objective * mask,
+        gate=_gate(batch, push),
+        importance=importance,
+        on_policy=on_policy,
+        updated=mask & top & on_policy,
+        weight=weight,
+        contribution=contribution,
+        anchor=distance * mask,
+        kl=_kl(batch, recipe, r),
+        kl_to_old=anchor.k3(batch.old - batch.new),
+        entropy=batch.entropy,
+        value_loss=value,
+        bonus=bonus,
+        target=None if targets is None else targets.probability,
         per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
-    )  # fmt: skip
+    )
     return Loss(contribution.sum(), terms)
 
 

@@ -39,9 +39,7 @@ TARGETS: Mapping[Target, tuple[Format, ...]] = {
     "gguf": ("float32", "float16", "q8_0"),
 }
 # the mean difference of log-probabilities, in nats, that rounding to a format may make
-BOUNDS: Mapping[Format, float] = {
-    "float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2, "q8_0": 0.1,
-}  # fmt: skip
+BOUNDS: Mapping[Format, float] = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2, "q8_0": 0.1}
 TEXTS = (
     "The quick brown fox jumps over the lazy dog. ",
     "Question: what is 12 + 30? Answer: 42\n",
@@ -159,9 +157,14 @@ def _require_hub_names(base: Path, weights: Mapping[str, mx.array]) -> None:
 
 
 def _write_gguf(
-    draft: Path, base: Path, weights: Mapping[str, mx.array], precision: Any, name: str,
-    ids: Sequence[Sequence[int]], tokenizer: Any,
-) -> nn.Module:  # fmt: skip
+    draft: Path,
+    base: Path,
+    weights: Mapping[str, mx.array],
+    precision: Any,
+    name: str,
+    ids: Sequence[Sequence[int]],
+    tokenizer: Any,
+) -> nn.Module:
     file = draft / f"{name}.gguf"
     write_gguf(base, file, weights, precision, name)
     with tempfile.TemporaryDirectory(dir=draft.parent, prefix=".reopened-") as temporary:
@@ -206,15 +209,21 @@ def _write_peft(
     write_json(
         draft / "adapter_config.json",
         {
-            "peft_type": "LORA", "task_type": "CAUSAL_LM", "inference_mode": True, "bias": "none",
-            "base_model_name_or_path": config.path, "r": settings["rank"],
-            "lora_alpha": settings["scale"] * settings["rank"], "lora_dropout": 0.0,
-            "use_dora": tuning == "dora", "fan_in_fan_out": False,
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "inference_mode": True,
+            "bias": "none",
+            "base_model_name_or_path": config.path,
+            "r": settings["rank"],
+            "lora_alpha": settings["scale"] * settings["rank"],
+            "lora_dropout": 0.0,
+            "use_dora": tuning == "dora",
+            "fan_in_fan_out": False,
             "target_modules": sorted(settings["keys"]),
             "layers_to_transform": None if every else sorted(layers),
             "layers_pattern": None if every else "layers",
         },
-    )  # fmt: skip
+    )
 
 
 def _opened_peft(draft: Path, config: ModelConfig) -> nn.Module:

@@ -48,16 +48,21 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
         write_json(draft / "config.json", config)
         write_json(draft / "tokenizer.json", content)
         write_json(draft / "tokenizer_config.json", settings)
-        size = write_weights(draft, {
-            target: mx.array(architectures.weight(file, name), getattr(mx, dtype))
-            for name, target in names.items()
-        })  # fmt: skip
+        size = write_weights(
+            draft,
+            {
+                target: mx.array(architectures.weight(file, name), getattr(mx, dtype))
+                for name, target in names.items()
+            },
+        )
         _test(draft, source)
         return Imported(
-            folder=folder, architecture=config["model_type"], bytes=size,
+            folder=folder,
+            architecture=config["model_type"],
+            bytes=size,
             parameters=sum(tensor.n_elements for tensor in file.tensors.values()),
             formats=tuple(sorted({tensor.tensor_type.name for tensor in file.tensors.values()})),
-        )  # fmt: skip
+        )
 
 
 def _test(folder: Path, source: Path) -> None:

@@ -11,9 +11,12 @@ from typing import Final
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8  # of <malloc.h>
 VARIABLES: Final = (
-    "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_",
+    "GLIBC_TUNABLES",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_ARENA_MAX",
-)  # fmt: skip
+)
 """If the user has set one of these, it is left alone."""
 CHOICES: Final = (
     (ARENA_MAX, 1),  # other arenas cannot grow beyond 64 MiB and are unmapped when empty

@@ -21,9 +21,13 @@ class Spawned:
     """A process started without a fork, with what is used of `subprocess.Popen`."""
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int],
-        pass_fds: Sequence[int], apart: Apart,
-    ) -> None:  # fmt: skip
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        streams: Sequence[int],
+        pass_fds: Sequence[int],
+        apart: Apart,
+    ) -> None:
         actions: list[tuple[Any, ...]] = []
         for number, fd in enumerate(streams):
             if fd == NULL:
@@ -38,8 +42,10 @@ class Spawned:
                 (os.POSIX_SPAWN_CLOSE, spare),
             ]
         options: Mapping[str, dict[str, Any]] = {
-            "": {}, "group": {"setpgroup": 0}, "session": {"setsid": True},
-        }  # fmt: skip
+            "": {},
+            "group": {"setpgroup": 0},
+            "session": {"setsid": True},
+        }
         self._command = command
         self.pid = os.posix_spawnp(
             command[0], list(command), env, file_actions=actions, **options[apart]
@@ -75,14 +81,24 @@ Child = Spawned | subprocess.Popen[bytes]
 
 
 def start(
-    command: Sequence[str], env: Mapping[str, str], streams: Sequence[int] = (0, 1, 2), *,
-    pass_fds: Sequence[int] = (), apart: Apart = "",
-) -> Child:  # fmt: skip
+    command: Sequence[str],
+    env: Mapping[str, str],
+    streams: Sequence[int] = (0, 1, 2),
+    *,
+    pass_fds: Sequence[int] = (),
+    apart: Apart = "",
+) -> Child:
     """Start a program with these descriptors, or NULL, as its standard streams."""
     if sys.platform == "darwin":
         return Spawned(command, env, streams, pass_fds, apart)
     stdin, stdout, stderr = streams
     return subprocess.Popen(
-        command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds,
-        start_new_session=apart == "session", process_group=0 if apart == "group" else None,
-    )  # fmt: skip
+        command,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        start_new_session=apart == "session",
+        process_group=0 if apart == "group" else None,
+    )

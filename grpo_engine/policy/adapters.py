@@ -49,8 +49,11 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
         return {"fine_tune_type": "full", "num_layers": config.lora_layers}
     keys = _resolve_keys(model, config.lora_keys)
     settings: dict[str, Any] = {
-        "rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys,
-    }  # fmt: skip
+        "rank": config.lora_rank,
+        "scale": config.lora_scale,
+        "dropout": 0.0,
+        "keys": keys,
+    }
     try:
         linear_to_lora_layers(model, config.lora_layers, settings, config.tuning == "dora")
     except ValueError as error:
@@ -60,9 +63,10 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
     _initialise(model, seed)
     lora.install(model)
     return {
-        "fine_tune_type": config.tuning, "num_layers": config.lora_layers,
+        "fine_tune_type": config.tuning,
+        "num_layers": config.lora_layers,
         "lora_parameters": settings,
-    }  # fmt: skip
+    }
 
 
 def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[str, Any]:
@@ -96,10 +100,14 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
         model.unfreeze()
     lora.install(model)
     # full weights keep the model's format; adapters are float32, so that small steps count
-    model.update(nest({
-        name: value.astype(formats.get(name, mx.float32))
-        for name, value in flatten(model.trainable_parameters()).items()
-    }))  # fmt: skip
+    model.update(
+        nest(
+            {
+                name: value.astype(formats.get(name, mx.float32))
+                for name, value in flatten(model.trainable_parameters()).items()
+            }
+        )
+    )
     names = ("num_layers", "lora_parameters")
     return {"fine_tune_type": tuning, **{name: saved[name] for name in names if name in saved}}
 
@@ -189,9 +197,13 @@ def fuse(model: nn.Module) -> None:
 
 
 def save(
-    model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path,
+    model: nn.Module,
+    base: Path,
+    source: str,
+    adapter: Mapping[str, Any],
+    folder: Path,
     weights: Mapping[str, mx.array] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write an adapter folder; for full fine-tuning a complete model folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if adapter["fine_tune_type"] == "full":

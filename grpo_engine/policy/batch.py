@@ -103,11 +103,16 @@ def make_batch(rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int
         parts = [part for row in rows for part in rollouts[row].segments()]
         segments = make_batch(parts, range(len(parts)), pad_id=pad_id)
     return TokenBatch(
-        rows=tuple(rows), prompts=tuple(numbers), prompt_of=tuple(prompt_of),
-        completions=completions, ids=_pad(completions, pad_id, width), mask=mx.array(mask),
-        flat=mx.array(flat.astype(np.int32)), _indices=mx.array(indices.reshape(mask.shape)),
+        rows=tuple(rows),
+        prompts=tuple(numbers),
+        prompt_of=tuple(prompt_of),
+        completions=completions,
+        ids=_pad(completions, pad_id, width),
+        mask=mx.array(mask),
+        flat=mx.array(flat.astype(np.int32)),
+        _indices=mx.array(indices.reshape(mask.shape)),
         _segments=segments,
-    )  # fmt: skip
+    )
 
 
 def _pad(rows: Sequence[tuple[int, ...]], pad_id: int, width: int = 0) -> mx.array:

@@ -59,9 +59,14 @@ def decayed_attention(
 
 
 def gated_delta_chunks(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array,
-    state: mx.array | None = None, mask: mx.array | None = None,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array | None = None,
+    mask: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
     """mlx-lm's `gated_delta_ops`; its outputs at masked tokens are other numbers.
 
     q, k [B, T, K, D] with H a multiple of K; v [B, T, H, V]; g [B, T, H] or [B, T, H, D];
@@ -76,9 +81,16 @@ def gated_delta_chunks(
 
 
 def _in_chunks(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array,
-    state: mx.array | None, mask: mx.array | None = None, *, erases: bool = True,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array | None,
+    mask: mx.array | None = None,
+    *,
+    erases: bool = True,
+) -> tuple[mx.array, mx.array]:
     """The rule; with `erases` off d_t is beta_t v_t, and nothing is taken out of the state."""
     rows, tokens, heads, _ = v.shape
     log_g = mx.log(mx.maximum(g, SMALLEST_GATE))
@@ -169,9 +181,14 @@ def _sections(arrays: Any) -> Any:
 
 
 def _section(
-    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array,
+    state: mx.array,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    log_g: mx.array,
+    beta: mx.array,
     erased: mx.array,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
+) -> tuple[mx.array, mx.array]:
     """State [B, H, 1, D, V], chunks [B, H, N, C, ...] -> state, outputs [B, H, N, C, V]."""
     q, k, v, beta, erased = (array.astype(mx.float32) for array in (q, k, v, beta, erased))
     from_start = mx.exp(mx.cumsum(log_g, axis=3))
@@ -182,10 +199,13 @@ def _section(
     # (I + A)^-1 again, by a step of Newton's method, whose gradient is that of the inverse
     inverse = inverse - inverse @ (inverse + a @ inverse) + inverse
     of_chunks = (
-        inverse @ (beta * v), inverse @ (erased * k * from_start),
-        q * from_start, weights,
-        (k * to_end).swapaxes(3, 4), from_start[:, :, :, -1:].swapaxes(3, 4),
-    )  # fmt: skip
+        inverse @ (beta * v),
+        inverse @ (erased * k * from_start),
+        q * from_start,
+        weights,
+        (k * to_end).swapaxes(3, 4),
+        from_start[:, :, :, -1:].swapaxes(3, 4),
+    )
     outputs = []
     for values, reads, queries, within, writes, decay in zip(
         *(mx.split(array, array.shape[2], axis=2) for array in of_chunks), strict=True

@@ -53,17 +53,27 @@ def load_policy(
     module: nn.Module = Trained(model, head)
     mx.eval(module.parameters())
     policy = Policy(
-        config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
-        end_ids=end_tokens(tokenizer, settings), pad_id=int(tokenizer.pad_token_id or 0),
+        config=config,
+        folder=folder,
+        module=module,
+        tokenizer=tokenizer,
+        adapter=adapter,
+        end_ids=end_tokens(tokenizer, settings),
+        pad_id=int(tokenizer.pad_token_id or 0),
         vocabulary=vocabulary,
-        context_length=context_length(settings), parameters=int(get_total_parameters(model)),
+        context_length=context_length(settings),
+        parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(
             int(array.size) for array in flatten(model.trainable_parameters()).values()
         ),
-        dtype=dtype, parts=parts, prefix_caches=caches,
-        head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
-        fingerprint=fingerprint(folder), grad_checkpoint=config.grad_checkpoint == "on",
-    )  # fmt: skip
+        dtype=dtype,
+        parts=parts,
+        prefix_caches=caches,
+        head_is_trained=parts is not None and bool(parts.outer()),
+        notes=tuple(notes),
+        fingerprint=fingerprint(folder),
+        grad_checkpoint=config.grad_checkpoint == "on",
+    )
     policy.kernels = compute.kernels_for(policy)
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
@@ -84,8 +94,15 @@ def probe_logits(model: nn.Module, probe: mx.array, kind: str) -> mx.array:
         mx.eval(logits)
         if flatten(model.trainable_parameters()):  # the gradient is not computed
             nn.value_and_grad(model, lambda: model(probe).astype(mx.float32).sum())()
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
-            RuntimeError) as error:  # fmt: skip
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         message = first_line(error)
         helps = (text for word, text in HELP.items() if word in message.lower())
         remedy = next(helps, "this is a fault of mlx-lm's; try a later version, or another model")

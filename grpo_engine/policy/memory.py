@@ -346,9 +346,16 @@ def _rows_that_help(policy: Policy, prompt_tokens: int, new_tokens: int) -> int:
 
 
 def choose_plan(
-    policy: Policy, *, rows: int, prompt_tokens: int, new_tokens: int, budget: int,
-    prompts: int = 1, micro_rows: int = 0, max_rows: int = 0,
-) -> MemoryPlan:  # fmt: skip
+    policy: Policy,
+    *,
+    rows: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    budget: int,
+    prompts: int = 1,
+    micro_rows: int = 0,
+    max_rows: int = 0,
+) -> MemoryPlan:
     """The fastest plan that fits in `budget` bytes.
 
     `micro_rows`, `max_rows` and `grad_checkpoint` may be set. Layers are recomputed where that lets

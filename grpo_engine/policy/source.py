@@ -30,15 +30,30 @@ from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine
 LIMITS = {
-    "num_hidden_layers": 500, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
-    "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
-    "head_dim": 1_000_000, "num_experts": 10_000, "num_local_experts": 10_000,
-    "n_routed_experts": 10_000, "num_vocab": 10_000_000,
-}  # fmt: skip
+    "num_hidden_layers": 500,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+    "vocab_size": 10_000_000,
+    "head_dim": 1_000_000,
+    "num_experts": 10_000,
+    "num_local_experts": 10_000,
+    "n_routed_experts": 10_000,
+    "num_vocab": 10_000_000,
+}
 POSITIVE = (
-    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
-    "rope_theta", "max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
-)  # fmt: skip
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "norm_eps",
+    "norm_epsilon",
+    "rope_theta",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+)
 FAULTS = {  # of mlx-lm's models
     "bitnet": "its layers are a Metal kernel without a gradient",
     "deepseek_v41": "its attention has no gradient",
@@ -47,9 +62,7 @@ FAULTS = {  # of mlx-lm's models
     "prism_hadamard_qwen35": "its packed layers take no adapter",
 }
 STARTER = EMBEDDED["starter"]
-FILES = (
-    "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
-)  # fmt: skip
+FILES = ("*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
 
 
 PIECES, PIECE = 64, 1 << 16  # of a large file that a fingerprint reads
@@ -214,9 +227,10 @@ def _value_problem(name: str, value: Any) -> str:
 def _check_finite(model: nn.Module, folder: Path) -> None:
     """Refuse weights that hold NaN or infinity: every probability would be NaN."""
     floats = {
-        name: array for name, array in flatten(model.parameters()).items()
+        name: array
+        for name, array in flatten(model.parameters()).items()
         if mx.issubdtype(array.dtype, mx.floating)
-    }  # fmt: skip
+    }
     finite = [mx.isfinite(array).all() for array in floats.values()]
     mx.eval(finite)
     bad = [name for name, is_finite in zip(floats, finite, strict=True) if not is_finite.item()]

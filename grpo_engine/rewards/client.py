@@ -78,10 +78,19 @@ class RewardClient:
             objects = local if local and spec.name in local else None
             judges = spec.name.startswith(JUDGE)
             name = "judges" if judges else "local rewards" if objects else "rewards"
-            sandbox = sandboxes.setdefault(name, Sandbox(
-                SERVICE, folder, name, interrupted=interrupted, objects=objects,
-                foreign=foreign or judges, named={*named, *keys} if judges else named, hidden=keys,
-            ))  # fmt: skip
+            sandbox = sandboxes.setdefault(
+                name,
+                Sandbox(
+                    SERVICE,
+                    folder,
+                    name,
+                    interrupted=interrupted,
+                    objects=objects,
+                    foreign=foreign or judges,
+                    named={*named, *keys} if judges else named,
+                    hidden=keys,
+                ),
+            )
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
             limit = max(MIN_LOAD_S, time_limit)
             load = Call("load", arguments, limit, loads=f"reward {spec.name}")
@@ -138,16 +147,21 @@ class RewardClient:
     ) -> list[Outcome]:
         """Call all of the functions, or the first `count`."""
         columns = {
-            **columns, "prompts": prompts, "completions": completions,
+            **columns,
+            "prompts": prompts,
+            "completions": completions,
             "completion_ids": completion_ids,
-        }  # fmt: skip
+        }
         state = {**trainer_state, "time_limit": self.time_limit}
         called, calls = self.functions[:count], dict[Function, Call]()
         for function in sorted(called, key=lambda function: not function.is_async):
             arguments = {
-                "index": self.functions.index(function), "name": function.name,
-                "weight": function.spec.weight, "columns": columns, "state": state,
-            }  # fmt: skip
+                "index": self.functions.index(function),
+                "name": function.name,
+                "weight": function.spec.weight,
+                "columns": columns,
+                "state": state,
+            }
             call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
             calls[function] = call
@@ -180,9 +194,11 @@ def _outcome(function: Function, call: Call, count: int) -> Outcome:
         raise RewardError(failure.message)
     if failure:
         problem = RewardProblem(
-            cause="timeout" if failure.cause == "timeout" else "crash", function=function.name,
-            message=failure.message + failure.remedy, line=failure.line or function.file,
-        )  # fmt: skip
+            cause="timeout" if failure.cause == "timeout" else "crash",
+            function=function.name,
+            message=failure.message + failure.remedy,
+            line=failure.line or function.file,
+        )
         outcome = Outcome()
         for _ in range(count):
             outcome.add(problem, function.name, function.spec.weight)

@@ -40,15 +40,19 @@ class HttpClient:
         spelled = (rf"\\{{0,4}}(?:{re.escape(letter)}|u(?i:{ord(letter):04x}))" for letter in key)
         self._key = re.compile("".join(spelled)) if len(key) >= SHORTEST_KEY else None
         headers = {
-            "Content-Type": "application/json", "User-Agent": "grpo-tui",
+            "Content-Type": "application/json",
+            "User-Agent": "grpo-tui",
             "Accept-Encoding": "identity",
-        }  # fmt: skip
+        }
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._open = partial(
-            httpx2.AsyncClient, headers=headers, trust_env=False, timeout=None,
+            httpx2.AsyncClient,
+            headers=headers,
+            trust_env=False,
+            timeout=None,
             verify=ssl.create_default_context(),
-        )  # fmt: skip
+        )
 
     def without_key(self, text: str) -> str:
         return self._key.sub("[key]", text) if self._key else text

@@ -80,10 +80,15 @@ class Judge:
         if not self._rubric.ranking:
             return [(message(self._rubric, {**data, "answer": a}), 0, 1) for data, a, _ in rows]
         return [
-            (message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
-             group.index(answer), len(group)) if len(group) > 1 else None
+            (
+                message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
+                group.index(answer),
+                len(group),
+            )
+            if len(group) > 1
+            else None
             for data, answer, group in rows
-        ]  # fmt: skip
+        ]
 
     async def _reply(
         self, question: str, answers: int, deadline: float, free: asyncio.Semaphore

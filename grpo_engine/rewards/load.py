@@ -49,9 +49,10 @@ class LoadedReward:
     def required(self) -> list[str]:
         """The parameters and, of a judge, the columns that it cannot do without."""
         named = [
-            p.name for p in self.parameters.values()
+            p.name
+            for p in self.parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        ]  # fmt: skip
+        ]
         return [*named, *getattr(self.function, "columns", ())]
 
     def keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

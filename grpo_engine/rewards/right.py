@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 # built-in functions whose score of 1 means right, if the run does not use the task's own
 RIGHT_OR_WRONG = (
-    "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
-)  # fmt: skip
+    "numeric_answer",
+    "exact_answer",
+    "math_equal",
+    "gym_score",
+    "countdown",
+    "contains",
+)
 SOURCE = re.compile(r"\A[^\s\"]+:(?=\w)")  # `file.py:` of a function named as in rewards.functions
 
 

@@ -188,9 +188,10 @@ class Scorer:
         """The functions that the user wrote: their names, and as the settings have them."""
         functions = self._client.functions
         return {
-            f.name: f.spec.name for f in functions
+            f.name: f.spec.name
+            for f in functions
             if f.spec.name not in BUILT_IN and not f.spec.name.startswith(JUDGE)
-        }  # fmt: skip
+        }
 
     @property
     def format(self) -> str:
@@ -245,13 +246,15 @@ class Scorer:
             rewards.append(tuple(values))
             steps.append(row_steps)
         return Scores(
-            rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
+            rewards=tuple(rewards),
+            measured=measured,
+            logged=mean_metrics(outcomes),
             steps=tuple(steps) if is_process else None,
             alerts=(
                 *alerts_of(step, problems, [rollout for _, _, rollout in rows]),
                 *environment_alerts(step, rollouts),
             ),
-        )  # fmt: skip
+        )
 
     def _outcomes(
         self, rows: Sequence[tuple[Example, RenderedPrompt, Rollout]], step: int, count: int | None
@@ -346,12 +349,16 @@ def environment_alerts(step: int, rollouts: Sequence[Rollout]) -> Iterator[Alert
     failed = [rollout for rollout in rollouts if rollout.failed]
     if failed:
         span = next(span for span in failed[0].spans if span.error)
-        yield raised(step, "environment_error", Alert(
-            "warning",
-            f"Environment {span.name}, {span.error}.{_answer(failed)}",
-            "Such answers get no reward. Correct the environment; try it with "
-            "`grpo-tui tasks test`.",
-        ))  # fmt: skip
+        yield raised(
+            step,
+            "environment_error",
+            Alert(
+                "warning",
+                f"Environment {span.name}, {span.error}.{_answer(failed)}",
+                "Such answers get no reward. Correct the environment; try it with "
+                "`grpo-tui tasks test`.",
+            ),
+        )
 
 
 def columns_of(examples: Sequence[Example]) -> dict[str, list[Any]]:

@@ -75,9 +75,15 @@ def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share
         return scores
     penalties: list[float] = overlong_penalty(mx.array(list(lengths)), max_length, share).tolist()  # type: ignore[assignment]
     rewards = tuple(
-        (*row, RewardValue(name=OVERLONG, weight=1.0,
-                           value=penalty if any(r.value is not None for r in row) else None,
-                           reason=f"{length} of {max_length} tokens" if penalty < 0 else ""))
+        (
+            *row,
+            RewardValue(
+                name=OVERLONG,
+                weight=1.0,
+                value=penalty if any(r.value is not None for r in row) else None,
+                reason=f"{length} of {max_length} tokens" if penalty < 0 else "",
+            ),
+        )
         for row, penalty, length in zip(scores.rewards, penalties, lengths, strict=True)
-    )  # fmt: skip
+    )
     return replace(scores, rewards=rewards)

@@ -16,9 +16,15 @@ from grpo_engine.sandbox.report import TooLateError, describe, plain
 Columns = Mapping[str, Sequence[Any]]
 # Further fields of TRL's state; a run here has one process and no log history.
 AS_TRL = {
-    "epoch": 0.0, "global_step": 0, "max_steps": 0, "num_train_epochs": 1, "log_history": (),
-    "best_metric": None, "is_local_process_zero": True, "is_world_process_zero": True,
-}  # fmt: skip
+    "epoch": 0.0,
+    "global_step": 0,
+    "max_steps": 0,
+    "num_train_epochs": 1,
+    "log_history": (),
+    "best_metric": None,
+    "is_local_process_zero": True,
+    "is_world_process_zero": True,
+}
 
 
 class EndedEnvironment(SimpleNamespace):
@@ -44,9 +50,11 @@ class Rewards:
         self._server.allow_memory(reward.function)
         self._functions[index] = reward
         return {
-            "name": reward.name, "file": reward.file, "is_async": reward.is_async,
+            "name": reward.name,
+            "file": reward.file,
+            "is_async": reward.is_async,
             "requires": reward.required,
-        }  # fmt: skip
+        }
 
     def call(
         self, index: int, name: str, weight: float, columns: Columns, state: Mapping[str, Any]
@@ -67,9 +75,13 @@ class Rewards:
         return asdict(outcome)
 
     def _scores(
-        self, reward: LoadedReward, weight: float, state: Mapping[str, Any], columns: Columns,
+        self,
+        reward: LoadedReward,
+        weight: float,
+        state: Mapping[str, Any],
+        columns: Columns,
         outcome: Outcome,
-    ) -> list[Score]:  # fmt: skip
+    ) -> list[Score]:
         """Call a function; what it logs is added to the outcome."""
 
         def log_extra(column: str, values: Sequence[Any]) -> None:
@@ -83,8 +95,9 @@ class Rewards:
         keywords = {
             **{column: list(values) for column, values in columns.items()},
             "trainer_state": SimpleNamespace(**{**AS_TRL, **state}),
-            "log_extra": log_extra, "log_metric": log_metric,
-        }  # fmt: skip
+            "log_extra": log_extra,
+            "log_metric": log_metric,
+        }
         if ENVIRONMENTS in columns:
             states = columns[ENVIRONMENTS]
             keywords[ENVIRONMENTS] = [EndedEnvironment(**attributes) for attributes in states]
@@ -97,9 +110,11 @@ class Rewards:
         except (Exception, SystemExit) as error:
             failure = describe(error)
             problem = RewardProblem(
-                cause="exception", message=failure.message, line=failure.line,
+                cause="exception",
+                message=failure.message,
+                line=failure.line,
                 traceback=failure.traceback,
-            )  # fmt: skip
+            )
             return [problem] * count
 
 

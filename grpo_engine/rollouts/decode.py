@@ -83,17 +83,26 @@ def make_rows(
             raise DataError(_does_not_fit(policy, prompt, max_context))
         for index in range(prompt.rows):
             key = row_key(
-                seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index,
+                seed=seed,
+                step=step,
+                prompt=prompt.key,
+                attempt=prompt.attempt,
+                index=index,
                 occurrence=prompt.occurrence,
-            )  # fmt: skip
+            )
             rows.append(
                 Row(
-                    prompt=prompt, index=index, key=key, max_tokens=max_tokens,
-                    limit=min(sampling.max_new_tokens, max_tokens), number=len(rows),
+                    prompt=prompt,
+                    index=index,
+                    key=key,
+                    max_tokens=max_tokens,
+                    limit=min(sampling.max_new_tokens, max_tokens),
+                    number=len(rows),
                     max_new_tokens=sampling.max_new_tokens,
-                    end_ids=policy.end_ids, growing=GrowingText(decode),
+                    end_ids=policy.end_ids,
+                    growing=GrowingText(decode),
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -145,9 +154,13 @@ class _Decoding:
     """
 
     def __init__(
-        self, policy: Policy, rows: list[Row], sampling: Sampling, dialogues: Dialogues | None,
+        self,
+        policy: Policy,
+        rows: list[Row],
+        sampling: Sampling,
+        dialogues: Dialogues | None,
         step: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.policy, self.rows, self.sampling = policy, rows, sampling
         self.dialogues, self.step = dialogues, step
         self.batch: GraphBatch = batch_for(policy)
@@ -182,11 +195,13 @@ class _Decoding:
         self.reported = time.monotonic()
         tokens = sum(row.length for row in self.rows)
         return RolloutsAdvanced(
-            step=self.step, tokens=tokens,
+            step=self.step,
+            tokens=tokens,
             rows=tuple(row.delta() for row in self.rows if row.has_grown),
-            finished=sum(row.finish is not None for row in self.rows), total=len(self.rows),
+            finished=sum(row.finish is not None for row in self.rows),
+            total=len(self.rows),
             tokens_per_second=tokens / max(self.reported - self.started, 1e-9),
-        )  # fmt: skip
+        )
 
     def admit(self) -> None:
         """Fill the batch: rows whose environment has replied first, then new ones."""
@@ -349,9 +364,10 @@ class _Decoding:
         if self.dialogues is None:
             return
         ended = {
-            index: row for index, row in enumerate(self.active)
+            index: row
+            for index, row in enumerate(self.active)
             if row is not None and row.finish in ("stop", "stop_string")
-        }  # fmt: skip
+        }
         for row, caches in zip(ended.values(), self.batch.copies(list(ended)), strict=True):
             unread = () if is_run else (row.ids[-1],)
             answer = row.end_turn()

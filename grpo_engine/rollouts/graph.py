@@ -137,10 +137,12 @@ class SeparateBatch(GraphBatch):
         self.caches += [copy.deepcopy(row.caches) for row in rows]
 
     def step(self, tokens: mx.array) -> mx.array:
-        return mx.concatenate([
-            self.policy.model(tokens[index : index + 1, None], cache=caches)[:, -1]
-            for index, caches in enumerate(self.caches)
-        ])  # fmt: skip
+        return mx.concatenate(
+            [
+                self.policy.model(tokens[index : index + 1, None], cache=caches)[:, -1]
+                for index, caches in enumerate(self.caches)
+            ]
+        )
 
     def select(self, indices: Sequence[int]) -> None:
         self.caches = [self.caches[index] for index in indices]

@@ -48,9 +48,13 @@ def row_key(
 def group_seed(*, seed: int, step: int, prompt: str, attempt: int, occurrence: int = 0) -> int:
     """The seed of an environment: the same for all answers of a group, in every run like this."""
     key = row_key(
-        seed=seed, step=step, prompt=f"{prompt}\0environment", attempt=attempt, index=-1,
+        seed=seed,
+        step=step,
+        prompt=f"{prompt}\0environment",
+        attempt=attempt,
+        index=-1,
         occurrence=occurrence,
-    )  # fmt: skip
+    )
     return key >> 32  # as NumPy takes it
 
 

@@ -228,9 +228,12 @@ class PromptRenderer:
         if self.limit and len(ids) > self.limit:
             raise self._too_long(example, len(ids))
         return RenderedPrompt(
-            ids=tuple(ids), text=text, prompt=for_rewards(example, prompt, opening),
-            prefill=prefill_of(prompt), folded_system=folded,
-        )  # fmt: skip
+            ids=tuple(ids),
+            text=text,
+            prompt=for_rewards(example, prompt, opening),
+            prefill=prefill_of(prompt),
+            folded_system=folded,
+        )
 
     def completion_ids(self, example: Example) -> tuple[int, ...]:
         """The tokens of the data's own answer to an example, with those that end it.
@@ -418,9 +421,11 @@ class PromptRenderer:
         return DataError(text, setting)
 
     def _text(
-        self, prompt: Prompt, example: Example,
+        self,
+        prompt: Prompt,
+        example: Example,
         render: Callable[[Sequence[Message]], str] | None = None,
-    ) -> tuple[str, bool]:  # fmt: skip
+    ) -> tuple[str, bool]:
         """The text for the model, by default with the begin of an answer.
 
         Also whether a system message was folded.

@@ -166,12 +166,18 @@ class Row:
         self.waits, self.limits = False, reply.limits
         self.spans.append(
             Span(
-                start=start, length=len(tokens), kind="environment", turn=self.turn,
+                start=start,
+                length=len(tokens),
+                kind="environment",
+                turn=self.turn,
                 chars=len(text),
-                name=reply.name, ms=reply.ms, error=reply.error, reward=reply.reward,
+                name=reply.name,
+                ms=reply.ms,
+                error=reply.error,
+                reward=reply.reward,
                 info=reply.info,
             )
-        )  # fmt: skip
+        )
         calls = [  # in the form that TRL's rewards get
             {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.calls
@@ -214,10 +220,8 @@ class Row:
             self._ends += [len(self._text)] * (count - len(ids))
         self.messages.append({"role": "assistant", "content": text})
         self.spans.append(
-            Span(
-                start=self.begin, length=count, kind="model", turn=self.turn, chars=len(text),
-            )
-        )  # fmt: skip
+            Span(start=self.begin, length=count, kind="model", turn=self.turn, chars=len(text))
+        )
         return text
 
     def delta(self) -> RowDelta:
@@ -228,32 +232,51 @@ class Row:
         _, length, spans, _ = self.reported
         self.reported = self._progress
         return RowDelta(
-            group=self.prompt.group, index=self.index, text=text, tokens=self.length - length,
-            finish=self.finish, spans=tuple(map(unscored, self.spans[spans:])), waits=self.waits,
-        )  # fmt: skip
+            group=self.prompt.group,
+            index=self.index,
+            text=text,
+            tokens=self.length - length,
+            finish=self.finish,
+            spans=tuple(map(unscored, self.spans[spans:])),
+            waits=self.waits,
+        )
 
     def rollout(self, *, has_environment: bool = False) -> Rollout:
         """The finished answer; its text leaves out end tokens."""
         if self.begin < len(self.ids) and (not self.spans or self.spans[-1].kind != "model"):
             self._close()
         return Rollout(
-            key=self.prompt.key, group=self.prompt.group, index=self.index,
-            attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
-            logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
-            finish=self.finish or "length", text=self._text, forced=tuple(self.forced),
-            ends=tuple(self._ends or ()), contexts=tuple(self.contexts),
+            key=self.prompt.key,
+            group=self.prompt.group,
+            index=self.index,
+            attempt=self.prompt.attempt,
+            prompt_ids=self.prompt.ids,
+            ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs),
+            raw_logprobs=tuple(self.raw_logprobs),
+            finish=self.finish or "length",
+            text=self._text,
+            forced=tuple(self.forced),
+            ends=tuple(self._ends or ()),
+            contexts=tuple(self.contexts),
             spans=tuple(self.spans) if has_environment else (),
             messages=tuple(self.messages) if has_environment else (),
-        )  # fmt: skip
+        )
 
 
 def demonstration(prompt: PromptRows, ids: tuple[int, ...], decode: Decode) -> Rollout:
     """The data's own answer to a prompt, which no sampler gave a probability."""
     text = decode(ids)
     return Rollout(
-        key=prompt.key, group=prompt.group, attempt=prompt.attempt, prompt_ids=prompt.ids, ids=ids,
-        finish="stop", text=text, ends=token_ends(ids, text, decode),
-    )  # fmt: skip
+        key=prompt.key,
+        group=prompt.group,
+        attempt=prompt.attempt,
+        prompt_ids=prompt.ids,
+        ids=ids,
+        finish="stop",
+        text=text,
+        ends=token_ends(ids, text, decode),
+    )
 
 
 def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]:

@@ -81,9 +81,12 @@ def _compiled(
 
 
 def _draw(
-    logits: mx.array, sampling: Sampling, keys: mx.array, seen: mx.array | None,
+    logits: mx.array,
+    sampling: Sampling,
+    keys: mx.array,
+    seen: mx.array | None,
     forced: mx.array | None,
-) -> Draw:  # fmt: skip
+) -> Draw:
     temperature = sampling.temperature or 1.0
     raw = chances = normalise(logits, temperature)
     if seen is not None:
@@ -144,6 +147,8 @@ def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
     selected = weights >= bound
     weights = mx.where(selected, weights, 0.0)
     return Normalised(
-        scaled=mx.where(selected, parts.scaled, -mx.inf), top=parts.top, exponentials=weights,
+        scaled=mx.where(selected, parts.scaled, -mx.inf),
+        top=parts.top,
+        exponentials=weights,
         total=weights.sum(axis=1, keepdims=True),
-    )  # fmt: skip
+    )

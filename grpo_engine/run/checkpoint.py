@@ -102,9 +102,12 @@ def _free(folder: Path) -> str:
 
 
 def _save(
-    root: Path, step: int, tensors: "Mapping[str, Mapping[str, mx.array]]",
-    state: Mapping[str, Any], write: Callable[[Path], None] | None,
-) -> Checkpoint:  # fmt: skip
+    root: Path,
+    step: int,
+    tensors: "Mapping[str, Mapping[str, mx.array]]",
+    state: Mapping[str, Any],
+    write: Callable[[Path], None] | None,
+) -> Checkpoint:
     import mlx.core as mx
 
     clear_leftovers(root.parent)

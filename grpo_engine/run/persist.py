@@ -73,9 +73,12 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     best = progress.best_step if run.config.checkpoint.best_by != "none" else None
     try:
         saved = checkpoint.save(
-            run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
-            tensors=tensors, state=_state(run),
-        )  # fmt: skip
+            run.folder,
+            step,
+            write=partial(run.policy.save_adapter, weights=tensors["trained"]),
+            tensors=tensors,
+            state=_state(run),
+        )
         checkpoint.prune(run.folder, keep=run.config.checkpoint.keep, best=best)
     except NotWrittenError as error:
         if not run.unsaved:
@@ -261,10 +264,11 @@ def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
     run.progress.ended_by, run.progress.watched = "", {}
     if config.optimizer.schedule != "constant":
         yield NoteWritten(
-            step=run.step, severity="warning",
+            step=run.step,
+            severity="warning",
             text=f"the learning rate follows a {config.optimizer.schedule} schedule over "
             f"{config.steps} steps from here on; up to step {run.step} it was over {before}",
-        )  # fmt: skip
+        )
 
 
 def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
@@ -274,7 +278,9 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
         ("the number of threads", state["threads"], run.threads, SAME_TO_TOLERANCE),
         ("the number of processes that compute", state.get("workers", 1), 1, SAME_TO_TOLERANCE),
         (
-            "the code of matrix products", state.get("kernels", _kernels()), _kernels(),
+            "the code of matrix products",
+            state.get("kernels", _kernels()),
+            _kernels(),
             SAME_TO_TOLERANCE,
         ),
         *(
@@ -283,14 +289,16 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
         ),
         ("the data set", state["fingerprint"][:12], run.fingerprint[:12], MAY_DIFFER),
         (
-            f"the content of {run.policy.folder}", state.get("model", model)[:12], model[:12],
+            f"the content of {run.policy.folder}",
+            state.get("model", model)[:12],
+            model[:12],
             MAY_DIFFER,
         ),
         *(
             (f"the file of {name}", then[:12], _functions(run).get(name, "")[:12], MAY_DIFFER)
             for name, then in state.get("functions", {}).items()
         ),
-    ]  # fmt: skip
+    ]
     return (item for item in compared if item[1] != item[2])
 
 

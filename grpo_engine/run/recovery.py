@@ -49,9 +49,11 @@ SHORT_BUFFERS: Final = {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": 
 
 
 def repeated(
-    run: Run, step: int, part: Callable[[], Generator[Event, None, Part]],
+    run: Run,
+    step: int,
+    part: Callable[[], Generator[Event, None, Part]],
     smaller: Callable[[], bool],
-) -> Generator[Event, None, Part]:  # fmt: skip
+) -> Generator[Event, None, Part]:
     """What a part of a step returns; after a fault of the GPU it is called again.
 
     `smaller` lets it take less at a time, and returns whether it could.

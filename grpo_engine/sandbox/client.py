@@ -27,9 +27,13 @@ TICK = 0.05
 GRACE = 1.0  # seconds in which a process may exit by itself
 # Libraries in the process get one thread each, to leave the cores to the engine.
 ONE_THREAD = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
 AT_A_TIME = 64  # calls in threads that a process makes side by side
 MEMORY_TICK = 0.1  # seconds between measurements of memory
 MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
@@ -198,10 +202,14 @@ class Sandbox:
             self._limit = inf if self.objects else memory
             self._sent[self._calls] = call
             frame = {
-                "id": self._calls, "method": call.method, "arguments": call.arguments,
-                "limit": call.limit, "factor": call.factor, "in_thread": call.in_thread,
+                "id": self._calls,
+                "method": call.method,
+                "arguments": call.arguments,
+                "limit": call.limit,
+                "factor": call.factor,
+                "in_thread": call.in_thread,
                 "memory": self._limit,
-            }  # fmt: skip
+            }
             self._process.post(frame)
 
     def _receive(self) -> None:

@@ -40,9 +40,10 @@ def end_all(mark: str, root: int) -> None:
 def _started(mark: str, root: int) -> set[int]:
     processes = list(_processes(f"{MARK}={mark}"))
     pids = {
-        pid for pid, _, is_marked in processes
+        pid
+        for pid, _, is_marked in processes
         if is_marked or (pid == root and sys.platform != "linux")
-    }  # fmt: skip
+    }
     while further := {pid for pid, parent, _ in processes if parent in pids} - pids:
         pids |= further
     return pids
@@ -69,9 +70,12 @@ def _has_mark(entry: Path, variable: str) -> bool:
 
 def _listed(variable: str) -> Iterator[tuple[int, int, bool]]:
     listed = subprocess.run(
-        ["ps", "-A", "-E", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, check=False,
-        text=True, errors="replace",
-    ).stdout  # fmt: skip
+        ["ps", "-A", "-E", "-ww", "-o", "pid=,ppid=,command="],
+        capture_output=True,
+        check=False,
+        text=True,
+        errors="replace",
+    ).stdout
     for line in listed.splitlines():
         with suppress(ValueError):
             pid, parent, command = line.split(None, 2)

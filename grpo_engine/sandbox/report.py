@@ -77,9 +77,11 @@ def describe(error: BaseException) -> Failure:
     lines = traceback.format_exception(type(error), error, trace)
     return Failure(
         cause="memory" if isinstance(error, MemoryError) else "exception",
-        message=message[:4000], location=location,
-        source=last.line or "" if last else "", traceback="".join(lines)[-20_000:],
-    )  # fmt: skip
+        message=message[:4000],
+        location=location,
+        source=last.line or "" if last else "",
+        traceback="".join(lines)[-20_000:],
+    )
 
 
 def _below(trace: TracebackType | None) -> TracebackType | None:

@@ -35,7 +35,8 @@ def short(variables: Mapping[str, str], named: Collection[str], home: Path) -> d
     hub = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     folders = {"HF_HUB_CACHE": f"{hub}/hub", "HF_DATASETS_CACHE": f"{hub}/datasets"}
     kept = {
-        name: value for name, value in variables.items()
+        name: value
+        for name, value in variables.items()
         if name in {*named, *folders} or SHORT.fullmatch(name) or os.environ.get(name) != value
-    }  # fmt: skip
+    }
     return {**folders, "UV_CACHE_DIR": f"{cache}/uv", "HOME": str(home), **kept}

@@ -74,11 +74,17 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     new, old, ref, sampler = mx.random.uniform(-2, -0.1, (4, *mask.shape), key=mx.random.key(1))
     columns = columns_of([task.train[n // size % len(task.train)] for n in range(2 * size)])
     computed = advantages(
-        mx.where(group_ids[:, None] == 0, rewards, 0.0), group_ids, recipe,
-        mask=mask, old=old, ref=ref, teacher=ref, values=new,
+        mx.where(group_ids[:, None] == 0, rewards, 0.0),
+        group_ids,
+        recipe,
+        mask=mask,
+        old=old,
+        ref=ref,
+        teacher=ref,
+        values=new,
         steps=[[(0, float(n))] for n in range(2 * size)],
         extra={"sampler_logprobs_BT": sampler, "entropy_BT": -sampler, "step": 1, **columns},
-    )  # fmt: skip
+    )
     yield "anchor", _not_finite(computed.penalty)
     yield "signal", _not_finite(computed.values)
     advantages_BT = mx.broadcast_to(computed.values.reshape(2 * size, -1), mask.shape)
@@ -89,12 +95,20 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
         """What a choice gives the first tokens of some answers."""
         part = (rows, slice(length))
         loss = policy_loss(
-            new[part], old[part], ref[part], advantages_BT[part], mask[part], recipe,
-            sampler=sampler[part], entropy=-sampler[part], token_ids=mask[part],
-            group_ids=group_ids[rows], totals=totals_of(mask),
+            new[part],
+            old[part],
+            ref[part],
+            advantages_BT[part],
+            mask[part],
+            recipe,
+            sampler=sampler[part],
+            entropy=-sampler[part],
+            token_ids=mask[part],
+            group_ids=group_ids[rows],
+            totals=totals_of(mask),
             max_length=config.rollout.max_new_tokens,
             extra={"step": 1, **{name: column[rows] for name, column in columns.items()}},
-        )  # fmt: skip
+        )
         return getattr(loss.terms, TERMS[role])
 
     for role in filter(recipe.functions.__contains__, TERMS):

@@ -131,9 +131,18 @@ def open_run(
         yield FunctionsLoaded(step=step, sources=sources)
     yield from _notes(step, tasks, [*problems, *filter(None, [unkept])], ranks)
     run = yield from load_run(
-        config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=state, objects=objects, chosen=chosen,
-    )  # fmt: skip
+        config,
+        control,
+        folder,
+        stack,
+        tasks,
+        step,
+        threads=threads,
+        ranks=ranks,
+        saved=state,
+        objects=objects,
+        chosen=chosen,
+    )
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
     if saved is not None:
@@ -149,9 +158,11 @@ def _notes(
     """What a user should know before the first step."""
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
-        yield raised(step, "slow_products", Alert(
-            severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
-        ))  # fmt: skip
+        yield raised(
+            step,
+            "slow_products",
+            Alert(severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy),
+        )
     for text in (text for loaded in tasks for text in loaded.task.notes):
         yield NoteWritten(step=step, text=text)
     for text in problems:
@@ -172,11 +183,19 @@ def _threads(before: int | None) -> int:
 
 
 def load_run(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack,
-    tasks: Sequence[LoadedTask], step: int, *, threads: int = 0, ranks: Ranks | None = None,
-    saved: Mapping[str, Any] | None = None, objects: UserObjects = NO_OBJECTS,
+    config: RunConfig,
+    control: Control,
+    folder: Path,
+    stack: ExitStack,
+    tasks: Sequence[LoadedTask],
+    step: int,
+    *,
+    threads: int = 0,
+    ranks: Ranks | None = None,
+    saved: Mapping[str, Any] | None = None,
+    objects: UserObjects = NO_OBJECTS,
     chosen: Recipe | None = None,
-) -> Generator[Event, None, Run]:  # fmt: skip
+) -> Generator[Event, None, Run]:
     """Load the model and start the reward functions, for a run at step 0.
 
     `saved` is a checkpoint's state; its recipe is kept. `chosen` is the recipe of the settings.
@@ -192,13 +211,25 @@ def load_run(
         yield NoteWritten(step=step, text=text)
     foreign = consent.is_foreign(config)
     environments = open_environments(
-        config, folder, renders[0], policy.end_ids, stack.enter_context,
-        lambda: control.stop_now, objects.environments, foreign=foreign,
-    )  # fmt: skip
+        config,
+        folder,
+        renders[0],
+        policy.end_ids,
+        stack.enter_context,
+        lambda: control.stop_now,
+        objects.environments,
+        foreign=foreign,
+    )
     parts = open_parts(
-        tasks, renders, folder, control, objects, stack.enter_context,
-        None if environments is None else environments.client.rewards, foreign=foreign,
-    )  # fmt: skip
+        tasks,
+        renders,
+        folder,
+        control,
+        objects,
+        stack.enter_context,
+        None if environments is None else environments.client.rewards,
+        foreign=foreign,
+    )
     if recipe.demonstrates:
         yield NoteWritten(step=step, text=DEMONSTRATED)
     kept = "" if environments is None else environments.tokens.note
@@ -206,11 +237,13 @@ def load_run(
         yield NoteWritten(step=step, text=text)
     lengths = [
         preflight.longest(
-            loaded.config, render.task, policy.context_length,
+            loaded.config,
+            render.task,
+            policy.context_length,
             render if environments is None else environments.render,
         )
         for loaded, render in zip(tasks, renders, strict=True)
-    ]  # fmt: skip
+    ]
     longest = Lengths(*map(max, zip(*lengths, strict=True)))
     plan, estimate = yield from _planned(config, policy, longest, ranks, step, saved)
     stack.enter_context(preflight.wired(estimate))
@@ -223,11 +256,22 @@ def load_run(
     if saved is None and config.optimizer.start is not None:
         persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
     run = Run(
-        config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
-        environments=environments, optimizer=learner, critic_optimizer=critic,
+        config=config,
+        recipe=recipe,
+        control=control,
+        folder=folder,
+        policy=policy,
+        parts=parts,
+        environments=environments,
+        optimizer=learner,
+        critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, parts, estimate)),
-        sampling=sampling, lengths=longest, plan=plan, threads=threads, ranks=ranks,
-    )  # fmt: skip
+        sampling=sampling,
+        lengths=longest,
+        plan=plan,
+        threads=threads,
+        ranks=ranks,
+    )
     run.progress.entropy_control = recipe.entropy_bonus
     if recipe.entropy_target is None:  # else nothing has been measured yet
         run.progress.entropy_bonus = recipe.entropy_bonus
@@ -257,11 +301,15 @@ def _model(
         agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
-        step=step, path=config.model.path, parameters=policy.parameters,
-        trainable=policy.trainable_parameters, dtype=policy.dtype, notes=policy.notes,
+        step=step,
+        path=config.model.path,
+        parameters=policy.parameters,
+        trainable=policy.trainable_parameters,
+        dtype=policy.dtype,
+        notes=policy.notes,
         seconds=time.perf_counter() - begun,
         settled=mismatch.correction(chosen, recipe),
-    )  # fmt: skip
+    )
     return policy, recipe
 
 
@@ -279,9 +327,13 @@ def renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
 
 
 def _planned(
-    config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, step: int,
+    config: RunConfig,
+    policy: Policy,
+    lengths: Lengths,
+    ranks: Ranks,
+    step: int,
     saved: Mapping[str, Any] | None,
-) -> Generator[Event, None, tuple[MemoryPlan, MemoryEstimate]]:  # fmt: skip
+) -> Generator[Event, None, tuple[MemoryPlan, MemoryEstimate]]:
     """Apply the memory plan of the run; refuse a step that is too large.
 
     A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
@@ -295,10 +347,11 @@ def _planned(
             plan = before
         elif plan != before:
             yield NoteWritten(
-                step=step, severity="warning",
+                step=step,
+                severity="warning",
                 text=f"the memory plan was {before} and is {plan}, because the former does not fit "
                 f"here: {persist.SAME_TO_TOLERANCE}",
-            )  # fmt: skip
+            )
     plan.apply(policy)
     estimate = preflight.check_memory(config, policy, lengths, plan)
     replies = lengths.answer > config.rollout.max_new_tokens
@@ -364,10 +417,11 @@ def _plan_less(run: Run) -> Iterator[Event]:
     fewer_scored(run, gradient=True)
     if run.plan != before:
         yield NoteWritten(
-            step=run.step, severity="warning",
+            step=run.step,
+            severity="warning",
             text=f"memory is swapped to disk; from step {run.step + 1} on the memory plan is "
             f"{run.plan}, before it was {before}: {persist.SAME_TO_TOLERANCE}",
-        )  # fmt: skip
+        )
 
 
 def _optimizers(
@@ -375,18 +429,20 @@ def _optimizers(
 ) -> tuple[Learner, Learner | None]:
     """The optimisers of the policy and, if the recipe has one, of the critic."""
     learner = Learner(
-        optimizer.build(config.optimizer), policy.snapshot(),
-        scales_loss=policy.dtype == "float16",
-    )  # fmt: skip
+        optimizer.build(config.optimizer), policy.snapshot(), scales_loss=policy.dtype == "float16"
+    )
     if recipe.signal != "gae":
         return learner, None
     return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
 
 
 def _limits(
-    config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[Part],
+    config: RunConfig,
+    recipe: Recipe,
+    policy: Policy,
+    parts: Sequence[Part],
     estimate: MemoryEstimate,
-) -> Limits:  # fmt: skip
+) -> Limits:
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",

@@ -79,19 +79,35 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
 
 
 def open_parts(
-    tasks: Sequence[LoadedTask], renders: Sequence[PromptRenderer], folder: Path, control: Control,
-    objects: UserObjects, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
-    *, foreign: bool,
-) -> list[Part]:  # fmt: skip
+    tasks: Sequence[LoadedTask],
+    renders: Sequence[PromptRenderer],
+    folder: Path,
+    control: Control,
+    objects: UserObjects,
+    enter: Callable[[Scorer], Scorer],
+    environments: Sequence[str] | None,
+    *,
+    foreign: bool,
+) -> list[Part]:
     """Start each task's reward process; `enter` sees to it that they end."""
     return [
         Part(
-            label=loaded.label, weight=loaded.weight, task=render.task, render=render,
-            scorer=enter(Scorer(
-                loaded.config, render.task, folder / f"task-{index}" if index else folder, control,
-                local=objects.rewards, environments=environments, foreign=foreign,
-            )),
+            label=loaded.label,
+            weight=loaded.weight,
+            task=render.task,
+            render=render,
+            scorer=enter(
+                Scorer(
+                    loaded.config,
+                    render.task,
+                    folder / f"task-{index}" if index else folder,
+                    control,
+                    local=objects.rewards,
+                    environments=environments,
+                    foreign=foreign,
+                )
+            ),
             further=bool(index),
         )
         for index, (loaded, render) in enumerate(zip(tasks, renders, strict=True))
-    ]  # fmt: skip
+    ]

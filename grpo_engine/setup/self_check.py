@@ -45,9 +45,15 @@ def check_itself(run: Run) -> Iterator[Event]:
     """Sample a few answers and compare; raise SelfCheckError with the first difference."""
     yield PhaseStarted(step=0, phase="logprobs", detail="self-check")
     sampling = replace(
-        run.sampling, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, stop=(),
-        think_budget=0, max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
-    )  # fmt: skip
+        run.sampling,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        stop=(),
+        think_budget=0,
+        max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
+    )
     prompt_rows = [
         PromptRows(
             key=example.key, group=group, ids=run.part_of(example).render(example).ids, rows=ROWS
@@ -60,10 +66,16 @@ def check_itself(run: Run) -> Iterator[Event]:
         at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
         return (
             yield from sample_groups(
-                policy, prompt_rows, at_a_time, seed=run.config.seed, step=FIXED_STEP,
-                event_step=0, requests=partial(answer_requests, run), weights=moved,
+                policy,
+                prompt_rows,
+                at_a_time,
+                seed=run.config.seed,
+                step=FIXED_STEP,
+                event_step=0,
+                requests=partial(answer_requests, run),
+                weights=moved,
             )
-        )  # fmt: skip
+        )
 
     rollouts = yield from repeated(run, 0, sample, partial(fewer_sampled, run, PROMPTS * ROWS))
     trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
@@ -74,15 +86,18 @@ def check_itself(run: Run) -> Iterator[Event]:
     limit = LIMITS[policy.dtype]
     gaps = {
         "the sampler's log-probabilities and the trainer's": (
-            trained.logprobs - sampler, max(limit, CACHED[policy.config.cache_bits]),
+            trained.logprobs - sampler,
+            max(limit, CACHED[policy.config.cache_bits]),
         ),
         "the weights that answers are sampled with and those that are trained": (
-            trained.logprobs - sampled.logprobs, EXACT,
+            trained.logprobs - sampled.logprobs,
+            EXACT,
         ),
         "two forward passes over the same answers (ratio 1)": (
-            first.logprobs - second.logprobs, limit,
+            first.logprobs - second.logprobs,
+            limit,
         ),
-    }  # fmt: skip
+    }
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
@@ -110,9 +125,10 @@ def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
     scale = float(policy.adapter["lora_parameters"]["scale"])
     return {
         name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(index))
-        if name.endswith("lora_b") else value
+        if name.endswith("lora_b")
+        else value
         for index, (name, value) in enumerate(weights.items())
-    }  # fmt: skip
+    }
 
 
 def _gap(values: mx.array, mask: mx.array) -> Gap:

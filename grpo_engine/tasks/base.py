@@ -115,10 +115,17 @@ class Generated(Sequence[Example]):
 
 
 def generated_task(
-    config: TaskConfig, name: str, make: Callable[[int], Example], identity: Sequence[str],
-    *, size: int = SIZE, start: int = 1 << 40, system_prompt: str = "", prefill: str = "",
+    config: TaskConfig,
+    name: str,
+    make: Callable[[int], Example],
+    identity: Sequence[str],
+    *,
+    size: int = SIZE,
+    start: int = 1 << 40,
+    system_prompt: str = "",
+    prefill: str = "",
     **more: Any,
-) -> Task:  # fmt: skip
+) -> Task:
     """A task without data: its held-out problems are distinct, made from index `start` on.
 
     The texts of `identity` differ between generators that make different problems.
@@ -233,10 +240,8 @@ def digest_of_examples(examples: Iterable[Example]) -> str:
     return digest_of(
         part
         for example in examples
-        for part in (
-            prompt_hash(example.prompt), example.target, _json_of(dict(example.columns)),
-        )
-    )  # fmt: skip
+        for part in (prompt_hash(example.prompt), example.target, _json_of(dict(example.columns)))
+    )
 
 
 def fingerprint_of(tasks: Sequence[Task]) -> str:

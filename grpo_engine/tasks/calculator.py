@@ -33,9 +33,13 @@ def build(config: TaskConfig) -> Task:
         )
 
     return generated_task(
-        config, "calculator", problem, ["calculator 1", str(sorted(options.items()))],
+        config,
+        "calculator",
+        problem,
+        ["calculator 1", str(sorted(options.items()))],
         system_prompt=SYSTEM,
         description="Arithmetic with large numbers and a calculator as a tool.",
-        default_rewards=(RewardSpec(name="numeric_answer"),), accuracy="numeric_answer",
+        default_rewards=(RewardSpec(name="numeric_answer"),),
+        accuracy="numeric_answer",
         tools=("grpo_engine.environments.calculator:calculator",),
-    )  # fmt: skip
+    )

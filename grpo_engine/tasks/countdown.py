@@ -29,9 +29,13 @@ SYSTEM: Final = (
     "sign, inside <answer> and </answer>."
 )
 DEFAULTS: Final = {
-    "numbers": 3, "smallest": 1, "largest": 25, "largest_target": 100, "operators": "+-*/",
+    "numbers": 3,
+    "smallest": 1,
+    "largest": 25,
+    "largest_target": 100,
+    "operators": "+-*/",
     "seed": 0,
-}  # fmt: skip
+}
 REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", weight=0.2))
 
 
@@ -47,11 +51,15 @@ def build(config: TaskConfig) -> Task:
             "task.options",
         )
     return generated_task(
-        config, "countdown", lambda index: example(index, options),
-        ["countdown 1", str(sorted(options.items()))], system_prompt=SYSTEM,
+        config,
+        "countdown",
+        lambda index: example(index, options),
+        ["countdown 1", str(sorted(options.items()))],
+        system_prompt=SYSTEM,
         description="Reach a target number from given numbers.",
-        default_rewards=REWARDS, accuracy="countdown",
-    )  # fmt: skip
+        default_rewards=REWARDS,
+        accuracy="countdown",
+    )
 
 
 def build_with_turns(config: TaskConfig) -> Task:

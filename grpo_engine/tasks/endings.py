@@ -28,11 +28,16 @@ def build(config: TaskConfig) -> Task:
     """Build the task; the option `seed` chooses the stories."""
     seed = read_options(config, {"seed": 0})["seed"]
     return generated_task(
-        config, "endings", lambda index: story(index, seed), ["endings 1", str(seed)],
-        size=SIZE, prefill="The ending that fits is",
-        default_rewards=(RewardSpec(name="contains"),), accuracy="contains",
+        config,
+        "endings",
+        lambda index: story(index, seed),
+        ["endings 1", str(seed)],
+        size=SIZE,
+        prefill="The ending that fits is",
+        default_rewards=(RewardSpec(name="contains"),),
+        accuracy="contains",
         description="Choose the ending that fits out of four; the answer's start is prefilled.",
-    )  # fmt: skip
+    )
 
 
 def story(index: int, seed: int) -> Example:

@@ -69,9 +69,12 @@ def task_of_data(config: TaskConfig, data: str, name: str, problems: Problems) -
 
 
 def task_of_splits(
-    config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
+    config: TaskConfig,
+    splits: Mapping[str, Sequence[Row]],
+    name: str,
+    bad: BadRows,
     problems: Problems,
-) -> Task:  # fmt: skip
+) -> Task:
     """Make the rows' problems, split them, limit both parts to their sizes, and remove overlap."""
     notes: list[str] = []
 
@@ -128,9 +131,12 @@ def answer_of(example: Example) -> str:
 
 
 def _parts(
-    config: TaskConfig, train: Sequence[Example], held_out: Sequence[Example], seed: int,
+    config: TaskConfig,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    seed: int,
     notes: list[str],
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:  # fmt: skip
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """The training and held-out problems; notes say which rows are used by neither."""
     rows, size, set_apart = train, config.held_out_size, 0
     if held_out:

@@ -31,7 +31,11 @@ def build(config: TaskConfig) -> Task:
         )
 
     return generated_task(
-        config, "guess", problem, ["guess 1", str(sorted(options.items()))], system_prompt=SYSTEM,
+        config,
+        "guess",
+        problem,
+        ["guess 1", str(sorted(options.items()))],
+        system_prompt=SYSTEM,
         description="Find a number by guesses that are told to be too low or too high.",
         environment="grpo_engine.environments.guess:Guess",
-    )  # fmt: skip
+    )

@@ -33,10 +33,16 @@ SIZE: Final = 100_000
 # Generators that list all problems on construction, which takes long.
 SIZES: Final = {"acre": 2_000, "word_ladder": 10_000}
 # Generators that iterate over sets, so their problems differ between processes.
-UNSTABLE: Final = frozenset({
-    "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
-    "quantum_lock", "ransom_note",
-})  # fmt: skip
+UNSTABLE: Final = frozenset(
+    {
+        "isomorphic_strings",
+        "knight_swap",
+        "list_functions",
+        "polynomial_multiplication",
+        "quantum_lock",
+        "ransom_note",
+    }
+)
 # A generator seeds problem i with seed + i; NumPy, which some use, needs seeds below 2**32.
 HELD_OUT_SEED: Final = 1 << 30
 REWARDS: Final = (RewardSpec(name="gym_score"), RewardSpec(name="format_all", weight=0.2))

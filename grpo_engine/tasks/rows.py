@@ -61,8 +61,9 @@ class BadRows:
             reasons = f"{self.count} of {total} rows cannot be used: {reasons}"
         raise DataError(
             f"{reasons}. Correct or remove them, or set task.bad_rows to skip",
-            *settings, "task.bad_rows",
-        )  # fmt: skip
+            *settings,
+            "task.bad_rows",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,10 @@ def _parquet(path: Path) -> Items:
 
 
 READERS: Final[Mapping[str, Callable[[Path], Items]]] = {
-    ".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"),
+    ".jsonl": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
-}  # fmt: skip
+}
 SUFFIXES: Final = tuple(READERS)

@@ -41,9 +41,13 @@ def score_tokens(
         for done, (_, batch) in enumerate(assigned, 1):
             with under():
                 scores = token_scores(
-                    model or run.policy, batch, temperature=temperature, gradient=False,
-                    entropy=entropy, values=values,
-                )  # fmt: skip
+                    model or run.policy,
+                    batch,
+                    temperature=temperature,
+                    gradient=False,
+                    entropy=entropy,
+                    values=values,
+                )
                 mx.eval(scores.logprobs, scores.entropy, scores.values)
             scored.append((batch, scores))
             yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
@@ -68,6 +72,8 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
     Rows without a token are left out: MLX ends the process on some products of empty arrays.
     """
     return micro_batches(
-        rollouts, max_rows=run.plan.micro_rows, pad_id=run.policy.pad_id,
+        rollouts,
+        max_rows=run.plan.micro_rows,
+        pad_id=run.policy.pad_id,
         only=[row for row in rows if rollouts[row].length],
-    )  # fmt: skip
+    )

@@ -88,14 +88,16 @@ def loss(
     if targets is not None:
         targets = Targets(*(rows_of_batch(values, batch) for values in targets))
     value, terms = recipe_loss(
-        _inputs_of_batch(inputs, batch, new), recipe, totals, targets,
-        inputs.rollout.max_new_tokens,
-    )  # fmt: skip
+        _inputs_of_batch(inputs, batch, new), recipe, totals, targets, inputs.rollout.max_new_tokens
+    )
     clipped = (terms.side != 0) & (terms.advantage != 0) & terms.mask
     arrays = {
-        "logprobs": new.logprobs, "entropy": new.entropy, "values": new.values, "kl": terms.kl,
+        "logprobs": new.logprobs,
+        "entropy": new.entropy,
+        "values": new.values,
+        "kl": terms.kl,
         "clipped": clipped.astype(mx.float32),
-    }  # fmt: skip
+    }
     return value * inputs.scale, {
         "loss": value,
         "sums": metrics(terms, recipe),

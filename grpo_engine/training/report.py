@@ -39,9 +39,14 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max
 
 
 def groups_scored(
-    run: Run, step: int, groups: Sequence[SampledGroup], advantages_B: Sequence[float | None],
-    *, origin: Origin = "train", sampling: Sampling | None = None,
-) -> Iterator[GroupScored]:  # fmt: skip
+    run: Run,
+    step: int,
+    groups: Sequence[SampledGroup],
+    advantages_B: Sequence[float | None],
+    *,
+    origin: Origin = "train",
+    sampling: Sampling | None = None,
+) -> Iterator[GroupScored]:
     """The events of groups; `advantages` lists those of all their rollouts in order."""
     advantages, sampling = iter(advantages_B), sampling or run.sampling
     mx.synchronize()  # no number of a failed command buffer is recorded
@@ -72,9 +77,11 @@ def groups_scored(
 
 
 def _completion(
-    rollout: Rollout, rewards: tuple[RewardValue, ...], reward: float | None,
+    rollout: Rollout,
+    rewards: tuple[RewardValue, ...],
+    reward: float | None,
     advantage: float | None,
-) -> Completion:  # fmt: skip
+) -> Completion:
     return Completion(
         index=rollout.index,
         ids=rollout.ids,
@@ -113,9 +120,12 @@ def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool
 
 
 def tokens_scored(
-    step: int, group: int, experience: Experience, result: UpdateResult | None,
+    step: int,
+    group: int,
+    experience: Experience,
+    result: UpdateResult | None,
     updated_BT: mx.array | None,
-) -> TokensScored:  # fmt: skip
+) -> TokensScored:
     """The event with the numbers of every token of a group.
 
     `updated_BT` are log-probabilities by the updated policy, if it scored the group.

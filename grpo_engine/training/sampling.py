@@ -82,11 +82,19 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
     for refills in range(recipe.refill_rounds + 1):
         examples = drawing.take(prompts - len(groups))
         run.drawn_examples |= {example.key: example for example in examples}
-        fresh = yield from sample_and_score(run, step, SampleRequest(
-            examples=examples, sampling=run.sampling, rows=run.config.training.group_size,
-            first=len(groups) + len(replaced), attempt=refills, seed_step=step,
-            demonstrates=recipe.demonstrates,
-        ))  # fmt: skip
+        fresh = yield from sample_and_score(
+            run,
+            step,
+            SampleRequest(
+                examples=examples,
+                sampling=run.sampling,
+                rows=run.config.training.group_size,
+                first=len(groups) + len(replaced),
+                attempt=refills,
+                seed_step=step,
+                demonstrates=recipe.demonstrates,
+            ),
+        )
         for group in fresh:
             if recipe.refill_rounds:
                 group.alike_in = alike_in(group.scores, recipe.refill_on, group.right.function)
@@ -102,9 +110,11 @@ def sample_and_score(
     """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
         prompts, prompt_rows, rollouts = yield from repeated(
-            run, step, partial(_sample, run, step, request),
+            run,
+            step,
+            partial(_sample, run, step, request),
             partial(fewer_sampled, run, request.rows * len(request.examples)),
-        )  # fmt: skip
+        )
     assigned = run.ranks.assigned(prompt_rows)
     free_cache()
     yield from answer_requests(run)
@@ -126,12 +136,20 @@ def sample_and_score(
         prompt_rows, prompts, request.examples, scored, strict=True
     ):
         scorer = run.part_of(example).scorer
-        groups.append(SampledGroup(
-            index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
-            prefill=row.prefill, attempt=row.attempt, rollouts=completions, scores=group_scores,
-            right=scorer.held_out_right if request.origin == "eval" else scorer.right,
-            format=scorer.format,
-        ))  # fmt: skip
+        groups.append(
+            SampledGroup(
+                index=row.group,
+                example=example,
+                prompt_ids=prompt.ids,
+                prompt_text=prompt.text,
+                prefill=row.prefill,
+                attempt=row.attempt,
+                rollouts=completions,
+                scores=group_scores,
+                right=scorer.held_out_right if request.origin == "eval" else scorer.right,
+                format=scorer.format,
+            )
+        )
     return groups
 
 
@@ -159,10 +177,16 @@ def _sampled(
     dialogues = environments.dialogues() if environments is not None else None
     sampling = replace(request.sampling, max_rows=run.sampling.max_rows)
     rollouts = yield from sample_groups(
-        run.policy, rows, sampling, seed=run.config.seed, step=request.seed_step,
-        event_step=step, requests=partial(answer_requests, run), dialogues=dialogues,
+        run.policy,
+        rows,
+        sampling,
+        seed=run.config.seed,
+        step=request.seed_step,
+        event_step=step,
+        requests=partial(answer_requests, run),
+        dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
-    )  # fmt: skip
+    )
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
             rollouts = environments.finish(rollouts)
@@ -219,13 +243,18 @@ def rows_to_sample(request: SampleRequest, prompts: Sequence[RenderedPrompt]) ->
     repeats = occurrences([example.key for example in request.examples])
     return [
         PromptRows(
-            key=example.key, group=group, ids=prompt.ids, rows=request.rows,
-            attempt=request.attempt, occurrence=occurrence, prefill=prompt.prefill,
+            key=example.key,
+            group=group,
+            ids=prompt.ids,
+            rows=request.rows,
+            attempt=request.attempt,
+            occurrence=occurrence,
+            prefill=prompt.prefill,
         )
         for group, (example, prompt, occurrence) in enumerate(
             zip(request.examples, prompts, repeats, strict=True), request.first
         )
-    ]  # fmt: skip
+    ]
 
 
 def _announced(
@@ -234,27 +263,35 @@ def _announced(
     """Events that announce the prompts to be sampled, and why."""
     detail = "pinned prompts" if request.origin == "pinned" else ""
     yield PhaseStarted(
-        step=step, phase=request.phase, total=request.rows * len(prompts),
+        step=step,
+        phase=request.phase,
+        total=request.rows * len(prompts),
         detail=f"refill {request.attempt}" if request.attempt else detail,
-    )  # fmt: skip
+    )
     yield PromptsStarted(
         step=step,
         prompts=tuple(
             PromptStarted(
-                group=group, origin=request.origin, prompt_text=prompt.text,
-                target=example.target, rows=request.rows,
+                group=group,
+                origin=request.origin,
+                prompt_text=prompt.text,
+                target=example.target,
+                rows=request.rows,
             )
             for group, (prompt, example) in enumerate(
                 zip(prompts, request.examples, strict=True), request.first
             )
         ),
-    )  # fmt: skip
+    )
 
 
 def _scored(
-    run: Run, step: int, request: SampleRequest, prompts: Sequence[RenderedPrompt],
+    run: Run,
+    step: int,
+    request: SampleRequest,
+    prompts: Sequence[RenderedPrompt],
     local: Mapping[int, list[Rollout]],
-) -> dict[int, Scores]:  # fmt: skip
+) -> dict[int, Scores]:
     """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
     if request.demonstrates:
         return dict.fromkeys(local, Scores(rewards=((),)))
@@ -267,9 +304,12 @@ def _scored(
             continue
         repeated = [index for index in indices for _ in range(rows)]
         scores = part.scorer.score(
-            [examples[index] for index in repeated], [prompts[index] for index in repeated],
-            rollouts, step=step, held_out=request.origin == "eval",
-        )  # fmt: skip
+            [examples[index] for index in repeated],
+            [prompts[index] for index in repeated],
+            rollouts,
+            step=step,
+            held_out=request.origin == "eval",
+        )
         if request.origin == "train":
             lengths = [rollout.length for rollout in rollouts]
             scores = with_overlong(

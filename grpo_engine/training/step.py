@@ -47,9 +47,12 @@ def why_skipped(experience: Experience | None, result: UpdateResult | None) -> s
 
 
 def finish_step(
-    run: Run, step: int, sampled: StepGroups, experience: Experience | None,
+    run: Run,
+    step: int,
+    sampled: StepGroups,
+    experience: Experience | None,
     result: UpdateResult | None,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Update the run's progress, report the step, and raise its alerts."""
     progress = run.progress
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
@@ -89,12 +92,16 @@ def finish_step(
         yield from reward_notes(run, step)
     prompts = run.config.rollout.prompts
     if len(sampled.groups) < prompts and not run.alerts.is_solving(step):
-        yield raised(step, "refills_exhausted", Alert(
-            "warning",
-            f"After {sampled.refills} refills only {len(sampled.groups)} of {prompts} groups had "
-            "answers that score differently.",
-            "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
-        ))  # fmt: skip
+        yield raised(
+            step,
+            "refills_exhausted",
+            Alert(
+                "warning",
+                f"After {sampled.refills} refills only {len(sampled.groups)} of {prompts} groups "
+                "had answers that score differently.",
+                "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
+            ),
+        )
     yield from end_if_met(run, metrics)
     yield from check_finite(run, result)
     yield from free_core(run)
@@ -127,12 +134,17 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
     if functions := ", ".join(run.recipe.functions.values()):
         remedy = f"See whether {functions} can give NaN or infinity. {remedy}"
-    yield raised(run.step, "not_finite", Alert(
-        "error",
-        f"An update was left out because {result.not_finite}; the weights are as "
-        f"before it.{culprit}",
-        remedy,
-    ), group)  # fmt: skip
+    yield raised(
+        run.step,
+        "not_finite",
+        Alert(
+            "error",
+            f"An update was left out because {result.not_finite}; the weights are as "
+            f"before it.{culprit}",
+            remedy,
+        ),
+        group,
+    )
     if run.progress.bad_updates >= MAX_BAD_UPDATES:
         raise NotFiniteError(
             f"{MAX_BAD_UPDATES} steps in a row had updates that were not finite "
@@ -160,6 +172,8 @@ def free_core(run: Run) -> Iterator[Event]:
     change = run.thread_guard.check()
     if change is not None:
         run.threads = change.after
-        yield raised(run.step, "busy_machine", Alert(
-            "warning", change.explanation, change.remedy, change.milliseconds, change.usual,
-        ))  # fmt: skip
+        yield raised(
+            run.step,
+            "busy_machine",
+            Alert("warning", change.explanation, change.remedy, change.milliseconds, change.usual),
+        )

@@ -105,9 +105,13 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
     """Run the recipe's passes over `experience.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
     inputs = LossInputs(
-        experience=experience, recipe=recipe, rollout=run.config.training, is_first=True,
-        targets=step_targets(experience, recipe), step=step,
-    )  # fmt: skip
+        experience=experience,
+        recipe=recipe,
+        rollout=run.config.training,
+        is_first=True,
+        targets=step_targets(experience, recipe),
+        step=step,
+    )
     result = UpdateResult(experience=experience)
     run.earlier_peak = run.policy.peak_memory
     run.policy.forget_peak_memory()
@@ -208,11 +212,14 @@ def _minibatches(run: Run, step: int, inputs: LossInputs, before: UpdateResult) 
         parts.append((totals, batches))
     return [
         Minibatch(
-            index=index, before=before.complete_passes * len(parts) + index,
-            updates=recipe.passes * len(parts), totals=totals, batches=batches,
+            index=index,
+            before=before.complete_passes * len(parts) + index,
+            updates=recipe.passes * len(parts),
+            totals=totals,
+            batches=batches,
         )
         for index, (totals, batches) in enumerate(parts)
-    ]  # fmt: skip
+    ]
 
 
 def _gradient(
@@ -247,9 +254,11 @@ def _gradient(
         critic_norm = optim.global_norm(gradients_sum.get("critic", {}))
         mx.eval(norm, critic_norm)
         result = Gradient(
-            gradients=gradients_sum, norm=float(norm), critic_norm=float(critic_norm),
+            gradients=gradients_sum,
+            norm=float(norm),
+            critic_norm=float(critic_norm),
             results=results,
-        )  # fmt: skip
+        )
         overflows = math.isfinite(result.loss) and not result.is_finite
         if not overflows or not run.optimizer.lower_scale():
             return result
@@ -312,13 +321,15 @@ def _measure_targets(
 
     results = yield from repeated(run, step, measure, partial(fewer_scored, run))
     measured = {
-        name: value for name, value in _sums(results).items()
+        name: value
+        for name, value in _sums(results).items()
         if name.startswith("target/") or name == "kl_to_old"
-    }  # fmt: skip
+    }
     return replace(
-        result, sums=result.sums | measured,
+        result,
+        sums=result.sums | measured,
         updated_logprobs_BT=_assembled(results, samples)["logprobs"],
-    )  # fmt: skip
+    )
 
 
 def _of_all_ranks(
@@ -331,20 +342,24 @@ def _of_all_ranks(
         (index, [result.loss, result.sums, *result.arrays]) for index, result in local.items()
     )
     names = plain[0][2:]
-    arrays = run.ranks.sum({
-        name: [
-            local[index].arrays[name].astype(mx.float32)
-            if index in local else mx.zeros(batch.mask.shape)
-            for index, batch in enumerate(batches)
-        ]
-        for name in names
-    })  # fmt: skip
+    arrays = run.ranks.sum(
+        {
+            name: [
+                local[index].arrays[name].astype(mx.float32)
+                if index in local
+                else mx.zeros(batch.mask.shape)
+                for index, batch in enumerate(batches)
+            ]
+            for name in names
+        }
+    )
     return [
-        MicroBatchResult.of(batch, {
-            "loss": loss, "sums": sums, "arrays": {name: arrays[name][index] for name in names},
-        })
+        MicroBatchResult.of(
+            batch,
+            {"loss": loss, "sums": sums, "arrays": {name: arrays[name][index] for name in names}},
+        )
         for index, (batch, (loss, sums, *_)) in enumerate(zip(batches, plain, strict=True))
-    ]  # fmt: skip
+    ]
 
 
 def _sums(results: Sequence[MicroBatchResult]) -> Sums:
@@ -397,9 +412,11 @@ def _totals_by_row(inputs: LossInputs, minibatch: Minibatch) -> dict[int, Update
 
 
 def _with_pass(
-    done: UpdateResult, inputs: LossInputs, results: Sequence[MicroBatchResult],
+    done: UpdateResult,
+    inputs: LossInputs,
+    results: Sequence[MicroBatchResult],
     totals: Mapping[int, UpdateTotals],
-) -> UpdateResult:  # fmt: skip
+) -> UpdateResult:
     """The result with a pass's token arrays; the old ones are those of a first pass, if missing."""
     experience, sums = inputs.experience, _sums(results)
     arrays_BT = _assembled(results, experience.samples)
@@ -416,9 +433,11 @@ def _with_pass(
         if not reads_entropy(inputs.recipe):
             del arrays_BT["entropy"]
     return replace(
-        done, passes=(*done.passes, Pass(arrays_BT=arrays_BT, totals=totals)), sums=sums,
+        done,
+        passes=(*done.passes, Pass(arrays_BT=arrays_BT, totals=totals)),
+        sums=sums,
         complete_passes=done.complete_passes + (not done.has_ended),
-    )  # fmt: skip
+    )
 
 
 def _assembled(results: Sequence[MicroBatchResult], samples: Samples) -> dict[str, mx.array]:
@@ -426,7 +445,8 @@ def _assembled(results: Sequence[MicroBatchResult], samples: Samples) -> dict[st
     return {
         name: assembled(
             [(result.batch, result.arrays[name]) for result in results],
-            len(samples.rollouts), samples.width,
+            len(samples.rollouts),
+            samples.width,
         )
         for name in results[0].arrays
-    }  # fmt: skip
+    }

@@ -46,14 +46,16 @@ def two_runs(folder: Path) -> Path:
     """Two runs that differ in beta, seed and length."""
     path = folder / "runs.db"
     record(path, run_events(steps=8, seed=1), name="calm-otter", seed=0)
-    record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1,
-           algorithm=algorithm(beta=0.1))  # fmt: skip
+    record(
+        path, run_events(steps=6, seed=2), name="brave-fox", seed=1, algorithm=algorithm(beta=0.1)
+    )
     return path
 
 
 @made_once
-def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 0.4),
-                      seeds: int = 3, steps: int = 6) -> Path:  # fmt: skip
+def sweep_of_settings(
+    folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 0.4), seeds: int = 3, steps: int = 6
+) -> Path:
     """Runs of several betas and seeds, with greedy and sampled evaluations that favour the last."""
     path = folder / "runs.db"
     random = Random(0)
@@ -63,11 +65,15 @@ def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 
             events = (
                 made
                 for event in run_events(steps=steps, seed=1 + place * seeds + seed, prompts=2)
-                for made in (evaluations(event, random, 0.3 + 0.12 * place + luck, steps)
-                             if isinstance(event, ev.EvaluationFinished) else (event,))
-            )  # fmt: skip
-            record(path, events, name=f"b{beta:g}-s{seed}", seed=seed,
-                   algorithm=algorithm(beta=beta))  # fmt: skip
+                for made in (
+                    evaluations(event, random, 0.3 + 0.12 * place + luck, steps)
+                    if isinstance(event, ev.EvaluationFinished)
+                    else (event,)
+                )
+            )
+            record(
+                path, events, name=f"b{beta:g}-s{seed}", seed=seed, algorithm=algorithm(beta=beta)
+            )
     return path
 
 
@@ -88,9 +94,12 @@ def sweep_of_rates(folder: Path) -> Path:
                 events = (
                     made
                     for event in run_events(steps=6, seed=number, prompts=2)
-                    for made in (evaluations(event, random, 0.35 + 0.3 * place, 6)
-                                 if isinstance(event, ev.EvaluationFinished) else (event,))
-                )  # fmt: skip
+                    for made in (
+                        evaluations(event, random, 0.35 + 0.3 * place, 6)
+                        if isinstance(event, ev.EvaluationFinished)
+                        else (event,)
+                    )
+                )
                 record(path, events, sweep=sweep, name=f"{name}-{number}", **changes)
     record(path, run_events(steps=3), name="lone-wolf")
     return path
@@ -128,12 +137,22 @@ def evaluations(
             for at in range(60)
         ]
         rows = tuple(
-            ev.EvaluationSample(example_key=f"held-{at}", correct=count, samples=samples,
-                                rewards={"accuracy": count / samples})
+            ev.EvaluationSample(
+                example_key=f"held-{at}",
+                correct=count,
+                samples=samples,
+                rewards={"accuracy": count / samples},
+            )
             for at, count in enumerate(right)
-        )  # fmt: skip
-        yield replace(event, mode=mode, problems=60, samples=samples, rows=rows,
-                      metrics={"eval/accuracy": sum(right) / (60 * samples)})  # fmt: skip
+        )
+        yield replace(
+            event,
+            mode=mode,
+            problems=60,
+            samples=samples,
+            rows=rows,
+            metrics={"eval/accuracy": sum(right) / (60 * samples)},
+        )
 
 
 def workbench(store: Path, theme: str = "dark") -> Workbench:

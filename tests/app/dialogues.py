@@ -47,11 +47,22 @@ GAMES: tuple[tuple[list[Turn], ev.Finish], ...] = (
 SUMS: tuple[tuple[list[Turn], ev.Finish], ...] = (
     ([Turn(CALLED, "⚙ calculator(17*23) → 391", name="calculator"), Turn("391")], "stop"),
     ([Turn("17 times 23 is 401")], "stop"),
-    ([Turn(CALLED, "⚙ calculator(17*23) → 391\n⚙ calculator(1/0) → {'error': 'divided by 0'}",
-           name="calculator"), Turn("It is 390")], "length"),
-    ([Turn("\x1b[31m⚙ fake(1) → 2", "\x1b]0;title\x07 \u202eright to left\n[bold]markup[/]")],
-     "context"),
-)  # fmt: skip
+    (
+        [
+            Turn(
+                CALLED,
+                "⚙ calculator(17*23) → 391\n⚙ calculator(1/0) → {'error': 'divided by 0'}",
+                name="calculator",
+            ),
+            Turn("It is 390"),
+        ],
+        "length",
+    ),
+    (
+        [Turn("\x1b[31m⚙ fake(1) → 2", "\x1b]0;title\x07 \u202eright to left\n[bold]markup[/]")],
+        "context",
+    ),
+)
 HEARD = 2  # tokens of a reply
 
 
@@ -63,36 +74,66 @@ def completion(index: int, turns: Sequence[Turn], finish: ev.Finish) -> ev.Compl
         text += turn.said
         ends += [*range(begin + 3, len(text), 3), len(text), len(text)]
         spans.append(
-            ev.Span(start=start, length=len(ends) - start, kind="model", turn=number,
-                    chars=len(turn.said))
-        )  # fmt: skip
+            ev.Span(
+                start=start,
+                length=len(ends) - start,
+                kind="model",
+                turn=number,
+                chars=len(turn.said),
+            )
+        )
         if not turn.reply and not turn.info and not turn.error:
             continue
         start, heard = len(ends), f"\n{turn.reply}\n" if turn.reply else ""
         ends += [len(text), len(text) + len(heard)] if heard else []
         text += heard
         spans.append(
-            ev.Span(start=start, length=len(ends) - start, kind="environment", turn=number,
-                    chars=len(heard), name=turn.name, ms=3.0, error=turn.error,
-                    reward=turn.reward, info=turn.info)
-        )  # fmt: skip
+            ev.Span(
+                start=start,
+                length=len(ends) - start,
+                kind="environment",
+                turn=number,
+                chars=len(heard),
+                name=turn.name,
+                ms=3.0,
+                error=turn.error,
+                reward=turn.reward,
+                info=turn.info,
+            )
+        )
     total = None if finish == "environment_error" else sum(turn.reward or 0 for turn in turns)
     return ev.Completion(
-        index=index, ids=tuple(range(3, 3 + len(ends))), text=text, finish=finish, reward=total,
-        rewards=(ev.RewardValue(name="Guess", value=total, weight=1.0,
-                                reason=BROKEN if total is None else ""),),
-        advantage=total if total is None else total - 0.4, spans=tuple(spans), ends=tuple(ends),
+        index=index,
+        ids=tuple(range(3, 3 + len(ends))),
+        text=text,
+        finish=finish,
+        reward=total,
+        rewards=(
+            ev.RewardValue(
+                name="Guess", value=total, weight=1.0, reason=BROKEN if total is None else ""
+            ),
+        ),
+        advantage=total if total is None else total - 0.4,
+        spans=tuple(spans),
+        ends=tuple(ends),
         sampler_logprobs=tuple(-0.3 for _ in ends),
-    )  # fmt: skip
+    )
 
 
 def group(index: int, prompt: str, games: Sequence[tuple[list[Turn], ev.Finish]]) -> ev.Group:
     """The dialogues of one prompt."""
     return ev.Group(
-        index=index, origin="train", example_key=f"guess-{index}", prompt_text=prompt,
-        prompt_ids=(1, 2), prompt_hash=prompt, target="", reward_mean=0.4, reward_std=0.4,
+        index=index,
+        origin="train",
+        example_key=f"guess-{index}",
+        prompt_text=prompt,
+        prompt_ids=(1, 2),
+        prompt_hash=prompt,
+        target="",
+        reward_mean=0.4,
+        reward_std=0.4,
         rollouts=tuple(completion(i, *game) for i, game in enumerate(games)),
-    )  # fmt: skip
+    )
 
 
 def groups() -> tuple[ev.Group, ev.Group]:
@@ -105,15 +146,19 @@ def token_numbers(of: ev.Group, seed: int = 0) -> tuple[ev.TokenNumbers, ...]:
     found = []
     for one, row in zip(of.rollouts, numbers(random.Random(seed), of, 2), strict=True):
         replies = {
-            place for span in one.spans if span.kind == "environment"
+            place
+            for span in one.spans
+            if span.kind == "environment"
             for place in range(span.start, span.start + span.length)
-        }  # fmt: skip
+        }
         count = len(one.ids)
         wild = tuple(3.0 if place in replies else 0.0 for place in range(count))
         moved = tuple(x + y for x, y in zip(row.passes[1], wild, strict=True))
         found.append(
             replace(
-                row, passes=(row.old, moved), after=moved,
+                row,
+                passes=(row.old, moved),
+                after=moved,
                 reference=tuple(x - y for x, y in zip(row.reference, wild, strict=True)),
                 entropy=tuple(9.0 if place in replies else 0.3 for place in range(count)),
                 mask=tuple(
@@ -122,46 +167,63 @@ def token_numbers(of: ev.Group, seed: int = 0) -> tuple[ev.TokenNumbers, ...]:
                 ),
                 updates=(ev.UpdateTotals(rows=8, tokens=count),) * 2,
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
 def run_events(steps: int = 2) -> Iterator[ev.Event]:
     """A run of dialogues with all token numbers."""
     yield replace(started(steps), config={**CONFIG, "task": {"name": "guess"}})
-    yield ev.ModelLoaded(step=0, path="starter", parameters=1, trainable=1, dtype="float32",
-                         seconds=0.1)  # fmt: skip
+    yield ev.ModelLoaded(
+        step=0, path="starter", parameters=1, trainable=1, dtype="float32", seconds=0.1
+    )
     for step in range(1, steps + 1):
         for one in groups():
             yield ev.GroupScored(step=step, group=one)
         for one in groups():
-            yield ev.TokensScored(step=step, group=one.index, origin="train",
-                                  numbers=token_numbers(one))  # fmt: skip
+            yield ev.TokensScored(
+                step=step, group=one.index, origin="train", numbers=token_numbers(one)
+            )
         for index in (1, 2):
             yield ev.PassFinished(
-                step=step, index=index, minibatch=1, loss=0.0, clip_low=0.0, clip_high=0.0,
-                kl_to_old=0.0, grad_norm=0.1, learning_rate=1e-4,
-            )  # fmt: skip
-        yield ev.StepFinished(step=step, metrics={"reward": 0.4, "step_time": 1.0}, tokens=99,
-                              elapsed=1.0)  # fmt: skip
+                step=step,
+                index=index,
+                minibatch=1,
+                loss=0.0,
+                clip_low=0.0,
+                clip_high=0.0,
+                kl_to_old=0.0,
+                grad_norm=0.1,
+                learning_rate=1e-4,
+            )
+        yield ev.StepFinished(
+            step=step, metrics={"reward": 0.4, "step_time": 1.0}, tokens=99, elapsed=1.0
+        )
 
 
 def sampling(waiting: bool = True) -> Iterator[ev.Event]:
     """The run, then a step in which two games are played and one answer waits."""
     yield from run_events()
     yield ev.PhaseStarted(step=3, phase="generate", total=8)
-    yield ev.PromptsStarted(step=3, prompts=tuple(
-        ev.PromptStarted(group=one.index, origin="train", prompt_text=one.prompt_text, target="",
-                         rows=4)
-        for one in groups()
-    ))  # fmt: skip
+    yield ev.PromptsStarted(
+        step=3,
+        prompts=tuple(
+            ev.PromptStarted(
+                group=one.index, origin="train", prompt_text=one.prompt_text, target="", rows=4
+            )
+            for one in groups()
+        ),
+    )
     rows = [
-        delta for one in groups() for answer in one.rollouts
+        delta
+        for one in groups()
+        for answer in one.rollouts
         for delta in deltas(one.index, answer, waits=waiting and answer.index == 1)
-    ]  # fmt: skip
+    ]
     for delta in rows:
-        yield ev.RolloutsAdvanced(step=3, rows=(delta,), tokens=40, finished=0, total=8,
-                                  tokens_per_second=math.pi)  # fmt: skip
+        yield ev.RolloutsAdvanced(
+            step=3, rows=(delta,), tokens=40, finished=0, total=8, tokens_per_second=math.pi
+        )
 
 
 def deltas(index: int, one: ev.Completion, *, waits: bool) -> Iterator[ev.RowDelta]:
@@ -171,8 +233,12 @@ def deltas(index: int, one: ev.Completion, *, waits: bool) -> Iterator[ev.RowDel
     for place, span in enumerate(spans):
         last = place == len(spans) - 1
         yield ev.RowDelta(
-            group=index, index=one.index, text=one.text[at : at + span.chars],
-            tokens=span.length if span.kind == "model" else 0, spans=(ev.unscored(span),),
-            finish=one.finish if last and not waits else None, waits=waits and last,
-        )  # fmt: skip
+            group=index,
+            index=one.index,
+            text=one.text[at : at + span.chars],
+            tokens=span.length if span.kind == "model" else 0,
+            spans=(ev.unscored(span),),
+            finish=one.finish if last and not waits else None,
+            waits=waits and last,
+        )
         at += span.chars

@@ -140,9 +140,13 @@ def places(app: Workbench) -> set[str]:
 
 
 async def play(
-    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], inputs: int, check_every: int,
+    monkey: Monkey,
+    store: Path,
+    config: Callable[[int], RunConfig],
+    inputs: int,
+    check_every: int,
     most: int = 0,
-) -> None:  # fmt: skip
+) -> None:
     """Send `inputs` inputs, up to `most` until each action was done often, and check frames."""
     runs = 0
 
@@ -178,9 +182,11 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.chdir(folder)
     patch.setattr("grpo_tui.app.jobs.launch._start", lambda *_: "calm-otter")
     stub = SimpleNamespace(
-        Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
+        Popen=_no_process,
+        run=_no_process,
+        DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
-    )  # fmt: skip
+    )
     patch.setattr("grpo_tui.app.tui.terminal.subprocess", stub)
     for module in ("detach", "launch"):
         patch.setattr(f"grpo_tui.app.jobs.{module}.spawn", _no_process)

@@ -14,10 +14,23 @@ from tests.app import frames
 
 # The example prompts of a task, as its trial gives them.
 EXAMPLES: Final[Mapping[str, Any]] = {
-    "about": "Sums.", "train": 2, "held_out": 1, "notes": [], "gets": "text",
-    "examples": [{"key": "a", "where": "", "text": "1 + 2 = ?", "tokens": 5, "folded": False,
-                  "target": "3", "columns": ""}],
-}  # fmt: skip
+    "about": "Sums.",
+    "train": 2,
+    "held_out": 1,
+    "notes": [],
+    "gets": "text",
+    "examples": [
+        {
+            "key": "a",
+            "where": "",
+            "text": "1 + 2 = ?",
+            "tokens": 5,
+            "folded": False,
+            "target": "3",
+            "columns": "",
+        }
+    ],
+}
 
 
 async def opened(app: Workbench, pilot: Pilot[int], **request: Any) -> NewRunScreen:

@@ -75,8 +75,11 @@ def _early(app: App[Any]) -> object:
 def _workers(app: App[Any]) -> list[str]:
     """Those that run, but for those that wait for the answer of a dialog or for more typing."""
     waits = {"try", "score"} | ({"dialog"} if isinstance(app.screen, ModalScreen) else set())
-    return [worker.name or worker.group for worker in app.workers
-            if not worker.is_finished and worker.group not in waits]  # fmt: skip
+    return [
+        worker.name or worker.group
+        for worker in app.workers
+        if not worker.is_finished and worker.group not in waits
+    ]
 
 
 async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:

@@ -59,15 +59,22 @@ class Script:
     def made(self) -> Iterator[ev.Event]:
         rng = random.Random(self.seed)
         yield started(self.total_steps)
-        yield ev.ModelLoaded(step=0, path="starter", parameters=1_853_440, trainable=147_456,
-                             dtype="float32", seconds=0.4)  # fmt: skip
+        yield ev.ModelLoaded(
+            step=0,
+            path="starter",
+            parameters=1_853_440,
+            trainable=147_456,
+            dtype="float32",
+            seconds=0.4,
+        )
         yield evaluation(0, 0.08, "before")
         for step in range(1, self.steps + 1):
             yield from step_events(step, rng, self)
         if self.finished:
             yield evaluation(self.steps, skill_at(self.steps), "after")
-            yield ev.RunFinished(step=self.steps, reason="completed",
-                                 summary={"reward": reward_at(self.steps)})  # fmt: skip
+            yield ev.RunFinished(
+                step=self.steps, reason="completed", summary={"reward": reward_at(self.steps)}
+            )
 
     def sampling(self, share: float = 0.6) -> Iterator[ev.Event]:
         """The run, followed by a step in the middle of sampling."""
@@ -89,10 +96,16 @@ def _made_once(script: Script) -> tuple[ev.Event, ...]:
 def started(total_steps: int = 500, resumed_from: int = 0) -> ev.RunStarted:
     """The first event of the run, or of a new attempt."""
     return ev.RunStarted(
-        step=resumed_from, config={**CONFIG, "steps": total_steps}, total_steps=total_steps,
-        resumed=resumed_from > 0, versions={"mlx": "0.32.4"}, device="cpu", threads=2,
-        dataset_fingerprint="a1b2c3", recipe="grpo",
-    )  # fmt: skip
+        step=resumed_from,
+        config={**CONFIG, "steps": total_steps},
+        total_steps=total_steps,
+        resumed=resumed_from > 0,
+        versions={"mlx": "0.32.4"},
+        device="cpu",
+        threads=2,
+        dataset_fingerprint="a1b2c3",
+        recipe="grpo",
+    )
 
 
 def skill_at(step: int) -> float:
@@ -137,11 +150,12 @@ def prompts_started(step: int, problems: list[tuple[int, int]], rows: int) -> ev
     return ev.PromptsStarted(
         step=step,
         prompts=tuple(
-            ev.PromptStarted(group=i, origin="train", prompt_text=prompt_of(*p),
-                             target=str(sum(p)), rows=rows)
+            ev.PromptStarted(
+                group=i, origin="train", prompt_text=prompt_of(*p), target=str(sum(p)), rows=rows
+            )
             for i, p in enumerate(problems)
         ),
-    )  # fmt: skip
+    )
 
 
 def progress(
@@ -164,10 +178,19 @@ def progress(
                 finished += done
                 tokens += max(1, len(piece) // 3)
                 finish: ev.Finish | None = ("length" if cut else "stop") if done else None
-                rows.append(ev.RowDelta(group=g, index=i, text=piece,
-                                        tokens=max(1, len(piece) // 3), finish=finish))  # fmt: skip
-        yield ev.RolloutsAdvanced(step=step, rows=tuple(rows), tokens=tokens, finished=finished,
-                                  total=total, tokens_per_second=1412.0)  # fmt: skip
+                rows.append(
+                    ev.RowDelta(
+                        group=g, index=i, text=piece, tokens=max(1, len(piece) // 3), finish=finish
+                    )
+                )
+        yield ev.RolloutsAdvanced(
+            step=step,
+            rows=tuple(rows),
+            tokens=tokens,
+            finished=finished,
+            total=total,
+            tokens_per_second=1412.0,
+        )
 
 
 def scored(
@@ -187,22 +210,44 @@ def scored(
     ):
         ids = tuple(range(3, 3 + max(1, len(text) // 3)))
         reason = "equals the target" if accuracy else "another number"
-        completions.append(ev.Completion(
-            index=i, ids=ids, text=text, finish="length" if cut else "stop", reward=total,
-            rewards=(
-                ev.RewardValue(name="accuracy", value=accuracy, weight=1.0, reason=reason),
-                ev.RewardValue(name="format", value=form, weight=0.1,
-                               reason="both tags found" if form else "no </think>"),
-            ),
-            advantage=(total - mean) / (std + 1e-4), sampler_logprobs=tuple(-0.3 for _ in ids),
-        ))  # fmt: skip
+        completions.append(
+            ev.Completion(
+                index=i,
+                ids=ids,
+                text=text,
+                finish="length" if cut else "stop",
+                reward=total,
+                rewards=(
+                    ev.RewardValue(name="accuracy", value=accuracy, weight=1.0, reason=reason),
+                    ev.RewardValue(
+                        name="format",
+                        value=form,
+                        weight=0.1,
+                        reason="both tags found" if form else "no </think>",
+                    ),
+                ),
+                advantage=(total - mean) / (std + 1e-4),
+                sampler_logprobs=tuple(-0.3 for _ in ids),
+            )
+        )
     prompt = prompt_of(*numbers)
-    return ev.GroupScored(step=step, group=ev.Group(
-        index=index, origin="train", example_key=f"{numbers[0]}+{numbers[1]}", prompt_text=prompt,
-        prompt_ids=(1, 2), prompt_hash=prompt, target=str(sum(numbers)),
-        rollouts=tuple(completions), reward_mean=mean, reward_std=std, no_signal=no_signal,
-        sampling={"temperature": 1.0},
-    ))  # fmt: skip
+    return ev.GroupScored(
+        step=step,
+        group=ev.Group(
+            index=index,
+            origin="train",
+            example_key=f"{numbers[0]}+{numbers[1]}",
+            prompt_text=prompt,
+            prompt_ids=(1, 2),
+            prompt_hash=prompt,
+            target=str(sum(numbers)),
+            rollouts=tuple(completions),
+            reward_mean=mean,
+            reward_std=std,
+            no_signal=no_signal,
+            sampling={"temperature": 1.0},
+        ),
+    )
 
 
 def step_events(step: int, rng: random.Random, script: Script) -> Iterator[ev.Event]:
@@ -227,20 +272,33 @@ def step_events(step: int, rng: random.Random, script: Script) -> Iterator[ev.Ev
     low, high = 0.012 + 0.01 * rng.random(), 0.034 + 0.02 * rng.random()
     for index in (1, 2):
         yield ev.PassFinished(
-            step=step, index=index, minibatch=1, loss=rng.gauss(0, 0.004),
-            clip_low=low * (index - 1), clip_high=high * (index - 1), kl_to_old=0.001 * index,
-            grad_norm=0.4 + 0.2 * rng.random(), learning_rate=1e-4,
-        )  # fmt: skip
-    yield ev.StepFinished(step=step, metrics=metrics(step, rng, groups, low, high),
-                          tokens=step * 1700, elapsed=step * 2.1)  # fmt: skip
+            step=step,
+            index=index,
+            minibatch=1,
+            loss=rng.gauss(0, 0.004),
+            clip_low=low * (index - 1),
+            clip_high=high * (index - 1),
+            kl_to_old=0.001 * index,
+            grad_norm=0.4 + 0.2 * rng.random(),
+            learning_rate=1e-4,
+        )
+    yield ev.StepFinished(
+        step=step,
+        metrics=metrics(step, rng, groups, low, high),
+        tokens=step * 1700,
+        elapsed=step * 2.1,
+    )
     dead = sum(bool(g.group.no_signal) for g in groups)
     if dead * 2 > len(groups):
         yield ev.AlertRaised(
-            step=step, rule="no_signal", severity="warning",
+            step=step,
+            rule="no_signal",
+            severity="warning",
             explanation=f"{dead} of {len(groups)} prompts give no signal.",
             remedy="Try harder or easier tasks, or dynamic sampling.",
-            value=dead / len(groups), limit=0.5,
-        )  # fmt: skip
+            value=dead / len(groups),
+            limit=0.5,
+        )
     if step % 50 == 0:
         yield evaluation(step, skill_at(step), "during")
         yield ev.CheckpointSaved(step=step, path=f"checkpoints/{step}", best=True, seconds=0.1)
@@ -283,15 +341,24 @@ def metrics(
 def evaluation(step: int, accuracy: float, moment: str) -> ev.EvaluationFinished:
     """A held-out evaluation."""
     rows = tuple(
-        ev.EvaluationSample(example_key=f"held-{i}", correct=int(i < 128 * accuracy), samples=1,
-                            rewards={"accuracy": float(i < 128 * accuracy)})
+        ev.EvaluationSample(
+            example_key=f"held-{i}",
+            correct=int(i < 128 * accuracy),
+            samples=1,
+            rewards={"accuracy": float(i < 128 * accuracy)},
+        )
         for i in range(128)
-    )  # fmt: skip
+    )
     return ev.EvaluationFinished(
-        step=step, moment=moment,  # type: ignore[arg-type]
-        mode="greedy", problems=128, samples=1, rows=rows, seconds=3.0,
+        step=step,
+        moment=moment,  # type: ignore[arg-type]
+        mode="greedy",
+        problems=128,
+        samples=1,
+        rows=rows,
+        seconds=3.0,
         metrics={"eval/accuracy": accuracy, "eval/reward": accuracy + 0.1, "eval/format": 1.0},
-    )  # fmt: skip
+    )
 
 
 HOSTILE = (
@@ -324,9 +391,14 @@ class ScriptFeed(Feed):
     run = 1
 
     def __init__(
-        self, events: Iterable[ev.Event], *, name: str = "calm-otter", at: float | None = None,
-        slice_size: int = 0, may_control: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        events: Iterable[ev.Event],
+        *,
+        name: str = "calm-otter",
+        at: float | None = None,
+        slice_size: int = 0,
+        may_control: bool = True,
+    ) -> None:
         super().__init__(Head(id="k3f9", name=name))
         self._events = iter(events)
         self._board = Board()

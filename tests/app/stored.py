@@ -43,13 +43,18 @@ def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenN
         new = tuple(min(-1e-4, x + rng.gauss(0, 0.12)) for x in old)
         found.append(
             ev.TokenNumbers(
-                index=one.index, old=old, reference=tuple(x - 0.02 for x in old),
-                passes=(old, new)[:passes], after=new,
+                index=one.index,
+                old=old,
+                reference=tuple(x - 0.02 for x in old),
+                passes=(old, new)[:passes],
+                after=new,
                 entropy=tuple(rng.random() for _ in range(count)),
-                advantages=tuple([one.advantage or 0.0] * count), clip_fraction=0.1, kl=0.02,
+                advantages=tuple([one.advantage or 0.0] * count),
+                clip_fraction=0.1,
+                kl=0.02,
                 updates=(totals,) * passes,
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
@@ -74,9 +79,14 @@ def _run_events(steps: int, seed: int, prompts: int) -> tuple[ev.Event, ...]:
 def _made(steps: int, seed: int, prompts: int) -> Iterator[ev.Event]:
     rng = random.Random(seed)
     script = Script(
-        steps=steps, total_steps=steps, prompts=prompts, group=4, seed=seed, progress=False,
+        steps=steps,
+        total_steps=steps,
+        prompts=prompts,
+        group=4,
+        seed=seed,
+        progress=False,
         finished=True,
-    )  # fmt: skip
+    )
     waiting: list[ev.Group] = []
     for event in script.events():
         if isinstance(event, ev.GroupScored):
@@ -87,17 +97,21 @@ def _made(steps: int, seed: int, prompts: int) -> Iterator[ev.Event]:
         if isinstance(event, ev.StepFinished):
             for group in waiting:
                 yield ev.TokensScored(
-                    step=event.step, group=group.index, origin="train",
+                    step=event.step,
+                    group=group.index,
+                    origin="train",
                     numbers=numbers(rng, group, 2),
-                )  # fmt: skip
+                )
             waiting.clear()
             if event.step % 2 == 0:
                 for group in pinned_groups(rng, event.step):
                     yield ev.GroupScored(step=event.step, group=group)
                     yield ev.TokensScored(
-                        step=event.step, group=group.index, origin="pinned",
+                        step=event.step,
+                        group=group.index,
+                        origin="pinned",
                         numbers=numbers(rng, group, 0),
-                    )  # fmt: skip
+                    )
         yield event
 
 

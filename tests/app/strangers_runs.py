@@ -21,14 +21,18 @@ rows = [{{"prompt": "1 + 1 = ", "answer": "2"}}] * 8
 def f(*_, **__):
     return 1.0
 """
-JUDGE = {"endpoint": "http://127.0.0.1:9/v1", "model": "m", "key_variable": "SECRET_KEY",
-         "criteria": {"good": "Is it good?"}}  # fmt: skip
+JUDGE = {
+    "endpoint": "http://127.0.0.1:9/v1",
+    "model": "m",
+    "key_variable": "SECRET_KEY",
+    "criteria": {"good": "Is it good?"},
+}
 # by name: the settings, and what the question must say of them
 NAMED: Mapping[str, tuple[dict[str, Any], str]] = {
     "task": ({"task": {"name": "{here}/evil.py:rows"}}, "import {here}/evil.py:rows"),
     "task options": (
         {"task": {"name": "evil_module:f", "options": {"cmd": "id > x"}}},
-        "import evil_module:f ({here}/evil_module.py) with {{\"cmd\": \"id > x\"}}",
+        'import evil_module:f ({here}/evil_module.py) with {{"cmd": "id > x"}}',
     ),
     "other task": (
         {"task": {"others": {"more": {"name": "{here}/evil.py:rows"}}}},
@@ -45,11 +49,10 @@ NAMED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "tool": ({"task": {"tools": ["{here}/evil.py:f"]}}, "import {here}/evil.py:f (task.tools)"),
     "environment": (
-        {"task": {"environment": "{here}/evil.py:f"}}, "import {here}/evil.py:f (task.environment)",
+        {"task": {"environment": "{here}/evil.py:f"}},
+        "import {here}/evil.py:f (task.environment)",
     ),
-    "agent": (
-        {"task": {"environment": {"a": "agent: touch {mark}"}}}, "run touch {mark} in ",
-    ),
+    "agent": ({"task": {"environment": {"a": "agent: touch {mark}"}}}, "run touch {mark} in "),
     "choice": ({"algorithm": {"signal": "{here}/evil.py:f"}}, "import {here}/evil.py:f"),
     "interpreter": ({"task": {"interpreter": "{here}/evil.sh"}}, "run {here}/evil.sh"),
     "judge": (
@@ -86,7 +89,7 @@ NAMED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"rewards": {"functions": ["evil-reward"]}},
         "import evil-reward of the package evil (evil_module:f, {here}/evil_module.py)",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -145,5 +148,13 @@ def plant(name: str, here: Path, store: Path) -> Planted:
     folder.mkdir(parents=True)
     state = {"config": tree, "progress": {"best_step": None}}
     checkpoint.save(folder, 2, tensors={}, state=state)
-    return Planted(store, here, mark, NAMED[name][1].replace("{{", "{").replace("}}", "}")
-                   .replace("{here}", str(here)).replace("{mark}", str(mark)))  # fmt: skip
+    return Planted(
+        store,
+        here,
+        mark,
+        NAMED[name][1]
+        .replace("{{", "{")
+        .replace("}}", "}")
+        .replace("{here}", str(here))
+        .replace("{mark}", str(mark)),
+    )

@@ -26,10 +26,18 @@ from grpo_tui.experiments.reader import StoreReader
 RECIPE = "algorithm.recipe"
 # settings of the algorithm that people set on purpose, with values that no recipe has
 CHANGES = {
-    "passes": 3, "minibatches": 2, "beta": 0.07, "clip_low": 0.11, "clip_high": 0.13,
-    "mask_truncated": True, "entropy_bonus": 0.01, "ref_refresh_every": 7,
-    "weight": "sum", "refill_rounds": 1, "overlong_buffer": 0.3,
-}  # fmt: skip
+    "passes": 3,
+    "minibatches": 2,
+    "beta": 0.07,
+    "clip_low": 0.11,
+    "clip_high": 0.13,
+    "mask_truncated": True,
+    "entropy_bonus": 0.01,
+    "ref_refresh_every": 7,
+    "weight": "sum",
+    "refill_rounds": 1,
+    "overlong_buffer": 0.3,
+}
 PRESETS, CHANGED = st.sampled_from(names()), st.sampled_from(tuple(RECIPES))
 ON_PURPOSE = st.lists(st.sampled_from(tuple(CHANGES)), unique=True, max_size=3)
 
@@ -130,8 +138,21 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
     # the data of some presets is on a hub
     monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     store = tmp_path / "runs.db"
-    assert main(["sweep", "--preset", start, "--set", f"{RECIPE}={','.join(RECIPES)}",
-                 "--add-only", "--db", str(store)]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "sweep",
+                "--preset",
+                start,
+                "--set",
+                f"{RECIPE}={','.join(RECIPES)}",
+                "--add-only",
+                "--db",
+                str(store),
+            ]
+        )
+        == 0
+    )
     with closing(StoreReader(store)) as reader:
         configs = [build(tree) for tree in reader.column(select(QUEUE_ITEM.c.config))]
     assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
@@ -140,8 +161,21 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
 @pytest.mark.slow
 def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
-    assert main(["sweep", "--set", "algorithm.passes=3", "--set", f"{RECIPE}=how-much,ppo",
-                 "--add-only", "--db", str(store)]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "sweep",
+                "--set",
+                "algorithm.passes=3",
+                "--set",
+                f"{RECIPE}=how-much,ppo",
+                "--add-only",
+                "--db",
+                str(store),
+            ]
+        )
+        == 0
+    )
     with closing(StoreReader(store)) as reader:
         trees = reader.column(select(QUEUE_ITEM.c.config))
     made = [build(tree).algorithm.resolved() for tree in trees]
@@ -151,11 +185,14 @@ def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
 def test_trees_of_settings_follow_the_same_rule() -> None:
     base = {"algorithm": {"recipe": "grpo", "passes": 2, "beta": 0.0}, "seed": 4}
     assert merge(base, {"algorithm": {"recipe": "ppo"}}) == {
-        "algorithm": {"recipe": "ppo"}, "seed": 4,
-    }  # fmt: skip
+        "algorithm": {"recipe": "ppo"},
+        "seed": 4,
+    }
     assert merge(base, parse_sets(["algorithm.passes=5"]))["algorithm"] == {
-        "recipe": "grpo", "passes": 5, "beta": 0.0,
-    }  # fmt: skip
+        "recipe": "grpo",
+        "passes": 5,
+        "beta": 0.0,
+    }
 
 
 def test_a_clone_takes_another_recipe_as_defined_and_undoes_it_to_the_parents_own() -> None:

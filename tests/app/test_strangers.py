@@ -36,10 +36,21 @@ KNOWN = {"uid", "short", "status", "payload", "nonfinite", "spans", *TIMES}
 # places that hold one of a few words, which screens look up; another word is no text for people
 CHOICES = {"origin", "mode", "finish", "severity", "status", "kind", "rule"}
 KEYS = {
-    screen: [*" *+-/?!.<>{}[]()@:;=^~", *string.ascii_letters, "\r", "\t", "\x1b[A", "\x1b[B",
-             "\x1b[6~", "\x1b[F", "\x0f", "\x10", "\x03"]
+    screen: [
+        *" *+-/?!.<>{}[]()@:;=^~",
+        *string.ascii_letters,
+        "\r",
+        "\t",
+        "\x1b[A",
+        "\x1b[B",
+        "\x1b[6~",
+        "\x1b[F",
+        "\x0f",
+        "\x10",
+        "\x03",
+    ]
     for screen in "12345"
-}  # fmt: skip
+}
 # keys that load a model, start a run or another program, or leave
 LEFT_OUT = {"1": "Aq", "2": "LDq", "3": "q", "4": "oq", "5": "q"}
 
@@ -48,13 +59,21 @@ def more_events() -> Iterator[ev.Event]:
     """The scripted run with one event of each kind that it lacks."""
     for event in run_events(steps=2):
         if isinstance(event, ev.StepFinished) and event.step == 2:
-            yield ev.AlertRaised(step=2, rule="kl", severity="warning", value=1.0, limit=0.5,
-                                 explanation="KL is high.", remedy="Lower it.")  # fmt: skip
+            yield ev.AlertRaised(
+                step=2,
+                rule="kl",
+                severity="warning",
+                value=1.0,
+                limit=0.5,
+                explanation="KL is high.",
+                remedy="Lower it.",
+            )
             yield ev.NoteWritten(step=2, text="a note", severity="warning")
             yield ev.CheckpointSaved(step=2, path="/nowhere", best=True, seconds=1.0)
             found = evaluated(2)
-            yield replace(found, rows=tuple(replace(row, rewards={"accuracy": 1.0})
-                                            for row in found.rows))  # fmt: skip
+            yield replace(
+                found, rows=tuple(replace(row, rewards={"accuracy": 1.0}) for row in found.rows)
+            )
         yield event
 
 
@@ -96,9 +115,10 @@ def sorted_places(
 
 @pytest.fixture(scope="module")
 def planted(
-    theirs: Path, sorted_places: tuple[list[Place], list[Place]],
+    theirs: Path,
+    sorted_places: tuple[list[Place], list[Place]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Path:  # fmt: skip
+) -> Path:
     """Their store with every text planted that an import does not refuse."""
     folder = tmp_path_factory.mktemp("planted") / "store"
     shutil.copytree(theirs.parent, folder)
@@ -147,9 +167,12 @@ VERBS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["imported", "planted"])
 def test_no_verb_prints_what_acts_on_a_terminal(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli,
     where: str,
-) -> None:  # fmt: skip
+) -> None:
     store: Path = request.getfixturevalue(where)
     shutil.copytree(store.parent, tmp_path / "store")
     monkeypatch.chdir(tmp_path)
@@ -235,16 +258,35 @@ def test_no_text_of_a_model_acts_on_a_terminal(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"transformers_version": "4.0"}))
     (folder / "adapter").mkdir()
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(
-        {"fine_tune_type": "lora", "num_layers": -1,
-         "lora_parameters": {"rank": 2, "scale": 2.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}}
-    ))  # fmt: skip
+    (folder / "adapter" / "adapter_config.json").write_text(
+        json.dumps(
+            {
+                "fine_tune_type": "lora",
+                "num_layers": -1,
+                "lora_parameters": {
+                    "rank": 2,
+                    "scale": 2.0,
+                    "dropout": 0.0,
+                    "keys": ["self_attn.q_proj"],
+                },
+            }
+        )
+    )
     found = {}
     for number, (name, path) in enumerate(model_texts(folder)):
         copy = shutil.copytree(folder, tmp_path / f"model-{number}")
         (copy / name).write_text(with_planted((copy / name).read_text(), path))
-        words = ["train", "--db", str(tmp_path / "s.db"), "--set", f"model.path={copy}",
-                 "--set", "steps=1", "--set", "rollout.max_new_tokens=4"]  # fmt: skip
+        words = [
+            "train",
+            "--db",
+            str(tmp_path / "s.db"),
+            "--set",
+            f"model.path={copy}",
+            "--set",
+            "steps=1",
+            "--set",
+            "rollout.max_new_tokens=4",
+        ]
         if name.startswith("adapter"):
             words += ["--set", f"model.adapter={copy / 'adapter'}"]
         with Terminal(["-P", "-m", "grpo_tui", *words]) as terminal:

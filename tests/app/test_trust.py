@@ -58,9 +58,23 @@ LOOKS = {
 }
 # these need a terminal, only send a request, or take no run
 OTHERS = {
-    "watch", "replay", "pause", "continue", "stop", "doctor", "plan", "probe", "config", "presets",
-    "recipes", "tasks", "rewards", "tour", "demo", "explain",
-}  # fmt: skip
+    "watch",
+    "replay",
+    "pause",
+    "continue",
+    "stop",
+    "doctor",
+    "plan",
+    "probe",
+    "config",
+    "presets",
+    "recipes",
+    "tasks",
+    "rewards",
+    "tour",
+    "demo",
+    "explain",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -266,8 +280,11 @@ def test_the_program_and_what_it_starts_refuse(
     planted = plant("task options", here, tmp_path / "s.db")
     done = subprocess.run(
         [sys.executable, "-P", "-m", "grpo_tui", "--db", planted.store, *words],
-        capture_output=True, text=True, check=False, cwd=Path(consent.__file__).parents[1],
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(consent.__file__).parents[1],
+    )
     assert done.returncode == (1 if words[0] == "sweep" else 2), done
     assert "--trust" in done.stdout + done.stderr
     assert not planted.mark.exists()
@@ -281,9 +298,14 @@ def with_own_choice(here: Path, store: Path) -> StoreReader:
     """A stranger's recorded run whose trust is a function of a file."""
     file = here / "evil.py"
     source = {
-        "name": f"{file}:f", "file": str(file), "line": 6, "parameters": {"ratio_BT": True},
-        "code": "", "text": "", "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-    }  # fmt: skip
+        "name": f"{file}:f",
+        "file": str(file),
+        "line": 6,
+        "parameters": {"ratio_BT": True},
+        "code": "",
+        "text": "",
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
     first, *others = run_events(steps=2)
     loaded = ev.FunctionsLoaded(step=0, sources={"trust": source})
     algorithm = {"recipe": "dr-grpo", "trust": f"{file}:f"}

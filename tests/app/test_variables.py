@@ -100,10 +100,13 @@ def process_of(sandbox: Sandbox) -> dict[str, str]:
 
 
 def config_of(*named: str, **task: Any) -> RunConfig:
-    return RunConfig.model_validate({
-        "task": task, "sandbox": {"environment": named},
-        "rewards": {"functions": ["judge:rubric.yaml"]},
-    })  # fmt: skip
+    return RunConfig.model_validate(
+        {
+            "task": task,
+            "sandbox": {"environment": named},
+            "rewards": {"functions": ["judge:rubric.yaml"]},
+        }
+    )
 
 
 def of_reward(folder: Path, *named: str, foreign: bool = False) -> tuple[dict[str, str], ...]:
@@ -161,10 +164,12 @@ def test_tools_and_environments_keep_what_the_user_has(
 
 @pytest.mark.parametrize(
     "task",
-    [{"environment": "agent: python agent.py"},
-     {"environment": "code.py:Tools", "interpreter": sys.executable}],
+    [
+        {"environment": "agent: python agent.py"},
+        {"environment": "code.py:Tools", "interpreter": sys.executable},
+    ],
     ids=["an agent", "another interpreter"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("named", [(), ("SERVICE_TOKEN", "HF_TOKEN")], ids=["", "named"])
 def test_agents_and_code_in_another_interpreter_have_a_short_list(
     folder: Path, monkeypatch: pytest.MonkeyPatch, task: Any, named: Sequence[str]

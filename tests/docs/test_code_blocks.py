@@ -29,18 +29,27 @@ SCREEN = "opens the workbench, as the tests in tests/e2e do"
 CHAIN = "needs answers of more tokens than here, as in tests/app/cli/test_examples_first.py"
 # Commands that are not run, by how they begin.
 NOT_RUN: Mapping[str, str] = {
-    "make run": NETWORK, "make test": NETWORK, "pip install": NETWORK, "python -m venv": NETWORK,
+    "make run": NETWORK,
+    "make test": NETWORK,
+    "pip install": NETWORK,
+    "python -m venv": NETWORK,
     "grpo-tui train --set task.name=verifiers": "needs the package that is installed there",
-    "./grpo-tui demo": SCREEN, "./grpo-tui tour": SCREEN, "grpo-tui watch": SCREEN,
+    "./grpo-tui demo": SCREEN,
+    "./grpo-tui tour": SCREEN,
+    "grpo-tui watch": SCREEN,
     "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
     "mlx_lm.server": "serves until it is stopped, as in tests/engine/rewards/test_judge_runs.py",
-    "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,
+    "make device": MINUTES,
+    "make bench-quick": MINUTES,
+    "python -m bench": MINUTES,
     "python -m tools.make_guess": MINUTES,
-    "grpo-tui train --set algorithm.recipe=sft": CHAIN, "grpo-tui train --from": CHAIN,
-    "grpo-tui export @last --what rollouts": CHAIN, "jq": CHAIN,
+    "grpo-tui train --set algorithm.recipe=sft": CHAIN,
+    "grpo-tui train --from": CHAIN,
+    "grpo-tui export @last --what rollouts": CHAIN,
+    "jq": CHAIN,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
-}  # fmt: skip
+}
 # Blocks of Python that are only compiled, by page and how they begin.
 ONLY_COMPILED = {
     ("docs/maths.md", "totals = totals_of("): "a part of a trainer, whose names are the reader's",
@@ -50,10 +59,13 @@ ONLY_COMPILED = {
 # Blocks that are no code, by page and how they begin.
 STARTER, GUESS = SHEETS
 NO_CODE = {
-    ("README.md", "app/"), ("docs/architecture.md", "  settings"),
-    ("docs/environments.md", "<tool_call>"), (GUESS, "60 to 92"), (STARTER, "textbook"),
+    ("README.md", "app/"),
+    ("docs/architecture.md", "  settings"),
+    ("docs/environments.md", "<tool_call>"),
+    (GUESS, "60 to 92"),
+    (STARTER, "textbook"),
     (STARTER, "74 + 96"),
-}  # fmt: skip
+}
 FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than 2 s"}
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
 FILES: Mapping[str, Mapping[str, str]] = {
@@ -103,8 +115,14 @@ def starts(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def test_every_exception_is_of_a_block() -> None:
-    used = {start for block in ALL if block.language == "sh" for line in block.commands
-            for start in (*NOT_RUN, *FAILS) if line.startswith(start)}  # fmt: skip
+    used = {
+        start
+        for block in ALL
+        if block.language == "sh"
+        for line in block.commands
+        for start in (*NOT_RUN, *FAILS)
+        if line.startswith(start)
+    }
     assert used == {*NOT_RUN, *FAILS}
     assert {name for block in ALL for name in starts(block)} == {*ONLY_COMPILED, *NO_CODE}
 

@@ -21,8 +21,13 @@ CUT = ("length", "context")  # how an answer ends that a limit cut
 CLOSE = 1e-5  # relative: metrics are sums of float32
 TOKENS = 5e-6  # absolute, per token: log-probabilities are stored to 1e-6 nats
 ENTROPY = 2e-3  # relative: entropies are stored as float16
-BOUNDS = {"grpo": (0.2, 0.2), "dr-grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "rloo": (0.2, 0.2),
-          "ppo": (0.2, 0.2)}  # fmt: skip
+BOUNDS = {
+    "grpo": (0.2, 0.2),
+    "dr-grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "rloo": (0.2, 0.2),
+    "ppo": (0.2, 0.2),
+}
 WHOLE_ANSWERS = ("rloo",)  # one ratio for each answer
 CAP, BETA = 5.0, 0.04  # of cispo, of grpo
 
@@ -109,8 +114,9 @@ def duplicates(step: Step) -> float:
     tokens = step.all_tokens[step.all_tokens["origin"] == "train"]
     tokens = tokens[tokens["group"].isin(step.kept["group"])]
     ids = tokens.groupby(["group", "index"])["id"].agg(tuple)
-    return float(ids.groupby("group").agg(lambda group: len(group) - group.nunique()).sum()
-                 / len(ids))  # fmt: skip
+    return float(
+        ids.groupby("group").agg(lambda group: len(group) - group.nunique()).sum() / len(ids)
+    )
 
 
 def ended(step: Step) -> pd.Series:
@@ -224,8 +230,14 @@ def held_out(name: str, step: Step, mode: str) -> float | None:
         rows = rows[rows["example_key"].str.startswith(key) == inside]
         answers = answers[answers["example_key"].str.startswith(key) == inside]
     judged = rows.dropna(subset="correct")
-    low_or_high = {"accuracy_low": -1, "accuracy_high": 1, "format_low": -1, "format_high": 1,
-                   "accuracy_of_formatted_low": -1, "accuracy_of_formatted_high": 1}  # fmt: skip
+    low_or_high = {
+        "accuracy_low": -1,
+        "accuracy_high": 1,
+        "format_low": -1,
+        "format_high": 1,
+        "accuracy_of_formatted_low": -1,
+        "accuracy_of_formatted_high": 1,
+    }
     if name in low_or_high and mode == "greedy":
         kind, sign = name.rpartition("_")[0], low_or_high[name]
         if kind == "accuracy":
@@ -234,8 +246,10 @@ def held_out(name: str, step: Step, mode: str) -> float | None:
         return wilson(flags.sum(), len(flags), sign)
     if at := re.fullmatch(r"pass@(\d+)", name):
         k = int(at[1])
-        misses = [math.comb(int(n - c), k) / math.comb(int(n), k)
-                  for c, n in zip(judged["correct"], judged["samples"], strict=True)]  # fmt: skip
+        misses = [
+            math.comb(int(n - c), k) / math.comb(int(n), k)
+            for c, n in zip(judged["correct"], judged["samples"], strict=True)
+        ]
         return 1 - float(np.mean(misses))
     if name == "scored/accuracy":
         return float(judged["samples"].sum())
@@ -295,22 +309,30 @@ OF_STEP: dict[str, Callable[[Step], Value]] = {
     ),
     "kl": lambda s: mean(k3(s.tokens["reference"] - s.tokens["new"])),
     # of targets it is measured once more after the last update
-    "kl_to_old": lambda s: mean(k3((s.tokens["after"] - s.tokens["old"]) if s.recipe == "how-much"
-                                   else s.tokens["log_ratio"])),
+    "kl_to_old": lambda s: mean(
+        k3(
+            (s.tokens["after"] - s.tokens["old"])
+            if s.recipe == "how-much"
+            else s.tokens["log_ratio"]
+        )
+    ),
     "entropy": lambda s: mean(s.tokens["entropy"]),
-    "sampling/sampling_logp_difference/mean":
-        lambda s: mean((s.tokens["old"] - s.tokens["sampler"]).abs()),
-    "sampling/sampling_logp_difference/max":
-        lambda s: float((s.tokens["old"] - s.tokens["sampler"]).abs().max()),
-    "cispo_clip_ratio": lambda s: mean((np.exp(s.tokens["log_ratio"]) > CAP)
-                                       & (s.tokens["advantage"] > 0)),
+    "sampling/sampling_logp_difference/mean": lambda s: mean(
+        (s.tokens["old"] - s.tokens["sampler"]).abs()
+    ),
+    "sampling/sampling_logp_difference/max": lambda s: float(
+        (s.tokens["old"] - s.tokens["sampler"]).abs().max()
+    ),
+    "cispo_clip_ratio": lambda s: mean(
+        (np.exp(s.tokens["log_ratio"]) > CAP) & (s.tokens["advantage"] > 0)
+    ),
     "loss": lambda s: loss(s) if s.recipe in ("grpo", "dr-grpo", "cispo") else None,
     "clip_ratio/low_mean": lambda s: clipped("low", mean)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/high_mean": lambda s: clipped("high", mean)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/region_mean": lambda s: clipped("region", mean)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/low_min": lambda s: clipped("low", min)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/high_max": lambda s: clipped("high", max)(s) if s.recipe in BOUNDS else None,
-}  # fmt: skip
+}
 
 
 def ratios(step: Step) -> pd.Series:
@@ -351,12 +373,15 @@ def by_pattern(name: str, step: Step) -> Value:
 
 
 TOLERANCES = {  # relative, absolute
-    "entropy": (ENTROPY, 1e-4), "kl": (1e-3, TOKENS), "kl_to_old": (1e-3, TOKENS),
-    "loss": (1e-4, 2e-5), "ratio/mean": (CLOSE, 10 * TOKENS),
+    "entropy": (ENTROPY, 1e-4),
+    "kl": (1e-3, TOKENS),
+    "kl_to_old": (1e-3, TOKENS),
+    "loss": (1e-4, 2e-5),
+    "ratio/mean": (CLOSE, 10 * TOKENS),
     "sampling/sampling_logp_difference/mean": (1e-3, TOKENS),
     "sampling/sampling_logp_difference/max": (1e-3, TOKENS),
     "advantage/abs_mean": (1e-3, 1e-4),
-}  # fmt: skip
+}
 
 
 def agrees(name: str, stored: float, value: float | tuple[float, float]) -> bool:
@@ -377,16 +402,23 @@ def answers_wrong(step: Step) -> list[str]:
     for row in rows.to_dict("records"):
         label = row["example_key"].partition("/")[0]
         weights = others.get(label, step.weights)
-        terms = [weights.get(name.removeprefix("reward/"), 0.0 if weights and name in (
-                     "reward/numeric_answer",) else 1.0) * value
-                 for name, value in row.items()
-                 if name.startswith("reward/") and not pd.isna(value)]  # fmt: skip
+        terms = [
+            weights.get(
+                name.removeprefix("reward/"),
+                0.0 if weights and name in ("reward/numeric_answer",) else 1.0,
+            )
+            * value
+            for name, value in row.items()
+            if name.startswith("reward/") and not pd.isna(value)
+        ]
         total = sum(terms) if terms else math.nan  # an answer whose environment failed has none
         if not np.isclose(total, row["reward"], rtol=CLOSE, atol=1e-7, equal_nan=True):
             wrong.append(f"reward of rollout {row['rollout']}: {row['reward']}, not {total}")
     groups = rows.groupby(["origin", "group"])
-    for name, found in (("reward_mean", groups["reward"].transform("mean")),
-                        ("reward_std", groups["reward"].transform("std"))):  # fmt: skip
+    for name, found in (
+        ("reward_mean", groups["reward"].transform("mean")),
+        ("reward_std", groups["reward"].transform("std")),
+    ):
         if not np.allclose(rows[name].astype(float), found, rtol=CLOSE, atol=1e-7, equal_nan=True):
             wrong.append(f"{name} of a group")
     if step.recipe in ("grpo", "dapo", "dr-grpo", "cispo"):
@@ -424,8 +456,11 @@ def recompute(folder: Path) -> dict[str, Any]:
     wrong: list[str] = []
     left: set[str] = set()
     for _, run in tables["runs"].iterrows():
-        own = {name: rows[rows["run"] == run["id"]].dropna(axis=1, how="all")
-               for name, rows in tables.items() if name != "runs"}  # fmt: skip
+        own = {
+            name: rows[rows["run"] == run["id"]].dropna(axis=1, how="all")
+            for name, rows in tables.items()
+            if name != "runs"
+        }
         own["rollouts"] = own["rollouts"].assign(no_signal=own["rollouts"]["no_signal"].fillna(""))
         wrong += [f"{run['name']}: {one}" for one in summaries_wrong(run, own["metrics"])]
         for step in own["metrics"]["step"]:
@@ -441,8 +476,11 @@ def recompute(folder: Path) -> dict[str, Any]:
                 counts[name] = counts.get(name, 0) + 1
                 if not agrees(name, stored, value):
                     wrong.append(f"{run['name']}, step {step}: {name} is {stored}, not {value}")
-    unknown = [name for name in left if name not in counts
-               and not any(re.fullmatch(pattern, name) for pattern in OPEN)]  # fmt: skip
+    unknown = [
+        name
+        for name in left
+        if name not in counts and not any(re.fullmatch(pattern, name) for pattern in OPEN)
+    ]
     missing = [name for name in OF_STEP if name not in counts]
     wrong += csv_wrong(folder, tables["metrics"])
     return {"counts": counts, "wrong": wrong, "unknown": unknown, "missing": missing}
@@ -454,9 +492,10 @@ def csv_wrong(folder: Path, metrics: pd.DataFrame) -> list[str]:
     if (csv["run"] != metrics["run"]).any():
         return ["metrics.csv: run"]
     return [
-        f"metrics.csv: {name}" for name in metrics.select_dtypes("number").columns
+        f"metrics.csv: {name}"
+        for name in metrics.select_dtypes("number").columns
         if not np.array_equal(csv[name], metrics[name].astype(float), equal_nan=True)
-    ]  # fmt: skip
+    ]
 
 
 def table(file: Path) -> pd.DataFrame:

@@ -53,29 +53,41 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 class Terminal:
     """A program in a pty; `until` reads its output."""
 
-    def __init__(self, arguments: list[str], columns: int = 120, rows: int = 40,
-                 folder: Path = ROOT) -> None:  # fmt: skip
+    def __init__(
+        self, arguments: list[str], columns: int = 120, rows: int = 40, folder: Path = ROOT
+    ) -> None:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         environment = {
-            **os.environ, "TERM": "xterm-256color", "COLORTERM": "", "PYTHONPATH": str(ROOT),
-            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "",
-        }  # fmt: skip
+            **os.environ,
+            "TERM": "xterm-256color",
+            "COLORTERM": "",
+            "PYTHONPATH": str(ROOT),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "NO_COLOR": "",
+        }
         environment.pop("NO_COLOR")
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compile modules only once
         self.child = pexpect.spawn(
-            sys.executable, arguments, dimensions=(rows, columns), env=environment,
-            timeout=PATIENCE, cwd=str(folder),
-        )  # fmt: skip
+            sys.executable,
+            arguments,
+            dimensions=(rows, columns),
+            env=environment,
+            timeout=PATIENCE,
+            cwd=str(folder),
+        )
 
     def __enter__(self) -> "Terminal":
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
         _trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.child.closed:
             return
         try:

@@ -14,13 +14,15 @@ from tests.engine.runs import write_world
 @pytest.mark.slow
 def test_no_key_is_stored_exported_logged_or_seen(tmp_path: Path) -> None:
     world = write_world(tmp_path / "world")
-    replies = cycle([
-        scores(f"The key is {KEY}.", good=7),
-        lambda handler: handler.send(401, f"Incorrect API key provided: {KEY}"),
-        lambda handler: handler.wfile.write(b"HTTP/1.1 500 " + KEY.encode() + b"\r\n\r\n"),
-        reply(f"No form, but {KEY}"),
-        {"error": KEY},
-    ])  # fmt: skip
+    replies = cycle(
+        [
+            scores(f"The key is {KEY}.", good=7),
+            lambda handler: handler.send(401, f"Incorrect API key provided: {KEY}"),
+            lambda handler: handler.wfile.write(b"HTTP/1.1 500 " + KEY.encode() + b"\r\n\r\n"),
+            reply(f"No form, but {KEY}"),
+            {"error": KEY},
+        ]
+    )
     command_lines: set[bytes] = set()
 
     def answer(_: Any) -> Any:

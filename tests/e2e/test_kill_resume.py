@@ -74,10 +74,21 @@ def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, see
         times, delay = dice.randint(1, 2 if phase == "checkpoint" else 6), dice.uniform(0, 0.03)
         with out.open("wb") as file:
             killed = subprocess.run(
-                [sys.executable, "-P", "-c", KILLED, phase, str(times), str(delay),
-                 *map(str, words)],
-                stdout=file, stderr=subprocess.STDOUT, env=environment(home), check=False,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    KILLED,
+                    phase,
+                    str(times),
+                    str(delay),
+                    *map(str, words),
+                ],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment(home),
+                check=False,
+            )
         assert killed.returncode == -signal.SIGKILL, out.read_text()[-2000:]
         for step, facts in facts_by_step(events_in(out.read_text())).items():
             found[step] = facts

@@ -12,9 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
-    "grpo-tui", "tools/setup", "tools/setup.py", "tools/hatch_build.py", "pyproject.toml",
-    "constraints.txt", *(f"grpo_engine/cpu/{name}.c" for name in ("matmul", "layers", "passes")),
-)  # fmt: skip
+    "grpo-tui",
+    "tools/setup",
+    "tools/setup.py",
+    "tools/hatch_build.py",
+    "pyproject.toml",
+    "constraints.txt",
+    *(f"grpo_engine/cpu/{name}.c" for name in ("matmul", "layers", "passes")),
+)
 LINKED = ("app", "experiments")
 
 UV = """#!/bin/sh

@@ -20,9 +20,13 @@ RULE = "=" * 10  # mlx_lm.generate prints the answer between two of these
 def mlx_lm(home: Path, *words: str | Path, prompt: str = "") -> str:
     """Run one of mlx-lm's commands as users do."""
     done = subprocess.run(
-        [sys.executable, "-m", "mlx_lm", *map(str, words)], input=prompt.encode(),
-        capture_output=True, env=environment(home), timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "mlx_lm", *map(str, words)],
+        input=prompt.encode(),
+        capture_output=True,
+        env=environment(home),
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -30,9 +34,18 @@ def mlx_lm(home: Path, *words: str | Path, prompt: str = "") -> str:
 def text_of(home: Path, *words: str | Path, prompt: str, tokens: int) -> str:
     """mlx-lm's greedy answer to a text that is already a whole prompt."""
     said = mlx_lm(
-        home, "generate", *words, "--prompt", "-", "--ignore-chat-template", "--max-tokens",
-        str(tokens), "--temp", "0", prompt=prompt,
-    )  # fmt: skip
+        home,
+        "generate",
+        *words,
+        "--prompt",
+        "-",
+        "--ignore-chat-template",
+        "--max-tokens",
+        str(tokens),
+        "--temp",
+        "0",
+        prompt=prompt,
+    )
     answer = said.split(f"{RULE}\n", 1)[1].rsplit(f"\n{RULE}", 1)[0]
     for marker in SPECIAL:  # mlx-lm prints special tokens, texts for people omit them
         answer = answer.replace(marker, "")
@@ -44,9 +57,10 @@ def greedy_groups(events: list[Event], moment: str) -> list[Group]:
     finished = [e for e in events if isinstance(e, EvaluationFinished)]
     (step,) = [e.step for e in finished if (e.moment, e.mode) == (moment, "greedy")]
     return [
-        e.group for e in events
+        e.group
+        for e in events
         if isinstance(e, GroupScored) and e.step == step and e.group.origin == "eval"
-    ]  # fmt: skip
+    ]
 
 
 def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int) -> None:
@@ -96,10 +110,12 @@ def test_mlx_lm_says_what_the_engine_says(world: Path, tmp_path: Path, name: str
         base = tmp_path / "packed"
         convert(str(plain), str(base), quantize=True, q_group_size=32, q_bits=8)
     config = settings(
-        world, steps=3, model={"path": str(base), **CASES[name]},
+        world,
+        steps=3,
+        model={"path": str(base), **CASES[name]},
         evaluation={"problems": 6, "pinned": 0, "before_and_after": True, "samples": 0},
         optimizer={"learning_rate": 3e-3 if name == "full" else 3e-2, "micro_rows": 4},
-    )  # fmt: skip
+    )
     check(tmp_path, tmp_path / "run", events_of(config, tmp_path / "run"), base, 12)
 
 
@@ -108,8 +124,10 @@ def test_mlx_lm_says_what_the_engine_says(world: Path, tmp_path: Path, name: str
 def test_mlx_lm_says_what_the_engine_says_with_smollm2(world: Path, tmp_path: Path) -> None:
     base = model_folder()
     config = settings(
-        world, steps=2, model={"path": str(base), "lora_rank": 8},
+        world,
+        steps=2,
+        model={"path": str(base), "lora_rank": 8},
         optimizer={"learning_rate": 3e-3, "micro_rows": 4},
         evaluation={"problems": 2, "pinned": 0, "before_and_after": True, "samples": 0},
-    )  # fmt: skip
+    )
     check(tmp_path, tmp_path / "run", events_of(config, tmp_path / "run"), base, 12)

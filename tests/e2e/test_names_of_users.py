@@ -45,10 +45,20 @@ NotebookClient(book, timeout=600).execute()
 print("".join(out.get("text", "") for out in book.cells[0].outputs))
 """
 TRAIN = (
-    "train", "--preset", "starter", "--steps", "1", "--set", "rewards.functions=rewards.py:score",
-    "--set", "evaluation.before_and_after=no", "--set", "rollout.prompts=2",
-    "--set", "rollout.group_size=4",
-)  # fmt: skip
+    "train",
+    "--preset",
+    "starter",
+    "--steps",
+    "1",
+    "--set",
+    "rewards.functions=rewards.py:score",
+    "--set",
+    "evaluation.before_and_after=no",
+    "--set",
+    "rollout.prompts=2",
+    "--set",
+    "rollout.group_size=4",
+)
 
 
 def imports(form: str) -> str:
@@ -80,9 +90,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def run(*words: str, stdin: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, input=stdin,
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        input=stdin,
         timeout=600,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -121,9 +135,12 @@ def test_pytest_finds_them() -> None:
 @pytest.mark.parametrize("inside", ["", ".errors"])
 def test_the_same_file_is_never_imported_under_two_names(package: str, inside: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"import {package}{inside}"], cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", f"import {package}{inside}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: there is no module '{package}'; "
         f"the package of grpo-tui is grpo_tui.{package}"
@@ -137,7 +154,11 @@ def test_nothing_called_app_or_experiments_is_installed(tmp_path: Path) -> None:
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "[False, False, True]\n"

@@ -103,9 +103,12 @@ class Visit:
 
 def tiny_starter(world: Path) -> RunConfig:
     return settings(
-        world, name="starter", steps=400, algorithm={"passes": 2, "beta": 0.04},
+        world,
+        name="starter",
+        steps=400,
+        algorithm={"passes": 2, "beta": 0.04},
         model={"path": str(world / "model"), "lora_rank": 4, "dtype": "float32"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -91,13 +91,32 @@ def test_a_recipe_that_cannot_be_imported_is_left_out_with_the_reason(home: Path
 @pytest.mark.slow
 def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) -> None:
     done = grpo_tui(
-        home, "train", "--no-store", str(home / "run"), "--json",
-        "--set", "task.name=shop-sums", "--set", "task.options.count=9",
-        "--set", "rewards.functions=shop-brief", "--set", "algorithm.recipe=shop-grpo",
-        "--set", "task.environment=shop-twice",
-        "--set", "task.held_out_size=0", "--set", "rollout.prompts=2", "--set",
-        "rollout.group_size=2", "--set", "rollout.max_new_tokens=16", "--set", "steps=1",
-    )  # fmt: skip
+        home,
+        "train",
+        "--no-store",
+        str(home / "run"),
+        "--json",
+        "--set",
+        "task.name=shop-sums",
+        "--set",
+        "task.options.count=9",
+        "--set",
+        "rewards.functions=shop-brief",
+        "--set",
+        "algorithm.recipe=shop-grpo",
+        "--set",
+        "task.environment=shop-twice",
+        "--set",
+        "task.held_out_size=0",
+        "--set",
+        "rollout.prompts=2",
+        "--set",
+        "rollout.group_size=2",
+        "--set",
+        "rollout.max_new_tokens=16",
+        "--set",
+        "steps=1",
+    )
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     (step,) = [event for event in events if event["event"] == "StepFinished"]
@@ -114,9 +133,15 @@ def test_a_broken_package_fails_only_who_uses_it_and_is_named(
     home: Path, broken: str, setting: str
 ) -> None:
     done = grpo_tui(
-        home, "train", "--no-store", str(home / "run"), "--steps", "1",
-        "--set", setting.format(broken),
-    )  # fmt: skip
+        home,
+        "train",
+        "--no-store",
+        str(home / "run"),
+        "--steps",
+        "1",
+        "--set",
+        setting.format(broken),
+    )
     assert done.returncode not in (0, 3)
     assert f"of the package {broken}-rl cannot be imported" in done.stderr
     assert "update or remove the package" in done.stderr

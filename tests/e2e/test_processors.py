@@ -84,27 +84,37 @@ def run(python: str, folder: Path, cpu: str = "", **environment: str) -> Seen:
     folder.mkdir()
     (folder / "reward.py").write_text(REWARD)
     small = {
-        "rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_new_tokens": 24,
-        "evaluation.before_and_after": "false", "evaluation.pinned": 0,
+        "rollout.prompts": 2,
+        "rollout.group_size": 4,
+        "rollout.max_new_tokens": 24,
+        "evaluation.before_and_after": "false",
+        "evaluation.pinned": 0,
         "rewards.functions": f"numeric_answer,{folder / 'reward.py'}:where_it_runs",
-    }  # fmt: skip
+    }
     settings = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
-        **INHERITED, "HOME": str(folder), "TMPDIR": str(folder),
+        **INHERITED,
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
         "XDG_CACHE_HOME": str(folder / "cache"),
-        "XDG_DATA_HOME": str(folder / "data"), "PYTHONPATH": os.pathsep.join(paths),
-        "GRPO_TUI_DB": str(folder / "store.db"), "OPENBLAS_NUM_THREADS": "1",
+        "XDG_DATA_HOME": str(folder / "data"),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "GRPO_TUI_DB": str(folder / "store.db"),
+        "OPENBLAS_NUM_THREADS": "1",
         **environment,
-    }  # fmt: skip
+    }
     if cpu:
         environment["QEMU_CPU"] = cpu
     command = [python, "-P", "-c", PROGRAM, str(folder / "about"), "--steps", "2", *settings]
     for _ in range(ATTEMPTS):
         done = subprocess.run(
             ["timeout", "-s", "KILL", str(LIMIT_S), *command],
-            capture_output=True, text=True, env=environment, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
         if not cpu or done.returncode != KILLED:
             break
     assert done.returncode == 0, done.stderr[-3000:]
@@ -177,9 +187,12 @@ def test_products_are_right_where_the_check_runs_on_the_real_processor(
     )
     done = subprocess.run(
         [str(EMULATOR), "-0", sys.executable, str(Path(sys.executable).resolve()), "-c", code],
-        capture_output=True, text=True, check=False, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
         env={**INHERITED, "QEMU_CPU": cpu, "XDG_CACHE_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-3000:]
 
 

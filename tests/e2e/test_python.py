@@ -47,9 +47,12 @@ print(json.dumps({
 
 def script(home: Path, world: Path, code: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", START + code, str(world)], env=environment(home),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", START + code, str(world)],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def told(process: "subprocess.Popen[str]") -> Any:
@@ -144,17 +147,25 @@ print(json.dumps([
 def execute(book: Path, home: Path, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", "-c", EXECUTE, str(book), str(folder)],
-        env=environment(home) | {"JUPYTER_PLATFORM_DIRS": "1"}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=environment(home) | {"JUPYTER_PLATFORM_DIRS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def notebook(folder: Path, *cells: str) -> Path:
     code: list[dict[str, Any]] = [
-        {"cell_type": "code", "id": f"cell-{place}", "source": cell, "metadata": {},
-         "outputs": [], "execution_count": None}
+        {
+            "cell_type": "code",
+            "id": f"cell-{place}",
+            "source": cell,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
         for place, cell in enumerate(cells)
-    ]  # fmt: skip
+    ]
     file = folder / "book.ipynb"
     file.write_text(json.dumps({"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     return file

@@ -77,10 +77,13 @@ def started(
     with (
         out.open("wb") as file,
         subprocess.Popen(
-            launched(*words, port=port), stdin=subprocess.PIPE, stdout=file,
-            stderr=subprocess.STDOUT, env=environment(home),
+            launched(*words, port=port),
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(home),
         ) as process,
-    ):  # fmt: skip
+    ):
         try:
             yield process
         finally:
@@ -122,17 +125,24 @@ def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, ca
     assert alone.returncode == 0, alone.stderr
     port = 20000 + os.getpid() % 1000 * 8
     with started(
-        tmp_path / "ranks", "train", config, "--json", "--name", "r",
-        out=tmp_path / "out.jsonl", port=port,
-    ) as process:  # fmt: skip
+        tmp_path / "ranks",
+        "train",
+        config,
+        "--json",
+        "--name",
+        "r",
+        out=tmp_path / "out.jsonl",
+        port=port,
+    ) as process:
         process.wait(PATIENCE)
     expected, found = metrics_of(alone.stdout), metrics_of((tmp_path / "out.jsonl").read_text())
     assert len(found) == len(expected) == 4
     for step, (one, two) in enumerate(zip(expected, found, strict=True), 1):
         assert two == pytest.approx(one, rel=2e-3, abs=2e-4), f"step {step}"
     trained, expected_weights = (
-        adapter_of(tmp_path / "ranks", "r"), adapter_of(tmp_path / "alone", "r"),
-    )  # fmt: skip
+        adapter_of(tmp_path / "ranks", "r"),
+        adapter_of(tmp_path / "alone", "r"),
+    )
     for name, weights in expected_weights.items():
         assert mx.allclose(trained[name], weights, rtol=1e-3, atol=2e-4), name
 

@@ -47,24 +47,42 @@ def runs(world: Path) -> dict[str, tuple[list[str], dict[str, Any]]]:
     (world / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (world / "format.py").write_text(REWARDS)
     (world / "turns.py").write_text(TURNS)
-    other = {"name": f"{world}/other.jsonl", "weight": 0.7, "held_out_size": 3,
-             "rewards": {f"{world}/rewards.py:letters": 0.25}}  # fmt: skip
+    other = {
+        "name": f"{world}/other.jsonl",
+        "weight": 0.7,
+        "held_out_size": 3,
+        "rewards": {f"{world}/rewards.py:letters": 0.25},
+    }
     return {
         "recipes": ([f"algorithm.recipe={','.join(RECIPES)}"], {"rewards": own}),
         "rates": (
             ["optimizer.learning_rate=0.003,0.01"],
-            {"rewards": own, "algorithm": {"passes": 3},
-             "rollout": {"stop": STOPS, "max_new_tokens": 20}},
+            {
+                "rewards": own,
+                "algorithm": {"passes": 3},
+                "rollout": {"stop": STOPS, "max_new_tokens": 20},
+            },
         ),
-        "turns": ([], {
-            "task": {"environment": f"{world}/turns.py:Turns", "max_turns": 4},
-            "rollout": {"stop": STOPS, "max_new_tokens": 40}, "algorithm": {"passes": 2},
-        }),
-        "tasks": ([], {"rewards": own, "task": {"others": {"other": other}},
-                       "rollout": {"prompts": 3}}),
-        "measured": ([], {"task": {"name": "arithmetic", "held_out_size": 6},
-                          "rewards": {"functions": ["format_parts"]}}),
-    }  # fmt: skip
+        "turns": (
+            [],
+            {
+                "task": {"environment": f"{world}/turns.py:Turns", "max_turns": 4},
+                "rollout": {"stop": STOPS, "max_new_tokens": 40},
+                "algorithm": {"passes": 2},
+            },
+        ),
+        "tasks": (
+            [],
+            {"rewards": own, "task": {"others": {"other": other}}, "rollout": {"prompts": 3}},
+        ),
+        "measured": (
+            [],
+            {
+                "task": {"name": "arithmetic", "held_out_size": 6},
+                "rewards": {"functions": ["format_parts"]},
+            },
+        ),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +91,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     world = write_world(tmp_path_factory.mktemp("world"))
     for name, (grid, changes) in runs(world).items():
-        config = write_config(world, home / f"{name}.yaml", steps=3, evaluation=EVALUATION,
-                              **changes)  # fmt: skip
+        config = write_config(
+            world, home / f"{name}.yaml", steps=3, evaluation=EVALUATION, **changes
+        )
         words = [word for one in grid for word in ("--set", one)]
         done = grpo_tui(home, "sweep", config, *words, "--name", name)
         assert done.returncode == 0, done.stderr

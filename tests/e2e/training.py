@@ -35,9 +35,12 @@ def _own_path() -> list[str]:
 def environment(home: Path) -> dict[str, str]:
     """One thread, the tree's packages, and a separate store."""
     return {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_own_path()]),
-        "GRPO_TUI_DB": str(home / "store.db"), "OPENBLAS_NUM_THREADS": "1", "HOME": str(home),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *_own_path()]),
+        "GRPO_TUI_DB": str(home / "store.db"),
+        "OPENBLAS_NUM_THREADS": "1",
+        "HOME": str(home),
+    }
 
 
 def grpo_tui(
@@ -45,10 +48,13 @@ def grpo_tui(
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command to completion."""
     return subprocess.run(
-        command(*words), capture_output=True, text=True, timeout=240,
+        command(*words),
+        capture_output=True,
+        text=True,
+        timeout=240,
         env=environment(home) | variables,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def start(home: Path, *words: str | Path, out: Path) -> "subprocess.Popen[bytes]":

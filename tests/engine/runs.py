@@ -65,14 +65,18 @@ def mixture(world: Path) -> dict[str, Any]:
         "accuracy": "letters >= 0.5",
     }
     return {
-        "task": {"others": {"other": other}, "curriculum": "half",
-                 "pass_rates": f"{world}/rates.json", "pass_rate_range": {"highest": 0.9}},
+        "task": {
+            "others": {"other": other},
+            "curriculum": "half",
+            "pass_rates": f"{world}/rates.json",
+            "pass_rate_range": {"highest": 0.9},
+        },
         "rewards": {"functions": [f"{world}/rewards.py:accuracy"]},
         "algorithm": {"recipe": "dapo", "refill_rounds": 2},
         # of three answers all are right or all wrong in a third of the groups: refills
         "rollout": {"prompts": 4, "group_size": 3},
         "checkpoint": {"every": 2},
-    }  # fmt: skip
+    }
 
 
 def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:

@@ -116,9 +116,12 @@ def test_the_yes_is_kept_in_a_private_folder_and_survives_this_process(tmp_path:
     )
     root = Path(consent.__file__).parents[1]
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
+    )
     assert out.stdout == "True\n"
 
 
@@ -158,9 +161,10 @@ def test_the_folder_has_a_limited_number_of_files(
 def test_objects_of_a_python_process_and_what_is_built_in_are_not_asked() -> None:
     settings = {
         "task": {"name": "python:rows", "tools": ["python:tool"], "environment": "python:Env"},
-        "rewards": {"functions": ["python:score", "length"]}, "algorithm": {"signal": "python:f"},
+        "rewards": {"functions": ["python:score", "length"]},
+        "algorithm": {"signal": "python:f"},
         "model": {"path": "starter-guess", "trust_remote_code": True},
-    }  # fmt: skip
+    }
     assert question_of(settings).items == ()
 
 

@@ -29,12 +29,28 @@ def test_every_event_belongs_to_a_step(kind: type) -> None:
 def test_the_stored_names_of_events_are_these() -> None:
     # stored in users' databases and spill files: a change here needs a migration
     assert list(EVENT_TYPES) == [
-        "RunStarted", "FunctionsLoaded", "ModelLoaded", "PhaseStarted", "PhaseAdvanced",
+        "RunStarted",
+        "FunctionsLoaded",
+        "ModelLoaded",
+        "PhaseStarted",
+        "PhaseAdvanced",
         "PromptsStarted",
-        "RolloutsAdvanced", "GroupScored", "TokensScored", "PassFinished", "StepFinished",
-        "StepSkipped", "AlertRaised", "AlertEnded", "EvaluationFinished",
-        "CheckpointSaved", "NoteWritten", "RunPaused", "RunResumed", "RunFinished", "RunFailed",
-    ]  # fmt: skip
+        "RolloutsAdvanced",
+        "GroupScored",
+        "TokensScored",
+        "PassFinished",
+        "StepFinished",
+        "StepSkipped",
+        "AlertRaised",
+        "AlertEnded",
+        "EvaluationFinished",
+        "CheckpointSaved",
+        "NoteWritten",
+        "RunPaused",
+        "RunResumed",
+        "RunFinished",
+        "RunFailed",
+    ]
     assert set(EVENT_TYPES.values()) == set(get_args(Event))
 
 
@@ -90,16 +106,34 @@ def test_token_numbers_that_a_run_does_not_have_are_not_written() -> None:
 def test_a_group_with_nested_values_comes_back_equal() -> None:
     reward = events.RewardValue(name="accuracy", value=None, weight=1.0)
     completion = events.Completion(
-        index=0, ids=(1, 2), text="\ud800 \x00", finish="stop", rewards=(reward,), reward=0.5,
-        advantage=None, sampler_logprobs=(-0.1, -math.inf),
-    )  # fmt: skip
+        index=0,
+        ids=(1, 2),
+        text="\ud800 \x00",
+        finish="stop",
+        rewards=(reward,),
+        reward=0.5,
+        advantage=None,
+        sampler_logprobs=(-0.1, -math.inf),
+    )
     nested = events.Group(
-        index=0, origin="train", example_key="a", prompt_text="2+2", prompt_ids=(5,),
-        prompt_hash="h", target="4", rollouts=(completion,), reward_mean=0.5, reward_std=0.0,
-    )  # fmt: skip
-    numbers = events.TokenNumbers(index=0, old=(-0.5, -1.0), passes=((-0.5, -1.0),), mask=(1, 0),
+        index=0,
+        origin="train",
+        example_key="a",
+        prompt_text="2+2",
+        prompt_ids=(5,),
+        prompt_hash="h",
+        target="4",
+        rollouts=(completion,),
+        reward_mean=0.5,
+        reward_std=0.0,
+    )
+    numbers = events.TokenNumbers(
+        index=0,
+        old=(-0.5, -1.0),
+        passes=((-0.5, -1.0),),
+        mask=(1, 0),
         updates=(events.UpdateTotals(rows=2, tokens=3, entropy_floor=0.5),),
-    )  # fmt: skip
+    )
     for event in (
         events.GroupScored(step=1, group=nested),
         events.TokensScored(step=1, group=0, origin="train", numbers=(numbers,)),

@@ -27,11 +27,26 @@ def test_reward_functions_are_described_by_their_name() -> None:
 
 
 def test_only_rewards_and_evaluations_have_a_best_value() -> None:
-    for name in ("reward", "sampled/reward", "rewards/f/mean", "eval/accuracy", "eval/pass@4",
-                 "eval/greedy/accuracy", "task/sums/reward"):  # fmt: skip
+    for name in (
+        "reward",
+        "sampled/reward",
+        "rewards/f/mean",
+        "eval/accuracy",
+        "eval/pass@4",
+        "eval/greedy/accuracy",
+        "task/sums/reward",
+    ):
         assert spec(name).best, name
-    for name in ("frac_reward_zero_std", "groups/refilled", "kl", "step_time", "rewards/f/std",
-                 "tokens_per_second", "eval/truncated", "unheard/of"):  # fmt: skip
+    for name in (
+        "frac_reward_zero_std",
+        "groups/refilled",
+        "kl",
+        "step_time",
+        "rewards/f/std",
+        "tokens_per_second",
+        "eval/truncated",
+        "unheard/of",
+    ):
         assert not spec(name).best, name
     assert all(found.direction != "none" for found in METRICS.values() if found.best)
 
@@ -46,8 +61,15 @@ def test_an_evaluation_of_one_kind_has_the_unit_of_the_plain_one() -> None:
 def test_shares_lie_from_0_to_1_and_amounts_are_not_negative() -> None:
     for name in ("eval/accuracy", "completions/clipped_ratio", "eval/greedy/accuracy"):
         assert natural_range(name) == (0.0, 1.0)
-    for name in ("kl", "step_time", "completions/mean_length", "memory/peak_gb", "reward_std",
-                 "rewards/f/std", "grad_norm"):  # fmt: skip
+    for name in (
+        "kl",
+        "step_time",
+        "completions/mean_length",
+        "memory/peak_gb",
+        "reward_std",
+        "rewards/f/std",
+        "grad_norm",
+    ):
         assert natural_range(name) == (0.0, math.inf)
     for name in ("loss", "reward", "rewards/f/mean", "eval/reward"):
         assert natural_range(name) == (-math.inf, math.inf)

@@ -73,12 +73,23 @@ REFUSED = (
 )  # fmt: skip
 # what the engine and others have imported
 THROUGH = (
-    "subprocess:getoutput", "os:system", "builtins:eval", "_io:open", "posix:system",
-    "importlib:import_module", "os.path:exists", "code:interact", "webbrowser:open",
-    "grpo_engine.api.settings:subprocess.getoutput", "grpo_engine.names:importlib.import_module",
-    "grpo_engine.names:importlib", "grpo_engine.config.parse:yaml.unsafe_load",
-    "mlx_lm.utils:os.system", "grpo_engine.names:Path.unlink", "grpo_engine.names:cache",
-)  # fmt: skip
+    "subprocess:getoutput",
+    "os:system",
+    "builtins:eval",
+    "_io:open",
+    "posix:system",
+    "importlib:import_module",
+    "os.path:exists",
+    "code:interact",
+    "webbrowser:open",
+    "grpo_engine.api.settings:subprocess.getoutput",
+    "grpo_engine.names:importlib.import_module",
+    "grpo_engine.names:importlib",
+    "grpo_engine.config.parse:yaml.unsafe_load",
+    "mlx_lm.utils:os.system",
+    "grpo_engine.names:Path.unlink",
+    "grpo_engine.names:cache",
+)
 
 
 @pytest.fixture(scope="module", params=["file", "module"])

@@ -9,8 +9,9 @@ from grpo_engine.errors import CheckpointError, OutsideError
 from grpo_engine.paths import inside, remove
 from grpo_engine.run import checkpoint
 
-PACKAGES = [Path(grpo_engine.__file__).parents[1] / name
-            for name in ("app", "experiments", "grpo_engine")]  # fmt: skip
+PACKAGES = [
+    Path(grpo_engine.__file__).parents[1] / name for name in ("app", "experiments", "grpo_engine")
+]
 OUTSIDE = [
     "",
     ".",

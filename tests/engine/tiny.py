@@ -21,12 +21,21 @@ CHAT = (
 def tiny_config(**changes: Any) -> dict[str, Any]:
     """A configuration in the format of `config.json`."""
     return {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
-        "num_hidden_layers": 2, "intermediate_size": 64, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": VOCABULARY,
-        "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": True,
-        "eos_token_id": [END, STOP], **changes,
-    }  # fmt: skip
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 256,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "eos_token_id": [END, STOP],
+        **changes,
+    }
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -40,9 +49,12 @@ def write_tokenizer(folder: Path) -> None:
     core.add_special_tokens(list(SPECIAL))
     core.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "pad_token": "<pad>",
-        "chat_template": CHAT, "clean_up_tokenization_spaces": False,
-    }  # fmt: skip
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<end>",
+        "pad_token": "<pad>",
+        "chat_template": CHAT,
+        "clean_up_tokenization_spaces": False,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
@@ -69,13 +81,23 @@ def write_config(folder: Path, config: dict[str, Any], *, seed: int = 3, scale: 
 
 
 MAMBA: dict[str, Any] = {
-    "model_type": "mamba", "architectures": ["MambaForCausalLM"], "state_size": 4,
-    "conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "time_step_rank": 4, "expand": 2,
-}  # fmt: skip
+    "model_type": "mamba",
+    "architectures": ["MambaForCausalLM"],
+    "state_size": 4,
+    "conv_kernel": 4,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "time_step_rank": 4,
+    "expand": 2,
+}
 GEMMA2: dict[str, Any] = {
-    "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 8,
-    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8,
-}  # fmt: skip
+    "model_type": "gemma2",
+    "architectures": ["Gemma2ForCausalLM"],
+    "head_dim": 8,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 5.0,
+    "query_pre_attn_scalar": 8,
+}
 AFM7: dict[str, Any] = {
     "model_type": "afm7",
     "architectures": ["AFM7ForCausalLM"],
@@ -86,19 +108,36 @@ AFM7: dict[str, Any] = {
     "num_kv_heads": 2,
 }
 QWEN3_5: dict[str, Any] = {
-    "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 16,
-    "num_hidden_layers": 3, "full_attention_interval": 3, "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
+    "model_type": "qwen3_5",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "head_dim": 16,
+    "num_hidden_layers": 3,
+    "full_attention_interval": 3,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 4,
     "rope_parameters": {"type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
-}  # fmt: skip
+}
 KIMI_LINEAR: dict[str, Any] = {
-    "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "head_dim": 8,
-    "num_key_value_heads": 4, "model_max_length": 256, "num_experts": 2,
-    "moe_intermediate_size": 16, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-    "v_head_dim": 8, "tie_word_embeddings": False,
+    "model_type": "kimi_linear",
+    "architectures": ["KimiLinearForCausalLM"],
+    "head_dim": 8,
+    "num_key_value_heads": 4,
+    "model_max_length": 256,
+    "num_experts": 2,
+    "moe_intermediate_size": 16,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "tie_word_embeddings": False,
     "linear_attn_config": {
-        "num_heads": 2, "head_dim": 16, "kda_layers": [1], "full_attn_layers": [2],
+        "num_heads": 2,
+        "head_dim": 16,
+        "kda_layers": [1],
+        "full_attn_layers": [2],
         "short_conv_kernel_size": 4,
     },
-}  # fmt: skip
+}

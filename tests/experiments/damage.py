@@ -12,10 +12,20 @@ from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.db.types import Flag, Number, Text, WholeNumber
 
 # what says which row belongs to which, and which rows there are
-KEYS = frozenset({
-    "short", "key_set", "path", "seq", "hidden", "origin", "kind", "prompt_hash", "deleted_at",
-    "purging",
-})  # fmt: skip
+KEYS = frozenset(
+    {
+        "short",
+        "key_set",
+        "path",
+        "seq",
+        "hidden",
+        "origin",
+        "kind",
+        "prompt_hash",
+        "deleted_at",
+        "purging",
+    }
+)
 RED = "CAST(x'1b5b33316d7265640762e280ae' AS TEXT)"  # an escape sequence, BEL, a right-to-left mark
 DEEP = "replace(hex(zeroblob(50000)), '0', '[')"
 Edit = tuple[str, ...]

@@ -13,10 +13,15 @@ from grpo_tui.experiments.search import search
 from grpo_tui.experiments.values import SearchHit
 
 CONFIG = {
-    "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},
-    "task": {"name": "arithmetic"}, "algorithm": {"recipe": "grpo", "beta": 0.04},
-    "optimizer": {"learning_rate": 1e-5, "name": "adamw"}, "record": {"tokens": "all"},
-}  # fmt: skip
+    "name": "",
+    "seed": 0,
+    "steps": 10,
+    "model": {"path": "starter"},
+    "task": {"name": "arithmetic"},
+    "algorithm": {"recipe": "grpo", "beta": 0.04},
+    "optimizer": {"learning_rate": 1e-5, "name": "adamw"},
+    "record": {"tokens": "all"},
+}
 
 
 def integrity(reader: StoreReader) -> str:
@@ -37,54 +42,86 @@ def config(**sections: object) -> dict[str, object]:
 
 def started(step: int = 0, fingerprint: str = "data", recipe: str = "grpo") -> ev.RunStarted:
     return ev.RunStarted(
-        step=step, config={}, total_steps=10, resumed=step > 0, versions={"mlx": "1"},
-        device="cpu", threads=1, dataset_fingerprint=fingerprint, recipe=recipe,
-    )  # fmt: skip
+        step=step,
+        config={},
+        total_steps=10,
+        resumed=step > 0,
+        versions={"mlx": "1"},
+        device="cpu",
+        threads=1,
+        dataset_fingerprint=fingerprint,
+        recipe=recipe,
+    )
 
 
 def completion(index: int, text: str, reward: float | None) -> ev.Completion:
     return ev.Completion(
-        index=index, ids=(1, 2, 3), text=text, finish="stop", reward=reward, advantage=0.5,
+        index=index,
+        ids=(1, 2, 3),
+        text=text,
+        finish="stop",
+        reward=reward,
+        advantage=0.5,
         rewards=(ev.RewardValue(name="accuracy", value=reward, weight=1.0, reason="as computed"),),
-        sampler_logprobs=(-0.5, -1.0, -2.0), ends=(1, 2, len(text)),
-    )  # fmt: skip
+        sampler_logprobs=(-0.5, -1.0, -2.0),
+        ends=(1, 2, len(text)),
+    )
 
 
 def group(
-    index: int = 0, texts: tuple[str, ...] = ("yes", "no"), origin: ev.Origin = "train",
-    prompt: str = "1 + 1 = ?", rewards: tuple[float | None, ...] = (),
-) -> ev.Group:  # fmt: skip
+    index: int = 0,
+    texts: tuple[str, ...] = ("yes", "no"),
+    origin: ev.Origin = "train",
+    prompt: str = "1 + 1 = ?",
+    rewards: tuple[float | None, ...] = (),
+) -> ev.Group:
     scores = rewards or tuple(float(place == 0) for place in range(len(texts)))
     return ev.Group(
-        index=index, origin=origin, example_key=f"example-{index}", prompt_text=prompt,
-        prompt_ids=(7, 8), prompt_hash=f"hash-{index}", target="2",
+        index=index,
+        origin=origin,
+        example_key=f"example-{index}",
+        prompt_text=prompt,
+        prompt_ids=(7, 8),
+        prompt_hash=f"hash-{index}",
+        target="2",
         rollouts=tuple(
             completion(place, text, score)
             for place, (text, score) in enumerate(zip(texts, scores, strict=True))
         ),
-        reward_mean=0.5, reward_std=0.5, sampling={"temperature": 1.0},
-    )  # fmt: skip
+        reward_mean=0.5,
+        reward_std=0.5,
+        sampling={"temperature": 1.0},
+    )
 
 
 def numbers(index: int = 0, origin: ev.Origin = "train", step: int = 1, rows: int = 2) -> ev.Event:
     return ev.TokensScored(
-        step=step, group=index, origin=origin,
+        step=step,
+        group=index,
+        origin=origin,
         numbers=tuple(
             ev.TokenNumbers(
-                index=row, old=(-0.5, -1.0, -2.0), reference=(-0.5, -1.5, -2.0),
-                passes=((-0.5, -1.0, -2.0), (-0.25, -1.0, -2.0)), after=(-0.25, -0.5, -2.0),
-                entropy=(0.5, 1.0, 0.25), clip_fraction=0.25, kl=0.125,
+                index=row,
+                old=(-0.5, -1.0, -2.0),
+                reference=(-0.5, -1.5, -2.0),
+                passes=((-0.5, -1.0, -2.0), (-0.25, -1.0, -2.0)),
+                after=(-0.25, -0.5, -2.0),
+                entropy=(0.5, 1.0, 0.25),
+                clip_fraction=0.25,
+                kl=0.125,
             )
             for row in range(rows)
         ),
-    )  # fmt: skip
+    )
 
 
 def finished(step: int, reward: float = 0.5, **metrics: float) -> ev.StepFinished:
     return ev.StepFinished(
-        step=step, metrics={"reward": reward, "kl": step / 100, **metrics}, tokens=100 * step,
+        step=step,
+        metrics={"reward": reward, "kl": step / 100, **metrics},
+        tokens=100 * step,
         elapsed=float(step),
-    )  # fmt: skip
+    )
 
 
 def step_events(step: int, groups: int = 2) -> Iterator[ev.Event]:
@@ -94,9 +131,16 @@ def step_events(step: int, groups: int = 2) -> Iterator[ev.Event]:
         yield numbers(index, step=step)
     for index in (1, 2):
         yield ev.PassFinished(
-            step=step, index=index, minibatch=0, loss=0.1, clip_low=0.0, clip_high=0.0,
-            kl_to_old=0.0, grad_norm=1.0, learning_rate=1e-5,
-        )  # fmt: skip
+            step=step,
+            index=index,
+            minibatch=0,
+            loss=0.1,
+            clip_low=0.0,
+            clip_high=0.0,
+            kl_to_old=0.0,
+            grad_norm=1.0,
+            learning_rate=1e-5,
+        )
     yield finished(step, reward=step / 10)
 
 
@@ -109,10 +153,15 @@ def evaluated(
     )
     share = sum(right) / (len(right) * samples)
     return ev.EvaluationFinished(
-        step=step, moment="after", mode="sampled" if mode == "sampled" else "greedy",
-        problems=len(right), samples=samples, metrics={"eval/accuracy": share}, rows=rows,
+        step=step,
+        moment="after",
+        mode="sampled" if mode == "sampled" else "greedy",
+        problems=len(right),
+        samples=samples,
+        metrics={"eval/accuracy": share},
+        rows=rows,
         seconds=1.0,
-    )  # fmt: skip
+    )
 
 
 def ended(step: int) -> ev.RunFinished:
@@ -125,9 +174,14 @@ def put_all(handle: Recorder, *events: ev.Event) -> None:
 
 
 def record_run(
-    path: Path, *, steps: int = 3, tree: dict[str, object] | None = None, name: str = "",
-    fingerprint: str = "data", last: tuple[ev.Event, ...] = (),
-) -> str:  # fmt: skip
+    path: Path,
+    *,
+    steps: int = 3,
+    tree: dict[str, object] | None = None,
+    name: str = "",
+    fingerprint: str = "data",
+    last: tuple[ev.Event, ...] = (),
+) -> str:
     """Record a whole small run and return its id."""
     handle = start_run(path, tree or CONFIG, name=name)
     algorithm: Any = (tree or CONFIG)["algorithm"]

@@ -72,8 +72,17 @@ def test_a_board_in_mid_step_has_the_answers_and_no_score() -> None:
 def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> None:
     board = Board()
     turn = ev.Span(start=0, length=2, kind="model", turn=0, chars=2)
-    reply = ev.Span(start=2, length=3, kind="environment", turn=0, chars=8, name="Guess", ms=3.0,
-                    reward=0.5, info={"found": 0})  # fmt: skip
+    reply = ev.Span(
+        start=2,
+        length=3,
+        kind="environment",
+        turn=0,
+        chars=8,
+        name="Guess",
+        ms=3.0,
+        reward=0.5,
+        info={"found": 0},
+    )
     steps = (
         ev.RowDelta(group=0, index=0, text="50", tokens=2, spans=(turn,), waits=True),
         ev.RowDelta(group=0, index=0, text="\nhigher\n", tokens=0, spans=(ev.unscored(reply),)),
@@ -105,6 +114,7 @@ def test_a_board_with_scores_of_an_earlier_version_is_read_without_them() -> Non
     old = ev.encode(board.view)
     for one in old["groups"]:
         one |= {"reward_mean": 0.5, "reward_std": 0.5, "no_signal": "", "scored": True}
-        one["rows"] = [row | {"reward": 1.0, "advantage": 0.5, "scored": True}
-                       for row in one["rows"]]  # fmt: skip
+        one["rows"] = [
+            row | {"reward": 1.0, "advantage": 0.5, "scored": True} for row in one["rows"]
+        ]
     assert ev.decode(BoardView, old) == board.view

@@ -30,9 +30,15 @@ from tests.experiments.made import (
 
 
 def run_of(
-    path: Path, name: str, rewards: tuple[float, ...], seed: int = 0, beta: float = 0.04,
-    pace: int = 100, extra: tuple[ev.Event, ...] = (), fingerprint: str = "data",
-) -> str:  # fmt: skip
+    path: Path,
+    name: str,
+    rewards: tuple[float, ...],
+    seed: int = 0,
+    beta: float = 0.04,
+    pace: int = 100,
+    extra: tuple[ev.Event, ...] = (),
+    fingerprint: str = "data",
+) -> str:
     """A run with these rewards, with `pace` tokens and seconds per step."""
     tree = config(seed=seed, algorithm={"recipe": "grpo", "beta": beta})
     handle = start_run(path, tree, name=name)
@@ -82,9 +88,11 @@ def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path
 def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     for name, recipe, beta in (
-        ("left", "grpo", None), ("said", "grpo", 0.04), ("more", "grpo", 0.1),
+        ("left", "grpo", None),
+        ("said", "grpo", 0.04),
+        ("more", "grpo", 0.1),
         ("other", "dr-grpo", None),
-    ):  # fmt: skip
+    ):
         algorithm = AlgorithmConfig(recipe=recipe, beta=beta).model_dump(mode="json")
         record_run(path, tree=config(algorithm=algorithm, seed=len(name)), name=name, steps=1)
     with closing(StoreReader(path)) as reader:
@@ -97,13 +105,15 @@ def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
         # two recipes: what was chosen, and apart from it what the recipes consist of
         chosen = compare(reader, [left, other])
         assert {item.path: item.values for item in chosen.differing} == {
-            "seed": (4, 5), "algorithm.recipe": ("grpo", "dr-grpo"),
-        }  # fmt: skip
+            "seed": (4, 5),
+            "algorithm.recipe": ("grpo", "dr-grpo"),
+        }
         assert {item.path: item.values for item in chosen.by_recipe} == {
             "algorithm.beta": (0.04, 0.0),
             "algorithm.signal": ("group_standard", "group_mean"),
-            "algorithm.anchor": ("k3", "none"), "algorithm.weight": ("per_sequence", "constant"),
-        }  # fmt: skip
+            "algorithm.anchor": ("k3", "none"),
+            "algorithm.weight": ("per_sequence", "constant"),
+        }
         assert not {item.path for item in chosen.by_recipe} & chosen.same.keys()
 
 
@@ -187,8 +197,12 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
     run = reader.resolve("slow")
     found = compare(reader, [run], baseline=run, axis="step", keys=["reward"])
     assert (found.at, found.differing, found.seeds, found.rankings, found.notes) == (
-        f"step {run.step}", (), (), (), ()
-    )  # fmt: skip
+        f"step {run.step}",
+        (),
+        (),
+        (),
+        (),
+    )
     assert found.same["seed"] == run.seed
     (cell,) = found.metrics[0].cells
     assert cell.at == reader.value_at(run.key, "reward", run.step)[0]
@@ -204,8 +218,14 @@ def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreRead
 def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> StoreReader:
     right = (samples,) * 10 + (0,) * 2
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 10 + (0, samples), samples=samples),))
-    run_of(path, "better", (0.1,), beta=0.1, fingerprint=fingerprint,
-           extra=(evaluated(0, (0,) * 12), evaluated(1, right, samples=samples)))  # fmt: skip
+    run_of(
+        path,
+        "better",
+        (0.1,),
+        beta=0.1,
+        fingerprint=fingerprint,
+        extra=(evaluated(0, (0,) * 12), evaluated(1, right, samples=samples)),
+    )
     return StoreReader(path)
 
 
@@ -236,12 +256,16 @@ def swept(path: Path) -> None:
     """Two betas with two seeds each; greedy answers favour one beta, sampled ones the other."""
     for beta, greedy, sampled in ((0.04, (1, 1, 0, 0), (0, 1)), (0.4, (0, 0, 0, 1), (3, 4))):
         for seed in (0, 1):
-            right = tuple(min(4, count + place % 2) for place in range(12) for count in
-                          sampled[seed : seed + 1])  # fmt: skip
+            right = tuple(
+                min(4, count + place % 2)
+                for place in range(12)
+                for count in sampled[seed : seed + 1]
+            )
             extra = (
                 evaluated(1, (4,) * 12, samples=4),
-                evaluated(2, greedy * 3, mode="greedy"), evaluated(2, right, samples=4),
-            )  # fmt: skip
+                evaluated(2, greedy * 3, mode="greedy"),
+                evaluated(2, right, samples=4),
+            )
             run_of(path, f"b{beta}-s{seed}", (0.1, 0.2), seed=seed, beta=beta, extra=extra)
 
 
@@ -258,8 +282,11 @@ def test_settings_are_tested_pooled_over_their_seeds(tmp_path: Path) -> None:
         assert set(test.other.runs) == {ids[f"{base}-s0"], ids[f"{base}-s1"]}
         assert (test.own.steps, test.own.samples) == ((2, 2), 1 if test.mode == "greedy" else 4)
     sampled = paired_tests(found)[1]
-    shares = {run: share for side in (sampled.own, sampled.other)
-              for run, share in zip(side.runs, side.shares, strict=True)}  # fmt: skip
+    shares = {
+        run: share
+        for side in (sampled.own, sampled.other)
+        for run, share in zip(side.runs, side.shares, strict=True)
+    }
     # beta .04: 0 or 1 of 4 and 1 or 2 of 4; beta .4: 3 or 4 of 4 and always 4
     expected = {"b0.04-s0": 0.125, "b0.04-s1": 0.375, "b0.4-s0": 0.875, "b0.4-s1": 1.0}
     assert shares == {ids[name]: share for name, share in expected.items()}
@@ -369,8 +396,9 @@ def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path
     for name, beta, fingerprint, extra in (
         ("base", 0.04, "data", (evaluated(1, (1, 0, 1)),)),
         ("good", 0.1, "data", (evaluated(1, (1, 1, 1)),)),
-        ("other", 0.2, "else", (evaluated(1, (1, 1, 1)),)), ("none", 0.3, "data", ()),
-    ):  # fmt: skip
+        ("other", 0.2, "else", (evaluated(1, (1, 1, 1)),)),
+        ("none", 0.3, "data", ()),
+    ):
         run_of(path, name, (0.1,), beta=beta, extra=extra, fingerprint=fingerprint)
     with closing(StoreReader(path)) as reader:
         (found,) = compare(reader, reader.runs(), baseline=reader.resolve("base")).rankings

@@ -77,8 +77,10 @@ def test_equal_answers_do_not_make_the_interval_a_point() -> None:
 
 def test_more_seeds_are_asked_for_where_seeds_make_the_interval_wide() -> None:
     random = np.random.default_rng(0)
-    lucky = [np.array([random.random(400) < share for share in runs], float)
-             for runs in ((0.5, 0.6, 0.4), (0.6, 0.75, 0.5))]  # fmt: skip
+    lucky = [
+        np.array([random.random(400) < share for share in runs], float)
+        for runs in ((0.5, 0.6, 0.4), (0.6, 0.75, 0.5))
+    ]
     (by_seeds,) = effects(lucky)
     assert by_seeds.p_value > 0.05
     assert by_seeds.more_seeds is not None
@@ -92,12 +94,16 @@ def test_more_seeds_are_asked_for_where_seeds_make_the_interval_wide() -> None:
 SWEEPS = st.integers(2, 4).flatmap(
     lambda seeds: st.integers(3, 12).flatmap(
         lambda problems: st.lists(
-            st.lists(st.lists(st.sampled_from((0.0, 0.5, 1.0)), min_size=problems,
-                              max_size=problems), min_size=seeds, max_size=seeds),
-            min_size=2, max_size=4,
+            st.lists(
+                st.lists(st.sampled_from((0.0, 0.5, 1.0)), min_size=problems, max_size=problems),
+                min_size=seeds,
+                max_size=seeds,
+            ),
+            min_size=2,
+            max_size=4,
         )
     )
-)  # fmt: skip
+)
 
 
 @given(SWEEPS)

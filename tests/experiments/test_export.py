@@ -333,9 +333,11 @@ class OfflineRun:
 
 
 def test_wandb_gets_each_step_once_and_its_chatter_stays_off_stdout(
-    reader: StoreReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    reader: StoreReader,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     runs: list[OfflineRun] = []
     asked: list[dict[str, Any]] = []
 
@@ -345,9 +347,11 @@ def test_wandb_gets_each_step_once_and_its_chatter_stays_off_stdout(
         return runs[-1]
 
     fake = SimpleNamespace(
-        Settings=dict, init=init, log=lambda data, step: runs[-1].log(data, step),
+        Settings=dict,
+        init=init,
+        log=lambda data, step: runs[-1].log(data, step),
         finish=lambda: runs[-1].finish(),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "wandb", fake)
     count = export_to("wandb", reader, reader.runs(sort="created"), tmp_path)
     assert [one["name"] for one in asked] == ["=one", "two"]

@@ -229,11 +229,13 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
     )
     children = [
         subprocess.Popen(
-            [sys.executable, "-P", "-c", code, str(path)], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-P", "-c", code, str(path)],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     for child in children:
         assert child.stdin is not None
         child.stdin.write("go\n")
@@ -487,10 +489,18 @@ def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None
     resume = "-"
     for _ in range(kills):
         writer = subprocess.Popen(
-            [sys.executable, "-m", "tests.experiments.writer_process", str(path), "100000",
-             "0.002", resume],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "tests.experiments.writer_process",
+                str(path),
+                "100000",
+                "0.002",
+                resume,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert writer.stdout is not None
         resume = json.loads(writer.stdout.readline())["id"]
         time.sleep(chance.uniform(0.0, 0.7))

@@ -143,9 +143,11 @@ def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> N
         "input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, store], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", code, store],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as run:  # fmt: skip
+    ) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"on\n"
         (process,) = until(lambda: followers(run.pid))

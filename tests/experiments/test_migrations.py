@@ -133,15 +133,17 @@ def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
         keys = conn.execute(f"PRAGMA foreign_key_list({table})").fetchall()
         indices = conn.execute(f"PRAGMA index_list({table})").fetchall()
         found[table] = {
-            "columns": {name: (kind, bool(needed) and not key)
-                        for _, name, kind, needed, _, key in info},
+            "columns": {
+                name: (kind, bool(needed) and not key) for _, name, kind, needed, _, key in info
+            },
             "key": [name for key, name in sorted((row[5], row[1]) for row in info) if key],
-            "points": sorted((name, other, there, gone)
-                             for _, _, other, name, there, _, gone, _ in keys),
+            "points": sorted(
+                (name, other, there, gone) for _, _, other, name, there, _, gone, _ in keys
+            ),
             # in their order: SQLite chooses by it among equals
             "indices": [index(conn, *row[1:5]) for row in indices if row[3] != "pk"],
             "rowid": "WITHOUT ROWID" not in sql,
-        }  # fmt: skip
+        }
     return found
 
 

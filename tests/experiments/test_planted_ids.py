@@ -92,9 +92,11 @@ def test_a_file_of_a_run_that_is_a_link_is_not_written_to(tmp_path: Path, name: 
     from grpo_tui.experiments.db.paths import fault_file, log_file, tokens_file
 
     calls: dict[str, Callable[[Path], object]] = {
-        "log.txt": log_file, "faults.txt": fault_file, "tokens.db": tokens_file,
+        "log.txt": log_file,
+        "faults.txt": fault_file,
+        "tokens.db": tokens_file,
         "checkpoints": checkpoint.steps,
-    }  # fmt: skip
+    }
     (tmp_path / name).symlink_to("/etc/passwd")
     with pytest.raises((OutsideStoreError, OutsideError), match="leads out of"):
         calls[name](tmp_path)

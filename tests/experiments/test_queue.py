@@ -40,8 +40,11 @@ def leave(queue: RunQueue, item: int, holder: str, until: float) -> None:
 
 def test_a_grid_is_every_combination_the_last_axis_fastest() -> None:
     assert points({"a": [1, 2], "b": ["x", "y"]}) == [
-        {"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"},
-    ]  # fmt: skip
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
 
 
 def test_the_same_sweep_again_is_the_same_sweep(queue: RunQueue) -> None:
@@ -114,12 +117,22 @@ def test_failed_items_are_queued_again_on_request(queue: RunQueue) -> None:
 @pytest.mark.parametrize(
     "owner",
     [
-        "", "5", "null", "[]", "{}", '["host"]', '["host", "x", "1"]', '["host", null, "1"]',
-        '["host", 1e999, "1"]', f'["{host_name()}", {10**400}, "1"]', '["host", [], {}]',
-        "[" * 100_000, '"' + "x" * 1_000_000,
+        "",
+        "5",
+        "null",
+        "[]",
+        "{}",
+        '["host"]',
+        '["host", "x", "1"]',
+        '["host", null, "1"]',
+        '["host", 1e999, "1"]',
+        f'["{host_name()}", {10**400}, "1"]',
+        '["host", [], {}]',
+        "[" * 100_000,
+        '"' + "x" * 1_000_000,
     ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_a_lease_of_no_worker_that_could_be_is_void(queue: RunQueue, owner: str) -> None:
     item = queue.add(config())
     assert queue.take() is not None

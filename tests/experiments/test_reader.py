@@ -24,9 +24,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reader") / "s.db"
     record_run(path, steps=2, name="low", tree=config(seed=1))
     record_run(
-        path, steps=5, name="high beta", last=(evaluated(5, (1, 1)),),
+        path,
+        steps=5,
+        name="high beta",
+        last=(evaluated(5, (1, 1)),),
         tree=config(seed=2, algorithm={"recipe": "dapo", "beta": 0.4}),
-    )  # fmt: skip
+    )
     record_run(path, steps=8, name="other-task", tree=config(task={"name": "gsm8k"}))
     store = ExperimentStore(path)
     store.tag(1, ["good", "50%"])
@@ -125,18 +128,28 @@ def test_columns_take_settings_metrics_and_labels(reader: StoreReader) -> None:
     columns = "best reward, last kl as k, =algorithm.beta as beta, task.name, recipe"
     run = reader.runs("high", columns=columns.split(","))[0]
     assert run.columns == {
-        "best reward": 0.5, "k": 0.05, "beta": 0.4, "task.name": "arithmetic", "recipe": "dapo",
-    }  # fmt: skip
+        "best reward": 0.5,
+        "k": 0.05,
+        "beta": 0.4,
+        "task.name": "arithmetic",
+        "recipe": "dapo",
+    }
     with pytest.raises(QueryError, match=r"did you mean algorithm\.beta"):
         reader.runs(columns=["=algorithm.betta"])
 
 
 @pytest.mark.parametrize(
     ("sort", "first"),
-    [("-created", "high beta"), ("created", "low"), ("-best reward", "high beta"),
-     ("=algorithm.beta", "low"), ("-eval/accuracy", "high beta"), ("eval/accuracy", "high beta"),
-     ("name", "high beta")],
-)  # fmt: skip
+    [
+        ("-created", "high beta"),
+        ("created", "low"),
+        ("-best reward", "high beta"),
+        ("=algorithm.beta", "low"),
+        ("-eval/accuracy", "high beta"),
+        ("eval/accuracy", "high beta"),
+        ("name", "high beta"),
+    ],
+)
 def test_sorting_puts_runs_without_the_value_last(
     reader: StoreReader, sort: str, first: str
 ) -> None:
@@ -187,14 +200,16 @@ def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
     path, saved = tmp_path / "s.db", "checkpoints/step-000003"
     moved = f"/old/runs/r/{saved}"
     short = record_run(
-        path, steps=5,
+        path,
+        steps=5,
         last=(CheckpointSaved(step=3, path=moved, best=False, seconds=0.1), finished(6)),
-    )  # fmt: skip
+    )
     (tmp_path / "runs" / short / saved).mkdir(parents=True)
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute("UPDATE run SET status = 'running'")
-        conn.execute("UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, "
-                     "free_gb = 0.1")  # fmt: skip
+        conn.execute(
+            "UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, free_gb = 0.1"
+        )
     with closing(StoreReader(path)) as reader:
         run = reader.resolve(short)
         mortem = post_mortem(reader, run.key)

@@ -36,7 +36,7 @@ from tests.experiments.made import (
     record_run,
     started,
     step_events,
-)  # fmt: skip
+)
 from tests.patience import PATIENCE, until
 
 
@@ -194,10 +194,15 @@ def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
     for step in (3, 4, 5):
         handle.put(
             ev.AlertRaised(
-                step=step, rule="kl", severity="warning", explanation="KL is high",
-                remedy="more beta", value=0.2, limit=0.1,
+                step=step,
+                rule="kl",
+                severity="warning",
+                explanation="KL is high",
+                remedy="more beta",
+                value=0.2,
+                limit=0.1,
             )
-        )  # fmt: skip
+        )
         assert handle.flush(PATIENCE)
         if step == 3:
             handle.store.mute(handle.key, "kl")
@@ -259,10 +264,17 @@ def signs(**changes: object) -> SimpleNamespace:
 
     now = iso(NOW)
     fields: dict[str, object] = {
-        "host": host_name(), "boot": boot_id(), "pid": os.getpid(),
-        "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
-        "ended_at": None, "status": "running", "step": 1, "elapsed": 1.0,
-    }  # fmt: skip
+        "host": host_name(),
+        "boot": boot_id(),
+        "pid": os.getpid(),
+        "pid_start": process_start(os.getpid()),
+        "heartbeat": now,
+        "progress_at": now,
+        "ended_at": None,
+        "status": "running",
+        "step": 1,
+        "elapsed": 1.0,
+    }
     return SimpleNamespace(**{**fields, **changes})
 
 
@@ -403,5 +415,6 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
             for step in steps:
                 views = reader.groups(run, step=step)
                 assert [[item.text for item in view.rollouts] for view in views] == [
-                    ["yes", "no"], ["yes", "no"],
-                ]  # fmt: skip
+                    ["yes", "no"],
+                    ["yes", "no"],
+                ]

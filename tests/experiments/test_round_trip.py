@@ -46,38 +46,71 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
         )
         completions.append(
             ev.Completion(
-                index=place, ids=tuple(int(-8 * x) for x in row()), text=draw(TEXT),
-                finish=draw(st.sampled_from(["stop", "length", "stop_string"])), rewards=rewards,
-                reward=draw(MAYBE), advantage=draw(MAYBE), sampler_logprobs=row(),
+                index=place,
+                ids=tuple(int(-8 * x) for x in row()),
+                text=draw(TEXT),
+                finish=draw(st.sampled_from(["stop", "length", "stop_string"])),
+                rewards=rewards,
+                reward=draw(MAYBE),
+                advantage=draw(MAYBE),
+                sampler_logprobs=row(),
                 ends=tuple(np.cumsum([int(-8 * x) for x in row()]).tolist()),
             )
-        )  # fmt: skip
+        )
         loss_parts: dict[str, Any] = {}
         if draw(st.booleans()):  # an empty row of a pass is as good as none
             passes = (lambda: (row(), row())) if length else tuple
             loss_parts = {
-                "mask": tuple(int(x < -1) for x in row()), "entropies": passes(),
-                "values": passes(), "old_values": row(), "returns": row(), "teacher": row(),
-                "updates": (ev.UpdateTotals(rows=8, tokens=40), ev.UpdateTotals(
-                    rows=8, tokens=40, minibatch=1, micro_batches=3, batch_tokens=20,
-                    entropy_bonus=0.1, entropy_floor=float(np.float32(1.3)), updated_tokens=9,
-                )),
-            }  # fmt: skip
+                "mask": tuple(int(x < -1) for x in row()),
+                "entropies": passes(),
+                "values": passes(),
+                "old_values": row(),
+                "returns": row(),
+                "teacher": row(),
+                "updates": (
+                    ev.UpdateTotals(rows=8, tokens=40),
+                    ev.UpdateTotals(
+                        rows=8,
+                        tokens=40,
+                        minibatch=1,
+                        micro_batches=3,
+                        batch_tokens=20,
+                        entropy_bonus=0.1,
+                        entropy_floor=float(np.float32(1.3)),
+                        updated_tokens=9,
+                    ),
+                ),
+            }
         numbers.append(
             ev.TokenNumbers(
-                index=place, old=row(), reference=draw(st.just(())) if place else row(),
-                passes=(row(), row()), after=row(), entropy=tuple(-x for x in row()),
-                advantages=row(), sampled=row(), clip_fraction=draw(MAYBE), kl=draw(MAYBE),
+                index=place,
+                old=row(),
+                reference=draw(st.just(())) if place else row(),
+                passes=(row(), row()),
+                after=row(),
+                entropy=tuple(-x for x in row()),
+                advantages=row(),
+                sampled=row(),
+                clip_fraction=draw(MAYBE),
+                kl=draw(MAYBE),
                 **loss_parts,
             )
-        )  # fmt: skip
+        )
     group = ev.Group(
-        index=index, origin=origin, example_key=draw(TEXT), prompt_text=draw(TEXT),
-        prompt_ids=(1, 2), prompt_hash=draw(TEXT), target=draw(TEXT),
-        refill=draw(st.integers(0, 3)), rollouts=tuple(completions), reward_mean=draw(MAYBE),
-        reward_std=draw(MAYBE), no_signal=draw(TEXT),
+        index=index,
+        origin=origin,
+        example_key=draw(TEXT),
+        prompt_text=draw(TEXT),
+        prompt_ids=(1, 2),
+        prompt_hash=draw(TEXT),
+        target=draw(TEXT),
+        refill=draw(st.integers(0, 3)),
+        rollouts=tuple(completions),
+        reward_mean=draw(MAYBE),
+        reward_std=draw(MAYBE),
+        no_signal=draw(TEXT),
         sampling=draw(st.dictionaries(NAMES, NUMBER, max_size=2)),
-    )  # fmt: skip
+    )
     events: list[ev.Event] = [ev.GroupScored(step=step, group=group)]
     if draw(st.booleans()):
         events.append(
@@ -90,50 +123,94 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
 def others(draw: st.DrawFn, step: int) -> ev.Event:
     options: list[ev.Event] = [
         ev.NoteWritten(step=step, text=draw(TEXT)),
-        ev.AlertRaised(step=step, rule=draw(TEXT), severity="warning", explanation=draw(TEXT),
-                       remedy=draw(TEXT), value=draw(MAYBE), limit=draw(MAYBE)),
+        ev.AlertRaised(
+            step=step,
+            rule=draw(TEXT),
+            severity="warning",
+            explanation=draw(TEXT),
+            remedy=draw(TEXT),
+            value=draw(MAYBE),
+            limit=draw(MAYBE),
+        ),
         ev.AlertEnded(step=step, rule=draw(TEXT)),
         ev.StepSkipped(step=step, reason=draw(TEXT)),
-        ev.CheckpointSaved(step=step, path=draw(TEXT), best=draw(st.booleans()),
-                           seconds=draw(NUMBER)),
+        ev.CheckpointSaved(
+            step=step, path=draw(TEXT), best=draw(st.booleans()), seconds=draw(NUMBER)
+        ),
         ev.RunPaused(step=step),
         ev.RunResumed(step=step),
-        ev.ModelLoaded(step=step, path=draw(TEXT), parameters=3, trainable=1, dtype="float32",
-                       notes=(draw(TEXT),), seconds=draw(NUMBER),
-                       settled=draw(st.dictionaries(NAMES, st.one_of(NUMBER, TEXT)))),
-        ev.PassFinished(step=step, index=1, minibatch=0, loss=draw(NUMBER), clip_low=draw(NUMBER),
-                        clip_high=0.0, kl_to_old=draw(NUMBER), grad_norm=draw(NUMBER),
-                        learning_rate=1e-5, stop_reason=draw(TEXT)),
+        ev.ModelLoaded(
+            step=step,
+            path=draw(TEXT),
+            parameters=3,
+            trainable=1,
+            dtype="float32",
+            notes=(draw(TEXT),),
+            seconds=draw(NUMBER),
+            settled=draw(st.dictionaries(NAMES, st.one_of(NUMBER, TEXT))),
+        ),
+        ev.PassFinished(
+            step=step,
+            index=1,
+            minibatch=0,
+            loss=draw(NUMBER),
+            clip_low=draw(NUMBER),
+            clip_high=0.0,
+            kl_to_old=draw(NUMBER),
+            grad_norm=draw(NUMBER),
+            learning_rate=1e-5,
+            stop_reason=draw(TEXT),
+        ),
         ev.EvaluationFinished(
-            step=step, moment="during", mode="sampled", problems=1, samples=1,
+            step=step,
+            moment="during",
+            mode="sampled",
+            problems=1,
+            samples=1,
             metrics=draw(st.dictionaries(NAMES.map(lambda name: f"eval/{name}"), NUMBER)),
-            rows=(ev.EvaluationSample(example_key=draw(TEXT), correct=1, samples=2,
-                                      rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
-                                      scored=draw(st.dictionaries(TEXT, NUMBER, max_size=2))),),
+            rows=(
+                ev.EvaluationSample(
+                    example_key=draw(TEXT),
+                    correct=1,
+                    samples=2,
+                    rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
+                    scored=draw(st.dictionaries(TEXT, NUMBER, max_size=2)),
+                ),
+            ),
             seconds=draw(NUMBER),
         ),
         ev.RunFailed(step=step, error=draw(TEXT), message=draw(TEXT), traceback=draw(TEXT)),
-    ]  # fmt: skip
+    ]
     return draw(st.sampled_from(options))
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[ev.Event]:
     events: list[ev.Event] = [
-        ev.RunStarted(step=0, config={"a": draw(TEXT)}, total_steps=5, resumed=False,
-                      versions={draw(TEXT): draw(TEXT)}, device=draw(TEXT), threads=1,
-                      dataset_fingerprint=draw(TEXT), recipe=draw(TEXT))
-    ]  # fmt: skip
+        ev.RunStarted(
+            step=0,
+            config={"a": draw(TEXT)},
+            total_steps=5,
+            resumed=False,
+            versions={draw(TEXT): draw(TEXT)},
+            device=draw(TEXT),
+            threads=1,
+            dataset_fingerprint=draw(TEXT),
+            recipe=draw(TEXT),
+        )
+    ]
     for step in range(1, draw(st.integers(1, 3)) + 1):
         for index in range(draw(st.integers(0, 2))):
             events += draw(groups(index, step))
         events += [draw(others(step)) for _ in range(draw(st.integers(0, 3)))]
         events.append(
             ev.StepFinished(
-                step=step, metrics=draw(st.dictionaries(NAMES, NUMBER, max_size=3)),
-                tokens=draw(st.integers(0, 2**40)), elapsed=draw(NUMBER),
+                step=step,
+                metrics=draw(st.dictionaries(NAMES, NUMBER, max_size=3)),
+                tokens=draw(st.integers(0, 2**40)),
+                elapsed=draw(NUMBER),
             )
-        )  # fmt: skip
+        )
     return events
 
 

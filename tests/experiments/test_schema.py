@@ -18,7 +18,8 @@ CHANGED = {
         f"CREATE VIEW run AS SELECT run_.* FROM run_, {ENDLESS}",
     ),
     "the virtual table alert is not ours": (
-        "DROP TABLE alert", "CREATE VIRTUAL TABLE alert USING fts5(run_id)",
+        "DROP TABLE alert",
+        "CREATE VIRTUAL TABLE alert USING fts5(run_id)",
     ),
     "the trigger t is not ours": (
         "CREATE TRIGGER t AFTER UPDATE ON run BEGIN DELETE FROM event; END",
@@ -36,21 +37,20 @@ CHANGED = {
     "the table event is missing": ("DROP TABLE event",),
     "the column run.note is missing": ("DROP INDEX run_list", "ALTER TABLE run DROP COLUMN note"),
     "the key column run_tag.run_id is missing": (
-        "DROP TABLE run_tag", "CREATE TABLE run_tag (name TEXT PRIMARY KEY, tag TEXT)",
+        "DROP TABLE run_tag",
+        "CREATE TABLE run_tag (name TEXT PRIMARY KEY, tag TEXT)",
     ),
     "the unique index over step.attempt, run_id, step is missing": ("DROP INDEX step_run",),
     "the index one is not ours": (
         "CREATE UNIQUE INDEX one ON rollout (run_id, finish) WHERE id < 0",
     ),
-    "the index slow is not ours": (
-        "CREATE INDEX slow ON step (hex(zeroblob(step)))",
-    ),
+    "the index slow is not ours": ("CREATE INDEX slow ON step (hex(zeroblob(step)))",),
     "the check in run_tag is not ours": (
         "DROP TABLE run_tag",
         "CREATE TABLE run_tag (run_id INTEGER, tag TEXT CHECK (tag = ''), "
         "PRIMARY KEY (run_id, tag)) WITHOUT ROWID",
     ),
-}  # fmt: skip
+}
 
 
 def change(path: Path, *statements: str) -> None:
@@ -78,10 +78,13 @@ def test_a_store_of_another_schema_is_refused_by_what_differs(path: Path, differ
 
 def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
     change(
-        path, "CREATE INDEX mine ON rollout (finish)", "DROP INDEX run_status",
-        "CREATE TABLE notes (a, b)", "CREATE VIEW ideas AS SELECT * FROM notes",
+        path,
+        "CREATE INDEX mine ON rollout (finish)",
+        "DROP INDEX run_status",
+        "CREATE TABLE notes (a, b)",
+        "CREATE VIEW ideas AS SELECT * FROM notes",
         "ALTER TABLE run ADD COLUMN mine TEXT",
-    )  # fmt: skip
+    )
     with closing(StoreReader(path)) as reader:
         assert reader.resolve("theirs").step == 3
     record_run(path, name="another")

@@ -24,13 +24,18 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
         return values(source) if draw(st.booleans()) else ()
 
     return TokenRow(
-        index=index, ids=tuple(int(x) for x in values(st.integers(0, 200_000).map(float))),
+        index=index,
+        ids=tuple(int(x) for x in values(st.integers(0, 200_000).map(float))),
         ends=tuple(np.cumsum([int(x) for x in maybe(st.integers(0, 9).map(float))]).tolist()),
-        old=maybe(LOGP), sampler=maybe(LOGP), sampled=maybe(LOGP), reference=maybe(LOGP),
+        old=maybe(LOGP),
+        sampler=maybe(LOGP),
+        sampled=maybe(LOGP),
+        reference=maybe(LOGP),
         after=maybe(LOGP),
         passes=tuple(values(LOGP) for _ in range(draw(st.integers(0, 2)))),
-        entropy=maybe(st.floats(0, 12, width=32)), advantages=maybe(st.floats(-3, 3, width=32)),
-    )  # fmt: skip
+        entropy=maybe(st.floats(0, 12, width=32)),
+        advantages=maybe(st.floats(-3, 3, width=32)),
+    )
 
 
 @given(st.lists(token_rows(), max_size=4), st.lists(st.integers(0, 200_000), max_size=5))

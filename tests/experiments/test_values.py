@@ -23,9 +23,15 @@ from grpo_tui.experiments.store import ExperimentStore
 NUMBER = st.none() | st.floats().map(lambda number: number + 0.0)  # SQLite has no -0.0
 TEXT = st.text() | st.text(st.sampled_from("\\x0\0d\ud800"))
 ROLLOUT = {
-    "run_id": 1, "group_id": 3, "idx": 2, "advantage": 0.5, "tokens": 9, "finish": "stop",
-    "clip_fraction": None, "spans": (),
-}  # fmt: skip
+    "run_id": 1,
+    "group_id": 3,
+    "idx": 2,
+    "advantage": 0.5,
+    "tokens": 9,
+    "finish": "stop",
+    "clip_fraction": None,
+    "spans": (),
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +58,39 @@ def test_rows_are_read_as_the_values_that_were_stored(
     )
     view = as_view(v.RolloutView, row, key=row.id, group=row.group_id, index=row.idx, rewards=())
     # repr, because NaN is not equal to itself
-    assert repr(view) == repr(v.RolloutView(
-        key=7, group=3, index=2, text=text, advantage=0.5, tokens=9, finish="stop",
-        clip_fraction=None, reward=reward, kl=kl,
-    ))  # fmt: skip
+    assert repr(view) == repr(
+        v.RolloutView(
+            key=7,
+            group=3,
+            index=2,
+            text=text,
+            advantage=0.5,
+            tokens=9,
+            finish="stop",
+            clip_fraction=None,
+            reward=reward,
+            kl=kl,
+        )
+    )
 
 
 def test_null_is_nan_where_a_number_is_always_there_and_json_is_read(engine: Engine) -> None:
     row = stored(
-        engine, t.EVALUATION, run_id=1, attempt=1, step=1, seq=1, hidden=False, at=0.0,
-        moment="after", mode="greedy", problems=1, samples=1, seconds=math.nan,
+        engine,
+        t.EVALUATION,
+        run_id=1,
+        attempt=1,
+        step=1,
+        seq=1,
+        hidden=False,
+        at=0.0,
+        moment="after",
+        mode="greedy",
+        problems=1,
+        samples=1,
+        seconds=math.nan,
         metrics={"reward": math.nan, "kl": 0.5},
-    )  # fmt: skip
+    )
     assert math.isnan(row.seconds)
     assert math.isnan(row.metrics["reward"])
     assert row.metrics["kl"] == 0.5

@@ -28,13 +28,17 @@ from tests.old.tell import (
     STORE,
     told,
     unpack,
-)  # fmt: skip
+)
 
 TINY = {
-    "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 SETTINGS: dict[str, Any] = {
-    "steps": 4, "seed": 5,
+    "steps": 4,
+    "seed": 5,
     "model": {"path": "model", "lora_rank": 2, "dtype": "float32"},
     "task": {"name": "problems.jsonl", "held_out_size": 4},
     "rewards": {"functions": ["contains", "length", "repetition"]},
@@ -43,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"learning_rate": 1e-2, "micro_rows": 4},
     "evaluation": {"problems": 4, "every": 2, "pinned": 1, "pinned_every": 2},
     "checkpoint": {"every": 2},
-}  # fmt: skip
+}
 FULL: dict[str, Any] = {
     "seed": 6,
     "model": {"tuning": "full", "dtype": "bfloat16"},
@@ -57,9 +61,11 @@ def main(target: Path) -> None:
     """Record two runs in an empty folder, and keep their files."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
-            [sys.executable, "-P", "-m", "tests.old.make"], cwd=place, check=True,
+            [sys.executable, "-P", "-m", "tests.old.make"],
+            cwd=place,
+            check=True,
             env={**os.environ, **PLAIN, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""},
-        )  # fmt: skip
+        )
         keep(Path(place), target)
     expect(target)
 

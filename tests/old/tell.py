@@ -50,8 +50,12 @@ def told(folder: Path, *words: str, python: str = sys.executable) -> dict[str, A
     environment = {**os.environ, **PLAIN, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
     done = subprocess.run(
         [python, "-P", "-m", "tests.old.tell", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -120,8 +124,12 @@ def facts(events: Iterable[Any]) -> list[Any]:
     from grpo_engine import events as ev
 
     results = (
-        ev.GroupScored, ev.TokensScored, ev.PassFinished, ev.StepFinished, ev.EvaluationFinished,
-    )  # fmt: skip
+        ev.GroupScored,
+        ev.TokensScored,
+        ev.PassFinished,
+        ev.StepFinished,
+        ev.EvaluationFinished,
+    )
     found = []
     for event in events:
         assert not isinstance(event, ev.RunFailed), event

@@ -68,9 +68,21 @@ def rounded(text: str) -> str:
 
 # what 0.1 said of a comparison, and is gone or beside it now, or is new
 GONE = {
-    "at_step", "delta_last", "delta_at", "better", "more_seeds", "more_problems", "method",
-    "run", "baseline", "step", "baseline_step", "best_n", "last_n", "at_n",
-}  # fmt: skip
+    "at_step",
+    "delta_last",
+    "delta_at",
+    "better",
+    "more_seeds",
+    "more_problems",
+    "method",
+    "run",
+    "baseline",
+    "step",
+    "baseline_step",
+    "best_n",
+    "last_n",
+    "at_n",
+}
 
 
 def without_gone(tree: Any) -> Any:

@@ -38,11 +38,17 @@ from tests.experiments.made import metrics_at
 
 STEPS = 6
 LOADED = (
-    "mlx_lm.models.llama", "sqlalchemy.dialects.sqlite.pysqlite", "grpo_tui.app.cli.run_config",
+    "mlx_lm.models.llama",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "grpo_tui.app.cli.run_config",
     "grpo_tui.app.cli.verbs.train",
-    "grpo_tui.app.jobs.headless", "grpo_tui.app.trial.ready", "grpo_tui.app.trial.service",
-    "grpo_tui.experiments.record.recorder", "grpo_engine.tasks.arithmetic", "grpo_engine.trainer",
-)  # fmt: skip
+    "grpo_tui.app.jobs.headless",
+    "grpo_tui.app.trial.ready",
+    "grpo_tui.app.trial.service",
+    "grpo_tui.experiments.record.recorder",
+    "grpo_engine.tasks.arithmetic",
+    "grpo_engine.trainer",
+)
 AGAIN = 0.25  # share of resumed runs that are killed once more
 IN_SAVE = 0.4  # share of kills that are timed from the beginning of a checkpoint
 SAVE_S = 0.04  # writing and flushing a checkpoint takes about half as long
@@ -59,9 +65,14 @@ BASE: Mapping[str, Any] = {
     "task": {"train_size": 64, "held_out_size": 16},
     "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 12},
     "optimizer": {"learning_rate": 1e-3, "micro_rows": 4, "schedule": "cosine", "warmup_steps": 2},
-    "evaluation": {"problems": 4, "pinned": 1, "pinned_every": 2, "every": 4,
-                   "before_and_after": False},
-}  # fmt: skip
+    "evaluation": {
+        "problems": 4,
+        "pinned": 1,
+        "pinned_every": 2,
+        "every": 4,
+        "before_and_after": False,
+    },
+}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"algorithm": {"passes": 2, "minibatches": 2}},
     "grpo-iterative": {"algorithm": {"ref_refresh_every": 2}, "optimizer": {"name": "adam"}},
@@ -210,11 +221,12 @@ def stored_in(home: Path, name: str) -> tuple[str, dict[int, Any]]:
         run = reader.resolve(name)
         return run.status, {
             view.step: {
-                key: value for key, value in metrics_at(reader, run.key, view.step).items()
+                key: value
+                for key, value in metrics_at(reader, run.key, view.step).items()
                 if not key.startswith(TIMED)
             }
             for view in reader.steps(run.key)
-        }  # fmt: skip
+        }
 
 
 def run_folder(home: Path) -> Path:
@@ -230,9 +242,11 @@ def truth_of(case: Case) -> Truth:
     status = call(home, ["train", str(case.write()), "--json", "--name", "cut"], out, None)
     assert status == 0, f"{case.name}: {out.read_text()[-3000:]}"
     return Truth(
-        facts_by_step(events_in(out.read_text())), weights_of(run_folder(home)),
-        stored_in(home, "cut")[1], time.monotonic() - begun,
-    )  # fmt: skip
+        facts_by_step(events_in(out.read_text())),
+        weights_of(run_folder(home)),
+        stored_in(home, "cut")[1],
+        time.monotonic() - begun,
+    )
 
 
 def drawn(dice: random.Random, seconds: float) -> Moment:
@@ -277,9 +291,13 @@ def try_kill(case: Case, truth: Truth, number: int, seed: int) -> dict[str, Any]
     if kills and not wrong:
         wrong += _differences(home, truth, found)
     return {
-        "case": case.name, "number": number, "seed": seed, "kills": kills, "early": early,
+        "case": case.name,
+        "number": number,
+        "seed": seed,
+        "kills": kills,
+        "early": early,
         "wrong": wrong,
-    }  # fmt: skip
+    }
 
 
 def _status(home: Path) -> str:
@@ -365,10 +383,12 @@ def summary(done: Sequence[Mapping[str, Any]], seed: int) -> int:
     kills = [kill for one in mine for kill in one["kills"]]
     failed = [one for one in mine if one["wrong"]]
     count: Counter[str] = Counter("in a checkpoint" if "into" in kill else "any" for kill in kills)
-    print(f"{len(kills)} kills of {len(mine)} runs in {len({one['case'] for one in mine})} cases: "
-          f"{count['any']} at any moment, {count['in a checkpoint']} at a checkpoint; "
-          f"{sum(one['early'] for one in mine)} more before the run was in the store; "
-          f"{len(failed)} runs differ")  # fmt: skip
+    print(
+        f"{len(kills)} kills of {len(mine)} runs in {len({one['case'] for one in mine})} cases: "
+        f"{count['any']} at any moment, {count['in a checkpoint']} at a checkpoint; "
+        f"{sum(one['early'] for one in mine)} more before the run was in the store; "
+        f"{len(failed)} runs differ"
+    )
     return int(bool(failed))
 
 

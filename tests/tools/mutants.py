@@ -74,8 +74,20 @@ TARGETS = {
         modules=("grpo_engine/maths",),
         folder="tests/engine/maths",
         tests=(
-            "worked_numbers", "advantages", "critic", "metrics", "target", "around", "reuse",
-            "trl", "gradients", "identities", "stability", "edges", "custom", "sampler_gap",
+            "worked_numbers",
+            "advantages",
+            "critic",
+            "metrics",
+            "target",
+            "around",
+            "reuse",
+            "trl",
+            "gradients",
+            "identities",
+            "stability",
+            "edges",
+            "custom",
+            "sampler_gap",
             "teacher",
         ),
         first={
@@ -102,13 +114,21 @@ TARGETS = {
     "charts": Target(
         title="the charts",
         modules=(
-            "app/charts/axis.py", "app/charts/series.py", "app/tui/widgets/charts/plot.py",
-            "app/tui/screens/watch/render.py", "app/cli/curves.py",
+            "app/charts/axis.py",
+            "app/charts/series.py",
+            "app/tui/widgets/charts/plot.py",
+            "app/tui/screens/watch/render.py",
+            "app/cli/curves.py",
         ),
         folder="tests/app",
         tests=(
-            "charts/axis", "charts/series", "tui/charts", "tui/compare/plot", "tui/plot",
-            "tui/chart_truth", "cli/plot",
+            "charts/axis",
+            "charts/series",
+            "tui/charts",
+            "tui/compare/plot",
+            "tui/plot",
+            "tui/chart_truth",
+            "cli/plot",
         ),
         first={
             "plot": ("tui/plot", "tui/compare/plot"),
@@ -121,7 +141,7 @@ TARGETS = {
         "`app/tui/screens/compare/panels.py`, `app/tui/screens/runs/render.py`): no number "
         "changes in it.",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +303,9 @@ class Loop:
         from hypothesis import Phase, settings  # pytest wants to be the first to import it
 
         kept = settings.get_profile("tests")
-        settings.register_profile("mutants", kept, phases=(Phase.explicit, Phase.generate),
-                                  report_multiple_bugs=False)  # fmt: skip
+        settings.register_profile(
+            "mutants", kept, phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False
+        )
         settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

@@ -76,9 +76,14 @@ def compare(
         for key in filter(None, (*(metric or ()), reach.rpartition("=")[0])):
             check_metric(reader, selected, key)
         result = compare_runs(
-            reader, selected, baseline=selected[0] if baseline else None, keys=metric or (),
-            axis=axis, at=value, reach=reach,
-        )  # fmt: skip
+            reader,
+            selected,
+            baseline=selected[0] if baseline else None,
+            keys=metric or (),
+            axis=axis,
+            at=value,
+            reach=reach,
+        )
     if as_json:
         print_json(comparison_json(result, all_settings))
     else:
@@ -112,10 +117,13 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     columns = {
         setting_name(result, runs): [run.id in runs for run in result.runs] for runs in pooled
     }
-    _print_block([
-        {"seconds a step": name, **times} for name, mask in columns.items()
-        if (times := phase_times(list(compress(result.runs, mask))))
-    ])  # fmt: skip
+    _print_block(
+        [
+            {"seconds a step": name, **times}
+            for name, mask in columns.items()
+            if (times := phase_times(list(compress(result.runs, mask))))
+        ]
+    )
     _print_settings(result, columns, all_settings)
     _print_metrics(result, columns, () if all_settings else keys)
 
@@ -124,13 +132,18 @@ Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
 
 
 def _print_settings(result: Comparison, columns: Columns, all_settings: bool) -> None:
-    _print_block([
-        {"setting": item.path, **{
-            name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
-            for name, mask in columns.items()
-        }}
-        for item in result.differing
-    ])  # fmt: skip
+    _print_block(
+        [
+            {
+                "setting": item.path,
+                **{
+                    name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
+                    for name, mask in columns.items()
+                },
+            }
+            for item in result.differing
+        ]
+    )
     for line in result.sources:
         print_text(line)
     if not result.differing:

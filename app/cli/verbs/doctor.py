@@ -11,8 +11,10 @@ from grpo_tui.app.cli.params import Json
 from grpo_tui.app.health.checks import Check, Level
 
 MARKS: Final = {
-    Level.FINE: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.STOPS: ("✗", "red"),
-}  # fmt: skip
+    Level.FINE: ("✓", "green"),
+    Level.WARNING: ("!", "yellow"),
+    Level.STOPS: ("✗", "red"),
+}
 IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
 

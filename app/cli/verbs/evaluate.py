@@ -46,10 +46,13 @@ def evaluate(
     from grpo_tui.app.jobs.start import folder_and_step
 
     resolved = find_target(
-        target, assemble(file, preset, sets), parse_sets(sets),
-        step=step, folder=lambda run: folder_and_step(run, store_path())[0],
+        target,
+        assemble(file, preset, sets),
+        parse_sets(sets),
+        step=step,
+        folder=lambda run: folder_and_step(run, store_path())[0],
         adapter_model=file is None and preset is None,
-    )  # fmt: skip
+    )
     enter_engine(0)
     from grpo_engine.trainer import evaluate_only
 

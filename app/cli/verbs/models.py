@@ -110,13 +110,21 @@ def card_of(name: str, target: Target, evaluations: Sequence[EvaluationFinished]
     changes = changed(flatten(config)).items()
     rows = [{"setting": path, "value": value} for path, value in changes if path not in BESIDE]
     lines = [
-        "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
-        "", f"# {name}", "",
+        "---",
+        f"base_model: {target.base}",
+        "tags: [grpo, reinforcement-learning]",
+        "---",
+        "",
+        f"# {name}",
+        "",
         f"{target.base}, trained for {target.step} steps with the recipe "
-        f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
+        f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.",
+        "",
         *(["## Held-out problems", "", "```", held_out, "```", ""] if held_out else []),
-        "## Settings that differ from the defaults", "", *table(("setting", "value"), rows),
-    ]  # fmt: skip
+        "## Settings that differ from the defaults",
+        "",
+        *table(("setting", "value"), rows),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -50,9 +50,13 @@ def probe(
     results: list[PromptsProbed] = []
     with scratch("probe") as folder:
         for event in probed(
-            config, Control(), folder=folder, prompts=prompts, samples=samples,
+            config,
+            Control(),
+            folder=folder,
+            prompts=prompts,
+            samples=samples,
             temperatures=temperature or [config.rollout.temperature],
-        ):  # fmt: skip
+        ):
             if isinstance(event, PromptsProbed):
                 results.append(event)
             else:
@@ -80,8 +84,11 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     ]
     if rates:
         count = Counter(rates.values())
-        lines += ["", f"right: {share(fmean(rates.values()))} of the answers; "
-                  f"{count[0]} of the prompts never, {count[1]} always"]  # fmt: skip
+        lines += [
+            "",
+            f"right: {share(fmean(rates.values()))} of the answers; "
+            f"{count[0]} of the prompts never, {count[1]} always",
+        ]
     lines += ["", *table_lines([_row(result, prompts) for result in results]), ""]
     enough = f"{share(ENOUGH)} of the prompts"
     lines.append(
@@ -91,10 +98,15 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
         "temperature, or more --samples."
     )
     data = {
-        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
-        "tokens": probed.tokens, "seconds": probed.seconds, "pass_rates": rates or None,
-        "group_sizes": results, "recommended": best,
-    }  # fmt: skip
+        "temperature": probed.temperature,
+        "prompts": len(probed.keys),
+        "answers": answers,
+        "tokens": probed.tokens,
+        "seconds": probed.seconds,
+        "pass_rates": rates or None,
+        "group_sizes": results,
+        "recommended": best,
+    }
     return data, "\n".join([*lines, ""])
 
 

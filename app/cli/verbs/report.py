@@ -68,18 +68,25 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         ],
         "metrics": [
             {
-                "metric": key, "first": line.first, "last": line.last, "best": line.best,
-                "best_step": line.best_step, "mean": line.mean, "direction": spec(key).direction,
+                "metric": key,
+                "first": line.first,
+                "last": line.last,
+                "best": line.best,
+                "best_step": line.best_step,
+                "mean": line.mean,
+                "direction": spec(key).direction,
             }
-            for key, line in detail.summary.metrics.items() if key not in phases
+            for key, line in detail.summary.metrics.items()
+            if key not in phases
         ],
         "evaluations": [
             {"step": item.step, "mode": item.mode, "problems": item.problems, **item.metrics}
             for item in reader.evaluations(run.key)
         ],
-        "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS}
-                   for item in reader.alerts(run.key)],
-    }  # fmt: skip
+        "alerts": [
+            {name: getattr(item, name) for name in ALERT_FIELDS} for item in reader.alerts(run.key)
+        ],
+    }
 
 
 def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
@@ -143,8 +150,14 @@ def page(content: dict[str, Any], curves: list[str]) -> str:
     from grpo_tui.experiments.export.csv import header_of
 
     run = content["run"]
-    lines = [f"# {md_cell(run['name'])}", "", f"`{run['id']}` · {md_cell(summary_of(run))}", "",
-             f"**{md_cell(content['verdict'])}**", ""]  # fmt: skip
+    lines = [
+        f"# {md_cell(run['name'])}",
+        "",
+        f"`{run['id']}` · {md_cell(summary_of(run))}",
+        "",
+        f"**{md_cell(content['verdict'])}**",
+        "",
+    ]
     if run["error"]:
         lines += [f"**Ended with** {md_cell(run['error'])}", ""]
     if run["note"]:

@@ -64,8 +64,9 @@ def _send(run: str, verb: str, as_json: bool) -> None:
         while (view := reader.control(request)).state == "asked" and time.monotonic() < end:
             time.sleep(0.1)
     if as_json:
-        print_json({"run": target.id, "request": request, "state": view.state,
-                    "message": view.message})  # fmt: skip
+        print_json(
+            {"run": target.id, "request": request, "state": view.state, "message": view.message}
+        )
     else:
         unpaused = verb == "continue" and target.status != "paused" and view.state == "taken"
         told = "it was not paused, and a pause that it was asked for is taken back"

@@ -71,10 +71,15 @@ def show(
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
     if as_json:
-        print_json({
-            "name": loaded.name, "help": text, "needs": needs, "file": loaded.file,
-            "options": json.loads(json.dumps(options, default=str)),
-        })  # fmt: skip
+        print_json(
+            {
+                "name": loaded.name,
+                "help": text,
+                "needs": needs,
+                "file": loaded.file,
+                "options": json.loads(json.dumps(options, default=str)),
+            }
+        )
         return
     fields = {"needs": needs or "no column or option", "file": loaded.file or "built in"}
     print(f"{loaded.name}\n\n{text}\n")

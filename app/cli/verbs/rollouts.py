@@ -70,11 +70,17 @@ def rollouts(
 def _line(row: Row, hit: "SearchHit | None") -> dict[str, Any]:
     """The columns for people; a text that was searched shows its match."""
     line = {
-        "origin": row["origin"], "step": row["step"], "group": row["group"],
-        "answer": row["index"], "reward": row["reward"], "advantage": row["advantage"],
-        "tokens": row["tokens"], "finish": row["finish"],
-        "prompt": last_question(row["prompt"])[-40:], "completion": row["completion"],
-    }  # fmt: skip
+        "origin": row["origin"],
+        "step": row["step"],
+        "group": row["group"],
+        "answer": row["index"],
+        "reward": row["reward"],
+        "advantage": row["advantage"],
+        "tokens": row["tokens"],
+        "finish": row["finish"],
+        "prompt": last_question(row["prompt"])[-40:],
+        "completion": row["completion"],
+    }
     if hit is not None:
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
     return line

@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import PostMortem, RunSummary
 
 ALERT_FIELDS = (
-    "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
-    "explanation", "remedy", "muted",
-)  # fmt: skip
+    "key",
+    "rule",
+    "severity",
+    "first_step",
+    "last_step",
+    "count",
+    "value",
+    "limit",
+    "group",
+    "explanation",
+    "remedy",
+    "muted",
+)
 
 app = typer.Typer(
     help="List runs; show, rename, tag, note, archive, delete, import. Without a command it is "
@@ -84,13 +94,22 @@ def _line(run: "RunSummary") -> dict[str, Any]:
     status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
     status += ", archived" * run.archived
     return {
-        "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
-        "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
-        "reward": reward and reward.best, "@": reward and reward.best_step,
-        "kl": last("kl"), "clip": last("clip_ratio/region_mean"),
+        "id": run.id,
+        "name": run.name,
+        "status": status,
+        "model": run.model,
+        "task": run.task,
+        "recipe": run.recipe,
+        "step": f"{run.step}/{run.total_steps}",
+        "reward": reward and reward.best,
+        "@": reward and reward.best_step,
+        "kl": last("kl"),
+        "clip": last("clip_ratio/region_mean"),
         "tok/s": round(speed) if speed is not None and isfinite(speed) else speed,
-        "age": age, "tags": list(run.tags), **run.columns,
-    }  # fmt: skip
+        "age": age,
+        "tags": list(run.tags),
+        **run.columns,
+    }
 
 
 @app.command("show")
@@ -120,14 +139,18 @@ def show(
         content = gather(reader, summary)
     if as_json:
         print_json(
-            content["run"] | {
-                "begun_from": detail.descent, "origin": detail.origin,
-                "config": detail.config, "versions": detail.versions, "folder": detail.folder,
+            content["run"]
+            | {
+                "begun_from": detail.descent,
+                "origin": detail.origin,
+                "config": detail.config,
+                "versions": detail.versions,
+                "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
                 "post_mortem": mortem and dataclasses.asdict(mortem),
             }
-        )  # fmt: skip
+        )
         return
     device = content["run"]["device"]
     fields = content["run"] | {

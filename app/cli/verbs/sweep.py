@@ -57,8 +57,9 @@ def sweep(
     from grpo_tui.experiments.queue import RunQueue
 
     if queue and (file or preset or sets or steps is not None):
-        raise typer.BadParameter("--queue runs what is queued: leave CONFIG, --preset, --set and "
-                                 "--steps out")  # fmt: skip
+        raise typer.BadParameter(
+            "--queue runs what is queued: leave CONFIG, --preset, --set and --steps out"
+        )
     with writing() as store, reading() as reader:
         waiting = RunQueue(store)
         key = sweep_name = None
@@ -122,12 +123,18 @@ def _report(
     for item in items:
         run = runs[item.run] if item.run else None
         line = run.metrics.get(shown) if run else None
-        rows.append({
-            "name": item.name, **item.settings, "state": item.state, "run": item.run,
-            "step": run and run.step,
-            f"best {shown}": line and line.best, f"last {shown}": line and line.last,
-            "note": item.note,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": item.name,
+                **item.settings,
+                "state": item.state,
+                "run": item.run,
+                "step": run and run.step,
+                f"best {shown}": line and line.best,
+                f"last {shown}": line and line.last,
+                "note": item.note,
+            }
+        )
     if as_json:
         print_json({"sweep": sweep, "metric": shown, "items": rows})
     elif not rows:

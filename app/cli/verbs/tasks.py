@@ -17,8 +17,16 @@ from grpo_tui.app.text.safe_text import safe
 app = typer.Typer(help="List the tasks; show or play one. Example: grpo-tui tasks show countdown")
 
 
-TASK_FIELDS = ("name", "description", "skipped", "fingerprint", "system_prompt", "prefill",
-               "accuracy", "notes")  # fmt: skip
+TASK_FIELDS = (
+    "name",
+    "description",
+    "skipped",
+    "fingerprint",
+    "system_prompt",
+    "prefill",
+    "accuracy",
+    "notes",
+)
 EXAMPLE_FIELDS = ("key", "where", "target", "columns")
 
 

@@ -21,8 +21,10 @@ from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
 MAX_LINES = 2000
-EMPTY = ("What the trained model answers appears here.",
-         "And here what the model answered before training.")  # fmt: skip
+EMPTY = (
+    "What the trained model answers appears here.",
+    "And here what the model answered before training.",
+)
 
 
 class AnswersPanel(Panel):
@@ -79,8 +81,14 @@ class Legend(Bar):
         if problem:
             return [[(clip(problem, width), "bad")]]
         rise, fall = (push_colour(sign * FULL_COLOUR, FULL_COLOUR) for sign in (1, -1))
-        return [[("█", rise), (" likelier since training  ", "label"), ("█", fall),
-                 (" less likely", "label")]]  # fmt: skip
+        return [
+            [
+                ("█", rise),
+                (" likelier since training  ", "label"),
+                ("█", fall),
+                (" less likely", "label"),
+            ]
+        ]
 
 
 class ChatScreen(Dialog[None]):
@@ -98,11 +106,18 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field:focus { border: none; }
     """
     BINDINGS: ClassVar = [
-        bind("escape", "leave", "stop, close", "chat.leave",
-             "Stop the answer, or close the dialogue"),
-        Binding("ctrl+n", "begin", "new dialogue", id="chat.begin", priority=True,
-                tooltip="Forget this dialogue"),
-    ]  # fmt: skip
+        bind(
+            "escape", "leave", "stop, close", "chat.leave", "Stop the answer, or close the dialogue"
+        ),
+        Binding(
+            "ctrl+n",
+            "begin",
+            "new dialogue",
+            id="chat.begin",
+            priority=True,
+            tooltip="Forget this dialogue",
+        ),
+    ]
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()

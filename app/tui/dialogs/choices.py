@@ -48,11 +48,13 @@ class Choice(Dialog[T | None], Generic[T]):
             indent = len(" k  ") + names + 2
             space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
             lines = [
-                Content.assemble((f" {key}  ", "bold $accent"), (name.ljust(names), "$headline"),
-                                 ("  " + f"\n{' ' * indent}".join(wrap(about, space, 4)),
-                                  "$foreground"))
+                Content.assemble(
+                    (f" {key}  ", "bold $accent"),
+                    (name.ljust(names), "$headline"),
+                    ("  " + f"\n{' ' * indent}".join(wrap(about, space, 4)), "$foreground"),
+                )
                 for _, key, name, about in self._answers
-            ]  # fmt: skip
+            ]
             yield OptionList(*map(Option, lines))
 
     def question(self) -> ComposeResult:

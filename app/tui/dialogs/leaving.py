@@ -10,11 +10,15 @@ Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]
 
 def quit_dialog(name: str) -> Choice[Plan]:
     """Ask what to do with the run in this process."""
-    return Choice("leave the workbench", f"{name} trains in this process.", [
-        ("stay", "n", "stay", "change nothing"),
-        ("hand_over", "h", "hand over and leave", "it continues in the background"),
-        ("stop", "s", "checkpoint, stop and leave", "resume continues from there"),
-    ])  # fmt: skip
+    return Choice(
+        "leave the workbench",
+        f"{name} trains in this process.",
+        [
+            ("stay", "n", "stay", "change nothing"),
+            ("hand_over", "h", "hand over and leave", "it continues in the background"),
+            ("stop", "s", "checkpoint, stop and leave", "resume continues from there"),
+        ],
+    )
 
 
 def wait_dialog(snapshot: Snapshot, name: str) -> Choice[Plan]:

@@ -30,12 +30,17 @@ class Page(Dialog[None]):
     Page Static { width: 100%; padding-right: 1; color: $foreground; }
     """
     BINDINGS: ClassVar = [
-        bind("escape,q,enter,question_mark,f1,exclamation_mark", "dismiss", "close", "page.close",
-             "Back to where you were"),
+        bind(
+            "escape,q,enter,question_mark,f1,exclamation_mark",
+            "dismiss",
+            "close",
+            "page.close",
+            "Back to where you were",
+        ),
         bind("y", "copy", "copy", "page.copy", "Copy what is selected, or all of it"),
         hidden("j", "move(1, 0)", "down", "move.down", "One line down"),
         hidden("k", "move(-1, 0)", "up", "move.up", "One line up"),
-    ]  # fmt: skip
+    ]
     hint: ClassVar[str] = "↑↓ scroll   y copy   esc close"
 
     def __init__(self, heading: str, texts: Iterable[Content]) -> None:

@@ -43,8 +43,10 @@ class Item:
 
 def metric_items(keys: Iterable[str]) -> list[Item]:
     """Metrics to choose from in their usual order, found by everyday words as well."""
-    return [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
-            for key in sorted(keys, key=[*METRICS, *keys].index)]  # fmt: skip
+    return [
+        Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
+        for key in sorted(keys, key=[*METRICS, *keys].index)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +107,33 @@ class Picker(Dialog[Picked | None]):
     BINDINGS: ClassVar = [
         bind("space", "mark", "mark", "pick.mark", "Mark or unmark"),
         bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
-        Binding("enter", "choose", "choose", id="pick.take", priority=True,
-                tooltip="Use the marked ones; without a mark, the line under the cursor"),
+        Binding(
+            "enter",
+            "choose",
+            "choose",
+            id="pick.take",
+            priority=True,
+            tooltip="Use the marked ones; without a mark, the line under the cursor",
+        ),
         bind("slash", "filter", "filter", "pick.search", "Filter the list, as typing does"),
         bind("escape", "leave", "cancel", "pick.leave", "End the filter, or change nothing"),
         hidden("down", "move(1, 0)", "down", "move.down", "Next line"),
         hidden("up", "move(-1, 0)", "up", "move.up", "Line above"),
-    ]  # fmt: skip
+    ]
 
     def __init__(
-        self, title: str, items: Sequence[Item] | Find, *, verb: str = "choose", hint: str = "",
-        cursor: str = "", marks: Sequence[str] | None = None, details: Details | None = None,
-        optional: bool = False, adds: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        items: Sequence[Item] | Find,
+        *,
+        verb: str = "choose",
+        hint: str = "",
+        cursor: str = "",
+        marks: Sequence[str] | None = None,
+        details: Details | None = None,
+        optional: bool = False,
+        adds: bool = False,
+    ) -> None:
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
         self._all, self._cursor = items, cursor

@@ -12,9 +12,12 @@ def theme_of(palette: Palette) -> Theme:
         return {name: rgb(palette.colour(colour)).hex for name, colour in LOOKS[table].items()}
 
     return Theme(
-        name=palette.name, dark=palette.marks["dark"], text_alpha=1.0, **colours("theme"),
+        name=palette.name,
+        dark=palette.marks["dark"],
+        text_alpha=1.0,
+        **colours("theme"),
         variables={**colours("variables"), "block-cursor-text-style": "none"},
-    )  # fmt: skip
+    )
 
 
 THEMES: tuple[Theme, ...] = tuple(theme_of(palette) for palette in PALETTES.values())

@@ -247,9 +247,13 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         )
 
     def ask_number(
-        self, title: str, hint: str, parse: Callable[[str], T], then: Callable[[T], None],
+        self,
+        title: str,
+        hint: str,
+        parse: Callable[[str], T],
+        then: Callable[[T], None],
         text: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Ask for a number, and go on with it."""
 
         def take(texts: list[str] | None) -> None:

@@ -9,12 +9,22 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
 CONTROL_BINDINGS: Final = (
-    bind("full_stop", "pause", "pause run", "run.pause",
-         "Pause at the next token or micro-batch, or continue"),
-    bind("w", "checkpoint", "checkpoint", "run.checkpoint",
-         "Save everything needed to resume, at the next token or micro-batch"),
+    bind(
+        "full_stop",
+        "pause",
+        "pause run",
+        "run.pause",
+        "Pause at the next token or micro-batch, or continue",
+    ),
+    bind(
+        "w",
+        "checkpoint",
+        "checkpoint",
+        "run.checkpoint",
+        "Save everything needed to resume, at the next token or micro-batch",
+    ),
     bind("S", "stop", "stop…", "run.stop", "Stop after this step, or now; asks first"),
-)  # fmt: skip
+)
 CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)
 HELD: Final = {"pause": "continue"}  # the pause key's label while the run is paused
 

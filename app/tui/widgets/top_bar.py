@@ -17,12 +17,14 @@ TABS = {
 }
 MARKS = {
     **dict.fromkeys(("running", "loading"), ("●", "live")),
-    "paused": ("‖", "warn"), "failed": ("✗", "bad"), "error": ("✗", "bad"),
+    "paused": ("‖", "warn"),
+    "failed": ("✗", "bad"),
+    "error": ("✗", "bad"),
     **dict.fromkeys(("lost", "stalled", "unknown"), ("?", "warn")),
     **dict.fromkeys(("completed", "imported"), ("✓", "good")),
     **dict.fromkeys(("stopped", "aborted"), ("■", "label")),
     "queued": ("◌", "label"),
-}  # fmt: skip
+}
 
 
 def status_mark(status: str) -> tuple[str, str]:

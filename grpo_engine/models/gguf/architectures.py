@@ -172,9 +172,12 @@ def _llama3_scaling(file: GgufFile) -> dict[str, Any]:
     """Find the llama 3 settings that reproduce the file's factors, or raise."""
     factors = file.tensor(ROPE_FACTORS).astype(np.float64)
     scaling = {
-        "rope_type": "llama3", "factor": float(factors.max()),
-        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-    }  # fmt: skip
+        "rope_type": "llama3",
+        "factor": float(factors.max()),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
     base = setting(file, "rope.freq_base", 10000.0)
     if not np.allclose(factors, llama3_factors(scaling, base, 2 * len(factors)), rtol=1e-3):
         raise ModelError(f"{file.path} has rotary factors of its own, which cannot be imported")

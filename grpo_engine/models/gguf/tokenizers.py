@@ -66,11 +66,13 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     types = _types(file, tokens)
     try:
         tokenizer = builders[model](file, tokens, types)
-        tokenizer.add_tokens([
-            AddedToken(token, normalized=False, special=type_ != USER)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ in (CONTROL, USER, UNKNOWN)
-        ])  # fmt: skip
+        tokenizer.add_tokens(
+            [
+                AddedToken(token, normalized=False, special=type_ != USER)
+                for token, type_ in zip(tokens, types, strict=True)
+                if type_ in (CONTROL, USER, UNKNOWN)
+            ]
+        )
         if (begin := _begin(file, tokens)) is not None:
             tokenizer.post_processor = begin
     except ModelError:
@@ -162,11 +164,12 @@ def _begin(file: GgufFile, tokens: list[str]) -> processors.TemplateProcessing |
 
 def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
         "model_max_length": int(
             file.metadata.get(f"{file.metadata['general.architecture']}.context_length", 1 << 20)
         ),
-    }  # fmt: skip
+    }
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         index = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
         if index is not None and 0 <= index < len(tokens):

@@ -23,8 +23,9 @@ def possible(draw: st.DrawFn) -> tuple[str, list[float]]:
     """A metric and values that it can have."""
     key = draw(KEYS)
     least, most = natural_range(key)
-    return key, draw(st.lists(st.floats(max(least, -1e12), min(most, 1e12)), min_size=1,
-                              max_size=6))  # fmt: skip
+    return key, draw(
+        st.lists(st.floats(max(least, -1e12), min(most, 1e12)), min_size=1, max_size=6)
+    )
 
 
 def differ(values: list[float]) -> bool:
@@ -41,8 +42,9 @@ def test_an_axis_contains_the_data_and_stays_within_what_the_metric_can_be(
 ) -> None:
     key, values = metric
     least, most = natural_range(key)
-    found = axis(values, unit=spec(key).unit, natural=(least, most), guides=spec(key).guides,
-                 labels=labels)  # fmt: skip
+    found = axis(
+        values, unit=spec(key).unit, natural=(least, most), guides=spec(key).guides, labels=labels
+    )
     slack = 1e-8 * (found.high - found.low)
     assert least <= found.low < found.high <= most
     assert found.low - slack <= min(values) <= max(values) <= found.high + slack
@@ -145,15 +147,26 @@ def test_guide_lines_near_the_data_are_in_range_and_far_ones_are_not() -> None:
 
 @pytest.mark.parametrize(
     ("digits", "unit", "expected"),
-    [((0, 5), "", "0"), ((35, -1), "", "3.5"), ((-32, -4), "", "−.0032"), ((55, -5), "", ".00055"),
-     ((5, -5), "", "5e−5"), ((-12, -6), "", "−12e−6"),
-     ((125, 2), "", "12.5k"),
-     ((12345, 0), "", "12345"), ((25, 5), "", "2.5M"), ((1, 9), "", "1G"),
-     ((3, 12), "", "3e12"), ((1234567, 0), "", ""),
-     ((875, -3), "share", "87.5%"), ((5, -3), "share", ".5%"),
-     ((-2, -1), "share", "−20%"),
-     ((1, -7), "share", "1e−5%"), ((15, -6), "", "1.5e−5"),],
-)  # fmt: skip
+    [
+        ((0, 5), "", "0"),
+        ((35, -1), "", "3.5"),
+        ((-32, -4), "", "−.0032"),
+        ((55, -5), "", ".00055"),
+        ((5, -5), "", "5e−5"),
+        ((-12, -6), "", "−12e−6"),
+        ((125, 2), "", "12.5k"),
+        ((12345, 0), "", "12345"),
+        ((25, 5), "", "2.5M"),
+        ((1, 9), "", "1G"),
+        ((3, 12), "", "3e12"),
+        ((1234567, 0), "", ""),
+        ((875, -3), "share", "87.5%"),
+        ((5, -3), "share", ".5%"),
+        ((-2, -1), "share", "−20%"),
+        ((1, -7), "share", "1e−5%"),
+        ((15, -6), "", "1.5e−5"),
+    ],
+)
 def test_numbers_are_written_in_the_usual_short_way(
     digits: tuple[int, int], unit: str, expected: str
 ) -> None:
@@ -166,8 +179,15 @@ def test_numbers_are_written_in_the_usual_short_way(
 def test_a_constant_is_rounded_as_in_a_title_or_to_what_fits() -> None:
     values = (0.123456, -0.123456, 1.83456, 16.543, 153.26, 1234.56, 1e-5 / 3, 5.49e-4)
     assert [rounded(value, "") for value in values] == [
-        ".12", "−.12", "1.83", "16.5", "153", "1235", "3.3e−6", ".00055",
-    ]  # fmt: skip
+        ".12",
+        "−.12",
+        "1.83",
+        "16.5",
+        "153",
+        "1235",
+        "3.3e−6",
+        ".00055",
+    ]
     assert rounded(1 / 3, "share") == "33%"
     assert rounded(-1 / 3, "share") == "−33%"
     assert rounded(-1e-44, "share") == ""

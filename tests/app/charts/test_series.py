@@ -42,8 +42,19 @@ def whole(one: Series, wide: int, first: float = 0.0) -> Trace:
 
 def numbers(one: Series) -> list[float]:
     """A series as numbers that pytest can compare, including NaN."""
-    return [one.last_step, one.last, one.value, one.delta, one.count, one.sparse, one.start,
-            *one.steps, *one.values, *one.average, *one.recent]  # fmt: skip
+    return [
+        one.last_step,
+        one.last,
+        one.value,
+        one.delta,
+        one.count,
+        one.sparse,
+        one.start,
+        *one.steps,
+        *one.values,
+        *one.average,
+        *one.recent,
+    ]
 
 
 def test_the_average_is_debiased_and_steps_over_gaps() -> None:
@@ -87,8 +98,14 @@ def test_a_series_never_changes() -> None:
 
 
 def test_a_series_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> None:
-    for steps, expected in (([0, 4, 8, 12], True), ([1, 3, 5], True), ([4], True), ([], True),
-                            ([1, 2, 3], False), ([0, 2, 4, 5], False)):  # fmt: skip
+    for steps, expected in (
+        ([0, 4, 8, 12], True),
+        ([1, 3, 5], True),
+        ([4], True),
+        ([], True),
+        ([1, 2, 3], False),
+        ([0, 2, 4, 5], False),
+    ):
         assert at(steps, [1.0] * len(steps)).sparse is expected, steps
     assert not series([1.0, math.nan, math.nan, math.nan, 2.0]).sparse
 
@@ -125,9 +142,16 @@ def test_the_recent_values_are_the_newest_finite_ones() -> None:
 
 @pytest.mark.parametrize(
     ("x", "expected"),
-    [(9, (None, None)), (29, (None, None)), (30, (4.0, 3)), (35, (4.0, 3)), (50, (4.0, 3)),
-     (60, (1.0, 6)), (99, (1.0, 6))],
-)  # fmt: skip
+    [
+        (9, (None, None)),
+        (29, (None, None)),
+        (30, (4.0, 3)),
+        (35, (4.0, 3)),
+        (50, (4.0, 3)),
+        (60, (1.0, 6)),
+        (99, (1.0, 6)),
+    ],
+)
 def test_the_crosshair_reads_the_last_number_up_to_it(
     x: float, expected: tuple[float | None, int | None]
 ) -> None:
@@ -193,8 +217,10 @@ def test_a_sparse_series_is_not_bent() -> None:
 
 @given(
     st.lists(st.floats(-10, 10), min_size=4, max_size=60),
-    st.integers(0, 50), st.integers(2, 60), st.integers(2, 40),
-)  # fmt: skip
+    st.integers(0, 50),
+    st.integers(2, 60),
+    st.integers(2, 40),
+)
 def test_a_part_of_the_axis_has_the_columns_of_its_steps(
     values: list[float], first: int, length: int, wide: int
 ) -> None:

@@ -14,24 +14,29 @@ from tests.app.stored import record, run_events
 @pytest.mark.parametrize(
     ("active", "step", "total", "axis", "end", "expected"),
     [
-        (False, 10, 60, "step", 10.0, 10.0), (True, 10, 60, "step", 10.0, 20.0),
-        (True, 21, 60, "step", 21.0, 30.0), (True, 10, 11, "step", 10.0, 11.0),
-        (True, 10, 0, "step", 10.0, 20.0), (True, 0, 60, "step", 0.0, 20.0),
+        (False, 10, 60, "step", 10.0, 10.0),
+        (True, 10, 60, "step", 10.0, 20.0),
+        (True, 21, 60, "step", 21.0, 30.0),
+        (True, 10, 11, "step", 10.0, 11.0),
+        (True, 10, 0, "step", 10.0, 20.0),
+        (True, 0, 60, "step", 0.0, 20.0),
         # tokens and seconds to the end are not known
-        (True, 10, 11, "tokens", 10.0, 20.0), (False, 10, 60, "wall", 0.25, 0.25),
+        (True, 10, 11, "tokens", 10.0, 20.0),
+        (False, 10, 60, "wall", 0.25, 0.25),
         (False, 0, 60, "wall", 0.0, 1.0),
         # an evaluation after the last step
         (True, 10, 10, "step", 10.5, 20.0),
     ],
-)  # fmt: skip
+)
 def test_the_axis_of_a_growing_run_has_room_that_grows_in_few_steps(
     tmp_path: Path, active: bool, step: int, total: int, axis: str, end: float, expected: float
 ) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1))
     reader = StoreReader(path)
-    run = replace(reader.runs()[0], step=step, total_steps=total,
-                  status="running" if active else "completed")  # fmt: skip
+    run = replace(
+        reader.runs()[0], step=step, total_steps=total, status="running" if active else "completed"
+    )
     reader.close()
     assert run.active == active
     assert axis_of_runs({run.id: end}, [run], axis) == expected
@@ -58,8 +63,9 @@ def test_a_series_of_a_run_that_has_ended_is_read_once(
     record(path, run_events(steps=5, seed=1), seed=1)
     reader = StoreReader(path)
     runs = reader.runs()
-    request = CurveRequest(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
-                           wide=40)  # fmt: skip
+    request = CurveRequest(
+        runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9, wide=40
+    )
     loader = CurveLoader()
     charts = loader.charts(reader, request)
     series = charts.charts["reward"].series[runs[0].id]
@@ -84,8 +90,7 @@ def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
     record(path, run_events(steps=5, seed=1), seed=1)
     reader = StoreReader(path)
     (run,) = reader.runs()
-    request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9,
-                           wide=40)  # fmt: skip
+    request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9, wide=40)
     loader = CurveLoader()
     first = loader.charts(reader, request).charts["reward"].series[run.id]
     for later in (replace(run, attempts=run.attempts + 1), replace(run, step=3)):

@@ -51,14 +51,19 @@ def completed(store: Path, shell: str, *words: str) -> list[str]:
         "bash": {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": " ".join(words)},
         "fish": {
-            "_TYPER_COMPLETE_ARGS": " ".join(words), "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_TYPER_COMPLETE_ARGS": " ".join(words),
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         },
-    }[shell]  # fmt: skip
+    }[shell]
     found = subprocess.run(
-        PROGRAM, capture_output=True, text=True, check=False,
-        env=os.environ | asked
+        PROGRAM,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ
+        | asked
         | {"_GRPO_TUI_COMPLETE": f"complete_{shell}", "GRPO_TUI_DB": str(store)},
-    )  # fmt: skip
+    )
     assert not found.stderr
     lines = found.stdout.splitlines()
     if shell == "zsh":
@@ -75,10 +80,13 @@ def completed(store: Path, shell: str, *words: str) -> list[str]:
         ("zsh", ("watch", "calm-"), ["calm-heron", "calm-otter"]),
         ("fish", ("watch", "calm-"), ["calm-heron", "calm-otter"]),
         ("zsh", ("plot", "--metric", "kl"), ["kl", "kl_to_old"]),
-        ("fish", ("train", "--set", "optimizer.w"),
-         ["optimizer.warmup_steps=", "optimizer.weight_decay="]),
+        (
+            "fish",
+            ("train", "--set", "optimizer.w"),
+            ["optimizer.warmup_steps=", "optimizer.weight_decay="],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_shell_is_offered_what_begins_with_the_word(
     store: Path, shell: str, words: tuple[str, ...], choices: list[str]
 ) -> None:
@@ -126,17 +134,27 @@ def shown_by(shell: str, store: Path, folder: Path, line: str) -> str:
     program.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
     program.chmod(0o755)
     environment: Any = {
-        **os.environ, "GRPO_TUI_DB": str(store), "HOME": str(folder), "TERM": "xterm",
-        "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PS1": "READY> ",
-    }  # fmt: skip
+        **os.environ,
+        "GRPO_TUI_DB": str(store),
+        "HOME": str(folder),
+        "TERM": "xterm",
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PS1": "READY> ",
+    }
     variable = {"_GRPO_TUI_COMPLETE": f"source_{shell}"}
     script = subprocess.run(PROGRAM, capture_output=True, check=True, env=environment | variable)
     (folder / "script").write_bytes(script.stdout)
     arguments, setup = SHELLS[shell]
     child = pexpect.spawn(
-        path, arguments, env=environment, cwd=folder, timeout=PATIENCE, encoding="utf-8",
+        path,
+        arguments,
+        env=environment,
+        cwd=folder,
+        timeout=PATIENCE,
+        encoding="utf-8",
         dimensions=(60, 150),
-    )  # fmt: skip
+    )
     try:
         child.expect("READY> |# |> ")
         child.sendline(f"{setup}; source ./script; echo load''ed")

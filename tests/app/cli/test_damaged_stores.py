@@ -19,17 +19,24 @@ MARKS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061
 READING = [
     ("runs", "--all"),
     ("runs", "--all", "--json", "--columns", "=algorithm.beta, best reward, note, created"),
-    ("runs", "show", "{run}"), ("runs", "show", "{run}", "--json"), ("report", "{run}"),
-    ("rollouts", "{run}"), ("rollouts", "{run}", "--search", "yes"),
-    ("compare", "{run}", "{base}"), ("compare", "{run}", "{base}", "--json"), ("plot", "{run}"),
-    ("logs", "{run}"), ("config", "diff", "{run}", "{base}"),
+    ("runs", "show", "{run}"),
+    ("runs", "show", "{run}", "--json"),
+    ("report", "{run}"),
+    ("rollouts", "{run}"),
+    ("rollouts", "{run}", "--search", "yes"),
+    ("compare", "{run}", "{base}"),
+    ("compare", "{run}", "{base}", "--json"),
+    ("plot", "{run}"),
+    ("logs", "{run}"),
+    ("config", "diff", "{run}", "{base}"),
     *(("export", "{run}", "--what", what, "--format", "jsonl") for what in WHAT),
-]  # fmt: skip
+]
 LOST = ("UPDATE attempt SET ended_at = NULL, cause = '', pid = 999999, pid_start = 'x'",)
 WRITING = [
-    ("runs", "tag", "{run}", "--add", "odd"), ("stop", "{run}"),
+    ("runs", "tag", "{run}", "--add", "odd"),
+    ("stop", "{run}"),
     ("runs", "delete", "{run}", "--yes", "--force"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +44,18 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     """A store of two runs, and their ids."""
     path = tmp_path_factory.mktemp("stored") / "s.db"
     said = (
-        evaluated(3), ev.NoteWritten(step=1, text="noted", severity="warning"),
-        ev.AlertRaised(step=1, rule="kl_high", severity="warning", value=1.0, limit=0.5,
-                       explanation="why", remedy="what"),
-    )  # fmt: skip
+        evaluated(3),
+        ev.NoteWritten(step=1, text="noted", severity="warning"),
+        ev.AlertRaised(
+            step=1,
+            rule="kl_high",
+            severity="warning",
+            value=1.0,
+            limit=0.5,
+            explanation="why",
+            remedy="what",
+        ),
+    )
     base = record_run(path, name="base", last=said)
     run = record_run(path, name="other", tree=config(seed=1), last=said)
     return path, {"base": base, "run": run}
@@ -58,8 +73,9 @@ def call(cli: Cli, path: Path, ids: dict[str, str], words: tuple[str, ...]) -> t
     bad = {c for c in printed if c in MARKS or unicodedata.category(c) == "Cc"} - {"\n", "\r"}
     assert not bad, words
     assert done.code in (exit_codes.OK, exit_codes.USAGE, exit_codes.NOT_FOUND) or words[0] in (
-        "config", "compare",
-    ), done  # fmt: skip
+        "config",
+        "compare",
+    ), done
     assert printed
     return done.out, done.err
 
@@ -103,19 +119,25 @@ def test_what_cannot_be_read_is_shown_with_the_rest_and_its_run_is_named(
     assert any(f"run {ids['run']}" in line and f"{column} is " in line for line in warnings)
 
 
-@pytest.mark.parametrize("words", [
-    ("runs", "--all"), ("runs", "--all", "--json"),
-    ("export", "{run}", "--what", "metrics"),
-    ("export", "{run}", "--what", "metrics", "--format", "jsonl"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "--all"),
+        ("runs", "--all", "--json"),
+        ("export", "{run}", "--what", "metrics"),
+        ("export", "{run}", "--what", "metrics", "--format", "jsonl"),
+    ],
+)
 def test_a_number_that_is_none_is_shown_as_it_is_stored(
     stored: tuple[Path, dict[str, str]], tmp_path: Path, cli: Cli, words: tuple[str, ...]
 ) -> None:
     path, ids = stored
     copy = edited(
-        path, tmp_path,
-        "UPDATE run SET step = 'some'", "UPDATE step SET tokens = 'few', elapsed = 'long'",
-    )  # fmt: skip
+        path,
+        tmp_path,
+        "UPDATE run SET step = 'some'",
+        "UPDATE step SET tokens = 'few', elapsed = 'long'",
+    )
     out, err = call(cli, copy, ids, words)
     assert "is damaged" in err
     expected = ("some",) if words[0] == "runs" else ("few", "long")

@@ -205,8 +205,10 @@ def test_a_mac_whose_programs_say_nothing_is_described_all_the_same(
     monkeypatch.setattr(mx, "device_info", dict)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
     assert [check.result for check in (*mac.gpu_memory(), *mac.checks())] == [
-        "MLX does not say how much may be used", "mains", "unknown when it sleeps",
-    ]  # fmt: skip
+        "MLX does not say how much may be used",
+        "mains",
+        "unknown when it sleeps",
+    ]
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="is about other systems")

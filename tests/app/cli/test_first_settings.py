@@ -14,9 +14,12 @@ from tests.app.calls import Cli
 
 STARTER = "settings: preset starter, as no file, model, task or rewards are named\n"
 OF_ONES_OWN = (
-    "model.path=starter-guess", "task.name=rows.jsonl", 'task.tools=["tools.py:population"]',
-    "task.environment=counter.py:Counter", 'rewards.functions=["judge:rubric.yaml"]',
-)  # fmt: skip
+    "model.path=starter-guess",
+    "task.name=rows.jsonl",
+    'task.tools=["tools.py:population"]',
+    "task.environment=counter.py:Counter",
+    'rewards.functions=["judge:rubric.yaml"]',
+)
 
 
 def test_a_run_that_names_nothing_of_its_own_begins_with_the_starter(

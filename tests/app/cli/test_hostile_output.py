@@ -32,22 +32,41 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scored = hostile_group(1)
         group = replace(scored.group, example_key=NAME, no_signal="")
         completions = tuple(
-            replace(one, ids=(1, 2, 3), sampler_logprobs=(-1.0,) * 3, ends=(1, 2, len(one.text)),
-                    rewards=(ev.RewardValue(name=NAME, value=1.0, weight=1.0, reason=NAME),))
+            replace(
+                one,
+                ids=(1, 2, 3),
+                sampler_logprobs=(-1.0,) * 3,
+                ends=(1, 2, len(one.text)),
+                rewards=(ev.RewardValue(name=NAME, value=1.0, weight=1.0, reason=NAME),),
+            )
             for one in group.rollouts
-        )  # fmt: skip
+        )
         tree = config(seed=seed, task={"name": NAME}, model={"path": NAME})
         handle = start_run(path, tree, name=f"{RUNS[seed]}{NAME}", tags=(NAME,))
         held_out = evaluated(1)
         put_all(
-            handle, started(), replace(scored, group=replace(group, rollouts=completions)),
-            ev.AlertRaised(step=1, rule=NAME, severity="warning", value=1.0, limit=0.5,
-                           explanation=NAME, remedy=NAME),
-            ev.NoteWritten(step=1, text=NAME, severity="warning"), finished(1, **{NAME: 1.0}),
-            replace(held_out, rows=tuple(replace(row, example_key=NAME, rewards={NAME: 1.0})
-                                         for row in held_out.rows)),
+            handle,
+            started(),
+            replace(scored, group=replace(group, rollouts=completions)),
+            ev.AlertRaised(
+                step=1,
+                rule=NAME,
+                severity="warning",
+                value=1.0,
+                limit=0.5,
+                explanation=NAME,
+                remedy=NAME,
+            ),
+            ev.NoteWritten(step=1, text=NAME, severity="warning"),
+            finished(1, **{NAME: 1.0}),
+            replace(
+                held_out,
+                rows=tuple(
+                    replace(row, example_key=NAME, rewards={NAME: 1.0}) for row in held_out.rows
+                ),
+            ),
             ended(1),
-        )  # fmt: skip
+        )
         assert handle.close()
     with closing(ExperimentStore(path)) as store:
         store.change(1, note=NAME)

@@ -170,8 +170,9 @@ class SimpleStream:
 def test_json_has_the_stored_values(cli: Cli) -> None:
     data = cli("plot", "plain-otter", "brave-fox", "--json").data
     assert [(one["metric"], one["name"], one["steps"]) for one in data] == [
-        ("reward", "plain-otter", [1, 2, 3]), ("reward", "brave-fox", [1, 2, 3, 4]),
-    ]  # fmt: skip
+        ("reward", "plain-otter", [1, 2, 3]),
+        ("reward", "brave-fox", [1, 2, 3, 4]),
+    ]
     assert all(len(one["values"]) == len(one["steps"]) for one in data)
 
 

@@ -6,10 +6,13 @@ from grpo_tui.app.cli.verbs.probe import report
 
 def test_the_report_shows_rates_shares_and_the_advice() -> None:
     probed = PromptsProbed(
-        temperature=0.7, keys=["a", "b", "c"],
-        rewards=[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], right=[(1, 4), (2, 4), (0, 4)],
-        tokens=30, seconds=6.0,
-    )  # fmt: skip
+        temperature=0.7,
+        keys=["a", "b", "c"],
+        rewards=[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]],
+        right=[(1, 4), (2, 4), (0, 4)],
+        tokens=30,
+        seconds=6.0,
+    )
     facts, text = report(probed, [2, 4], 8)
     assert "temperature 0.7: 3 prompts, 4 answers each" in text
     assert "right: 25% of the answers; 1 of the prompts never, 0 always" in text

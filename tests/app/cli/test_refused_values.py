@@ -24,9 +24,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cli(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
-) -> Cli:  # fmt: skip
+) -> Cli:
     shutil.copytree(recorded.parent, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "s.db"))
     monkeypatch.chdir(tmp_path)
@@ -86,8 +88,10 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["export", "@last", "--out", "nope/x.csv"], "/nope/x.csv: make "),
         (["export", "@last", "--format", "tensorboard", "--out", "nope/x"], "there is no folder"),
         (["export", "@last", "--format", "jsonl", "--raw"], "--raw changes CSV"),
-        (["export", "@last", "--format", "tensorboard", "--what", "rollouts", "--out", "x"],
-         "--what rollouts"),
+        (
+            ["export", "@last", "--format", "tensorboard", "--what", "rollouts", "--out", "x"],
+            "--what rollouts",
+        ),
         (["sweep", "--set", "algorithm.beta=0,,0.1"], "has an empty value"),
         (["sweep", "--set", "algorithm.beta=,1"], "has an empty value"),
         (["config", "init", "nope/x.yaml"], "/nope/x.yaml: make "),
@@ -102,7 +106,7 @@ def test_an_empty_value_of_an_option_is_refused_by_its_name(cli: Cli, words: lis
         (["tasks", "test", "guess", "--row", '{"a": 1, "a": 2}'], "'a' is given twice"),
         (["rewards", "test", "length", "-c", "a", "--option", "x=1e-400"], "too small"),
     ],
-)  # fmt: skip
+)
 def test_it_is_refused_with_the_option_and_the_remedy(
     cli: Cli, tmp_path: Path, words: list[str], message: str
 ) -> None:

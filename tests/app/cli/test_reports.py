@@ -23,10 +23,17 @@ def test_a_report_says_first_whether_the_run_has_learned(
     path = sweep_of_settings(tmp_path, betas=(0.04,), seeds=1)
     assert main(["report", "@last", "--db", str(path)]) == 0
     said = capsys.readouterr().out
-    places = [said.index(part) for part in (
-        "**Held-out accuracy rose: from ", "greedy answers, steps 0 and 6; p < .001",
-        "sampled 4 times, steps 0 and 6", "## Curves", "## Phase times", "## Metrics",
-    )]  # fmt: skip
+    places = [
+        said.index(part)
+        for part in (
+            "**Held-out accuracy rose: from ",
+            "greedy answers, steps 0 and 6; p < .001",
+            "sampled 4 times, steps 0 and 6",
+            "## Curves",
+            "## Phase times",
+            "## Metrics",
+        )
+    ]
     assert places == sorted(places)
     assert "grad_norm" not in said
     assert main(["report", "@last", "--all", "--db", str(path)]) == 0
@@ -78,10 +85,16 @@ def test_compare_begins_with_the_verdict_and_ranks_settings_not_runs(
     first = said.splitlines()[0]
     assert first.startswith(("beta 0.4 (2 seeds) ", "No significant difference: "))
     assert "t test over seeds and problems" in first
-    places = [said.index(part) for part in (
-        "greedy answers to 60 held-out problems; reached: ",
-        "sampled answers to 60 held-out", "seconds a step", "algorithm.beta", "mean over seeds",
-    )]  # fmt: skip
+    places = [
+        said.index(part)
+        for part in (
+            "greedy answers to 60 held-out problems; reached: ",
+            "sampled answers to 60 held-out",
+            "seconds a step",
+            "algorithm.beta",
+            "mean over seeds",
+        )
+    ]
     assert places == sorted(places)
     assert "grad_norm" not in said
     assert "grad_norm" in cli(capsys, *refs, "--all", "--db", str(path))

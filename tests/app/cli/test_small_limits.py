@@ -15,8 +15,10 @@ def test_too_small_an_address_space_is_refused_with_its_remedy(flag: str, tmp_pa
     command = f'ulimit -{flag} 300000; exec "$0" -P -m grpo_tui --db "$1" train --preset starter'
     done = subprocess.run(
         ["bash", "-c", command, sys.executable, str(tmp_path / "s.db")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     # 300,000 KiB

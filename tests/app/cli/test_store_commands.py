@@ -45,8 +45,9 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
     exported = ("export", two[1], "--what", "runs")
     assert [row["name"] for row in cli(*exported).rows] == ["'=evil"]
     assert [row["name"] for row in cli(*exported, "--raw").rows] == ["=evil"]
-    found = cli("runs", "--filter", "reward>0.35", "--columns", "=algorithm.beta as b, last kl",
-                "--json").data  # fmt: skip
+    found = cli(
+        "runs", "--filter", "reward>0.35", "--columns", "=algorithm.beta as b, last kl", "--json"
+    ).data
     assert [(row["name"], row["b"], row["last kl"]) for row in found] == [("=evil", 0.1, 0.04)]
     ordered = cli("runs", "--sort", "best reward", "--json", "--limit", "1").data
     assert [row["id"] for row in ordered] == [two[0]]
@@ -189,12 +190,26 @@ def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> Non
     assert two
     rows = cli("rollouts", "plain-otter", "--sort", "reward", "--json").data
     assert [(row["step"], row["completion"]) for row in rows] == [
-        (3, "yes"), (3, "yes"), (3, "no"), (3, "no"),
-    ]  # fmt: skip
+        (3, "yes"),
+        (3, "yes"),
+        (3, "no"),
+        (3, "no"),
+    ]
     found = cli("rollouts", "plain-otter", "--search", "1 + 1 =", "--limit", "3", "--json").data
     assert len(found) == 3
-    narrowed = cli("rollouts", "plain-otter", "--search", "yes", "--step", "1", "--group", "0",
-                   "--limit", "1", "--json").data  # fmt: skip
+    narrowed = cli(
+        "rollouts",
+        "plain-otter",
+        "--search",
+        "yes",
+        "--step",
+        "1",
+        "--group",
+        "0",
+        "--limit",
+        "1",
+        "--json",
+    ).data
     assert [(row["step"], row["group"], row["completion"]) for row in narrowed] == [(1, 0, "yes")]
     parts = cli("rollouts", "plain-otter", "--search", "ye", "--limit", "3")
     assert [line.split("  ")[-1] for line in parts.out.splitlines()[1:]] == ["yes"] * 3
@@ -273,13 +288,26 @@ def test_one_thing_is_not_counted_as_several(cli: Cli, store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
-    grid = ("sweep", "--preset", "starter", "--set", "algorithm.beta=0,0.04", "--seeds", "2",
-            "--steps", "1", "--add-only")  # fmt: skip
+    grid = (
+        "sweep",
+        "--preset",
+        "starter",
+        "--set",
+        "algorithm.beta=0,0.04",
+        "--seeds",
+        "2",
+        "--steps",
+        "1",
+        "--add-only",
+    )
     first = cli(*grid, "--json")
     assert first.code == exit_codes.OK
     assert [(item["algorithm.beta"], item["seed"]) for item in first.data["items"]] == [
-        (0.0, 0), (0.0, 1), (0.04, 0), (0.04, 1),
-    ]  # fmt: skip
+        (0.0, 0),
+        (0.0, 1),
+        (0.04, 0),
+        (0.04, 1),
+    ]
     again = cli(*grid, "--json")
     assert "continuing with 4 runs" in again.err
     assert {row["state"] for row in again.data["items"]} == {"queued"}

@@ -53,7 +53,7 @@ def test_three_examples_are_shown_as_the_model_sees_them(
     assert "target       " in out
     _, text, _ = run(
         capsys, *words, "--json", "--count", "2", "--held-out", "--set", "task.held_out_size=2"
-    )  # fmt: skip
+    )
     page = json.loads(text)
     assert (page["train"], page["held_out"], len(page["examples"])) == (7, 2, 2)
     first = page["examples"][0]
@@ -69,8 +69,15 @@ def test_rows_that_cannot_be_used_are_named_or_counted(
     capsys.readouterr()  # what transformers says when it is imported
     with rows.open("a") as file:
         file.write('\n{"prompt": "half of \\ud83d", "answer": "1"}\n')
-    words = ["tasks", "show", str(rows), "--set", f"model.path={rows.parent / 'model'}",
-             "--set", "task.held_out_size=2"]  # fmt: skip
+    words = [
+        "tasks",
+        "show",
+        str(rows),
+        "--set",
+        f"model.path={rows.parent / 'model'}",
+        "--set",
+        "task.held_out_size=2",
+    ]
     status, out, err = run(capsys, *words)
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert f"1 of 10 rows cannot be used: {rows}:10: the prompt holds '\\ud83d'" in err
@@ -113,9 +120,18 @@ def test_a_function_of_the_users_is_tried_on_completions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     status, out, _ = run(
-        capsys, "rewards", "test", f"{CASES}:only_some", "-c", "it is 5", "-c", "it is 6",
-        "--column", "answer=5", "--json",
-    )  # fmt: skip
+        capsys,
+        "rewards",
+        "test",
+        f"{CASES}:only_some",
+        "-c",
+        "it is 5",
+        "-c",
+        "it is 6",
+        "--column",
+        "answer=5",
+        "--json",
+    )
     assert status == 0
     found = json.loads(out)
     assert found["function"] == "only_some"
@@ -156,9 +172,7 @@ def test_a_task_decides_what_a_tried_function_gets(
     """`hello` is 15 short of 20 characters, and a list of one message 19 short of 20."""
     file = tmp_path / "mine.py"
     file.write_text("def near(completions, **_):\n    return [len(c) - 20 for c in completions]\n")
-    for more, score in (
-        ((), -15), (("--task", "arithmetic"), -19), (("--task", str(rows)), -15),
-    ):  # fmt: skip
+    for more, score in (((), -15), (("--task", "arithmetic"), -19), (("--task", str(rows)), -15)):
         _, out, err = run(capsys, "rewards", "test", f"{file}:near", "-c", "hello", *more)
         assert re.search(rf"{score} +hello", out), more
     _, _, err = run(

@@ -24,15 +24,19 @@ from tests.app.script import evaluation, started
 from tests.app.stored import record, run_events
 
 STOPPED = 6
-LOADED = ev.ModelLoaded(step=0, path="starter", parameters=1, trainable=1, dtype="float32",
-                        seconds=0.1)  # fmt: skip
+LOADED = ev.ModelLoaded(
+    step=0, path="starter", parameters=1, trainable=1, dtype="float32", seconds=0.1
+)
 
 
 def stopped_run(store: Path) -> int:
     """Record a run that was stopped after six of nine steps, in which its reward rose."""
     events = [event for event in run_events(steps=9) if event.step <= STOPPED]
-    return record(store, iter([*events, ev.RunFinished(step=STOPPED, reason="stopped",
-                                                       summary={})]), name="otter")  # fmt: skip
+    return record(
+        store,
+        iter([*events, ev.RunFinished(step=STOPPED, reason="stopped", summary={})]),
+        name="otter",
+    )
 
 
 def resumed(store: Path, total: int = 9) -> Recorder:
@@ -48,8 +52,10 @@ def later(total: int = 9) -> Iterator[ev.Event]:
 
 
 def pulled(session: Session, step: int, status: str) -> None:
-    patience.until(lambda: (session.pull().step, session.pull().status) == (step, status),
-                   lambda: (session.pull().step, session.pull().status))  # fmt: skip
+    patience.until(
+        lambda: (session.pull().step, session.pull().status) == (step, status),
+        lambda: (session.pull().step, session.pull().status),
+    )
 
 
 def test_a_run_that_is_resumed_here_has_the_history_of_one_that_is_opened(tmp_path: Path) -> None:

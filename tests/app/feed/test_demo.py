@@ -47,9 +47,13 @@ def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
     archive = Path(app.__file__).parent / "assets" / demo.ARCHIVE
     done = subprocess.run(
         [sys.executable, "-P", "-c", PLAY, str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=PATIENCE,
-        cwd=Path(__file__).parents[3], env={"PYTHONPATH": "."},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        cwd=Path(__file__).parents[3],
+        env={"PYTHONPATH": "."},
+    )
 
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 20

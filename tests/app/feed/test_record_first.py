@@ -16,16 +16,25 @@ from tests.patience import PATIENCE, until
 
 SAMPLED = (
     ev.PhaseStarted(step=1, phase="generate", total=2),
-    ev.PromptsStarted(step=1, prompts=(
-        ev.PromptStarted(group=0, origin="train", prompt_text="1 + 1 = ?", target="2", rows=2),
-    )),
+    ev.PromptsStarted(
+        step=1,
+        prompts=(
+            ev.PromptStarted(group=0, origin="train", prompt_text="1 + 1 = ?", target="2", rows=2),
+        ),
+    ),
     ev.RolloutsAdvanced(
-        step=1, tokens=6, finished=2, total=2, tokens_per_second=9.0,
-        rows=(ev.RowDelta(group=0, index=0, text="yes", tokens=3, finish="stop"),
-              ev.RowDelta(group=0, index=1, text="no", tokens=3, finish="stop")),
+        step=1,
+        tokens=6,
+        finished=2,
+        total=2,
+        tokens_per_second=9.0,
+        rows=(
+            ev.RowDelta(group=0, index=0, text="yes", tokens=3, finish="stop"),
+            ev.RowDelta(group=0, index=1, text="no", tokens=3, finish="stop"),
+        ),
     ),
     ev.PhaseStarted(step=1, phase="score", total=2),
-)  # fmt: skip
+)
 
 
 def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(

@@ -41,8 +41,11 @@ def test_a_run_is_loading_until_its_model_is_there_and_then_running() -> None:
     assert state.snapshot().status == "loading"
     state.apply(started())
     assert state.snapshot().status == "loading"
-    state.apply(ev.ModelLoaded(step=0, path="starter", parameters=10, trainable=1,
-                               dtype="float32", seconds=1))  # fmt: skip
+    state.apply(
+        ev.ModelLoaded(
+            step=0, path="starter", parameters=10, trainable=1, dtype="float32", seconds=1
+        )
+    )
     assert state.snapshot().status == "running"
 
 
@@ -57,8 +60,9 @@ def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
 
 def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:
     def alert(step: int) -> ev.AlertRaised:
-        return ev.AlertRaised(step=step, rule="clip_never", severity="info", explanation="none",
-                              remedy="r")  # fmt: skip
+        return ev.AlertRaised(
+            step=step, rule="clip_never", severity="info", explanation="none", remedy="r"
+        )
 
     def step(number: int) -> ev.StepFinished:
         return ev.StepFinished(step=number, metrics={}, tokens=1, elapsed=1.0)
@@ -138,8 +142,9 @@ def test_a_run_that_has_ended_shows_the_groups_it_trained_on_last(
     for step, origin, index in sorted(scored, key=lambda one: one[0]):
         groups.append((step, replace(made.group(index), origin=origin)))
         event = ev.GroupScored(step=step, group=groups[-1][1])
-        board.apply(ev.PhaseStarted(step=step, phase="generate" if origin == "train" else
-                                    "evaluate"))  # fmt: skip
+        board.apply(
+            ev.PhaseStarted(step=step, phase="generate" if origin == "train" else "evaluate")
+        )
         board.apply(event)
         state.apply(event)
     state.look(board.view)
@@ -207,8 +212,11 @@ def test_what_was_asked_shows_until_the_engine_answers() -> None:
 def test_alerts_of_a_rule_are_one_entry_that_says_for_how_long() -> None:
     state = RunState()
     for step in range(5, 9):
-        state.apply(ev.AlertRaised(step=step, rule="no_signal", severity="warning",
-                                   explanation="e", remedy="r"))  # fmt: skip
+        state.apply(
+            ev.AlertRaised(
+                step=step, rule="no_signal", severity="warning", explanation="e", remedy="r"
+            )
+        )
     (alert,) = state.snapshot().alerts
     assert (alert.first_step, alert.last_step, alert.count) == (5, 8, 4)
 
@@ -229,9 +237,11 @@ def test_evaluations_are_series_of_their_own_and_sparse() -> None:
     accuracy = state.snapshot().series["eval/accuracy"]
     assert accuracy.count == 3
     assert accuracy.sparse
-    assert accuracy.value == accuracy.last == evaluation(100, accuracy.last, "during").metrics[
-        "eval/accuracy"
-    ]  # fmt: skip
+    assert (
+        accuracy.value
+        == accuracy.last
+        == evaluation(100, accuracy.last, "during").metrics["eval/accuracy"]
+    )
 
 
 PLAY = """
@@ -262,9 +272,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 def test_memory_grows_little_from_step_1000_to_100000() -> None:
     # in a process of its own, whose peak no other test has raised before
     done = subprocess.run(
-        [sys.executable, "-P", "-c", PLAY], capture_output=True, text=True, check=True,
-        cwd=Path(__file__).parents[3], env={"PYTHONPATH": "."},
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", PLAY],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+        env={"PYTHONPATH": "."},
+    )
     assert float(done.stdout) < 60
 
 
@@ -350,8 +364,15 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
     assert "possible: format .5" in rewarded(right=up, form=down, head=ruled)
     absent = Head(config={"evaluation": {"accuracy": "exact"}})
     assert rewarded(right=up, form=up, head=absent) == ""
-    alert = AlertView(rule="format_hacking", severity="warning", explanation="", remedy="",
-                      step=15, first_step=15, count=1)  # fmt: skip
+    alert = AlertView(
+        rule="format_hacking",
+        severity="warning",
+        explanation="",
+        remedy="",
+        step=15,
+        first_step=15,
+        count=1,
+    )
     for raised, said in (
         (alert, "▲ Reward hacking is likely: see the alert."),
         (replace(alert, muted=True), "▲ Reward hacking is likely: see the alert."),

@@ -95,9 +95,11 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
     # top_k 20 of 261 tokens: the sampler's probabilities are higher than the policy's; weights are
     # below 1
     config = settings(
-        world, steps=1, rollout={"top_k": 20},
+        world,
+        steps=1,
+        rollout={"top_k": 20},
         algorithm={**changes, "off_policy_mask": 0.15, "passes": 2},
-    )  # fmt: skip
+    )
     events, reader, key = stored(config, tmp_path)
     metrics = of_steps(events)[0].metrics
     step = load_step(reader, run_info(reader, key), 1)
@@ -120,9 +122,11 @@ def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_pa
     # once the thinking budget is spent, the sampler forces `</think>` with probability 1; the
     # policy does not
     config = settings(
-        world, steps=1, rollout={"think_budget": 3, "max_new_tokens": 16},
+        world,
+        steps=1,
+        rollout={"think_budget": 3, "max_new_tokens": 16},
         algorithm={"importance_cap": 5.0, "importance_mode": "sequence_truncate"},
-    )  # fmt: skip
+    )
     events, reader, key = stored(config, tmp_path)
     metrics = of_steps(events)[0].metrics
     step = load_step(reader, run_info(reader, key), 1)

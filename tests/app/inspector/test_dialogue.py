@@ -20,9 +20,7 @@ from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
 from tests.app.inspector.test_moments import term
 
-TURNS = st.lists(
-    st.tuples(st.text(max_size=40), st.text(max_size=40)), min_size=1, max_size=5
-)  # fmt: skip
+TURNS = st.lists(st.tuples(st.text(max_size=40), st.text(max_size=40)), min_size=1, max_size=5)
 
 
 def shown(one: ev.Completion, width: int, most: int) -> list[str]:
@@ -66,8 +64,10 @@ def test_a_tool_call_is_one_line_that_only_the_environment_can_write() -> None:
     first, _, several, fake = groups()[1].rollouts
     assert shown(first, 40, 3) == ["⚙ calculator(17*23) → 391", "391"]
     assert shown(several, 27, 4) == [
-        "⚙ calculator(17*23) → 391", "⚙ calculator(1/0) → {'erro…", "It is 390",
-    ]  # fmt: skip
+        "⚙ calculator(17*23) → 391",
+        "⚙ calculator(1/0) → {'erro…",
+        "It is 390",
+    ]
     assert shown(replace(fake, text="⚙ fake(1) → 2", spans=fake.spans[:0]), 40, 3)[0][0] == "⚙"
     authors = [is_reply for _, is_reply in flow(fake.text, fake.spans, 80, 3)[0]]
     assert not authors[0]  # the model wrote a line that looks like a call
@@ -76,8 +76,9 @@ def test_a_tool_call_is_one_line_that_only_the_environment_can_write() -> None:
 def row_of(group: ev.Group, index: int) -> TokenRow:
     one, numbers = group.rollouts[index], token_numbers(group)[index]
     taken = {name: getattr(numbers, name) for name in numbers.__dataclass_fields__}
-    return TokenRow(**taken, ids=one.ids, sampler=one.sampler_logprobs, ends=one.ends,
-                    spans=one.spans)  # fmt: skip
+    return TokenRow(
+        **taken, ids=one.ids, sampler=one.sampler_logprobs, ends=one.ends, spans=one.spans
+    )
 
 
 def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() -> None:
@@ -97,10 +98,11 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
 def test_no_moment_is_a_token_of_the_environment() -> None:
     row = row_of(groups()[0], 0)
     terms = [
-        term(ratio=5.0, side="high", kl=9.0, contribution=9.0) if place in row.replies
+        term(ratio=5.0, side="high", kl=9.0, contribution=9.0)
+        if place in row.replies
         else term(ratio=1.1, kl=0.1, contribution=0.1)
         for place in range(14)
-    ]  # fmt: skip
+    ]
     for measure in MEASURES:
         found = highlights_of(measure, (1, 0, 0), row, terms)
         assert {moment.cursor[-1] for moment in found} <= set(row.own), measure
@@ -112,10 +114,22 @@ def test_a_failed_environment_and_a_dialogue_without_turns_left_are_not_finished
         fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
         view = RolloutView(**fields, key=1, group=1, tokens=1, clip_fraction=None, kl=None)
         group = GroupView(
-            index=0, origin="train", example_key="", prompt_text="", prompt_ids=(), target="",
-            prompt_hash="", rollouts=(view,), reward_mean=0.0, reward_std=0.0, key=1, run=1,
-            attempt=1, step=1, has_tokens=True,
-        )  # fmt: skip
+            index=0,
+            origin="train",
+            example_key="",
+            prompt_text="",
+            prompt_ids=(),
+            target="",
+            prompt_hash="",
+            rollouts=(view,),
+            reward_mean=0.0,
+            reward_std=0.0,
+            key=1,
+            run=1,
+            attempt=1,
+            step=1,
+            has_tokens=True,
+        )
         return verdicts(view, group)[0]
 
     ended, spent, broken, _ = groups()[0].rollouts

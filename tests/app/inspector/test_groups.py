@@ -25,18 +25,39 @@ from grpo_tui.experiments.values import GroupView, RolloutView
 
 def rollout(index: int, **changes: object) -> RolloutView:
     base: dict[str, object] = {
-        "key": index, "group": 1, "index": index, "text": f"answer {index}", "reward": 1.0,
-        "advantage": 0.5, "tokens": 4, "finish": "stop", "clip_fraction": 0.1, "kl": 0.2,
-    }  # fmt: skip
+        "key": index,
+        "group": 1,
+        "index": index,
+        "text": f"answer {index}",
+        "reward": 1.0,
+        "advantage": 0.5,
+        "tokens": 4,
+        "finish": "stop",
+        "clip_fraction": 0.1,
+        "kl": 0.2,
+    }
     return RolloutView(**(base | changes))  # type: ignore[arg-type]  # fields are checked by use
 
 
 def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> GroupView:
     return GroupView(
-        key=index, run=1, attempt=1, step=1, index=index, origin="train", example_key="",
-        prompt_hash="", prompt_text="", target="", sampling={}, reward_mean=mean, reward_std=0.1,
-        no_signal="", has_tokens=True, rollouts=rollouts,
-    )  # fmt: skip
+        key=index,
+        run=1,
+        attempt=1,
+        step=1,
+        index=index,
+        origin="train",
+        example_key="",
+        prompt_hash="",
+        prompt_text="",
+        target="",
+        sampling={},
+        reward_mean=mean,
+        reward_std=0.1,
+        no_signal="",
+        has_tokens=True,
+        rollouts=rollouts,
+    )
 
 
 def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
@@ -44,8 +65,10 @@ def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
     twin = rollout(2, text="x")
     one = rollout(0, text="x", finish="length", rewards=(none,))
     assert verdicts(one, group(0, one, rollout(1), twin)) == [
-        "✗ cut at the limit", "· math does not apply", "· same as c",
-    ]  # fmt: skip
+        "✗ cut at the limit",
+        "· math does not apply",
+        "· same as c",
+    ]
 
 
 def test_balance_counts_pushes() -> None:
@@ -68,8 +91,11 @@ def test_a_group_surprises_by_its_strongest_push() -> None:
 
 
 def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
-    one = group(0, rollout(0, tokens=2, kl=0.1, clip_fraction=0.5, reward=None),
-                rollout(1, tokens=4, kl=0.3, clip_fraction=None, reward=None))  # fmt: skip
+    one = group(
+        0,
+        rollout(0, tokens=2, kl=0.1, clip_fraction=0.5, reward=None),
+        rollout(1, tokens=4, kl=0.3, clip_fraction=None, reward=None),
+    )
     two = group(1, rollout(0, tokens=9, kl=0.15, clip_fraction=0.4, advantage=0.1, reward=-5.0))
     three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0, reward=0.5))
     every = [one, two, three]
@@ -113,22 +139,30 @@ def test_a_prompts_visits_are_those_that_were_sampled_alike() -> None:
         return replace(group(index), origin=origin, sampling=sampling)  # type: ignore[arg-type]
 
     history = [
-        visit(0, "eval", 0.0), visit(1, "eval", 0.6), visit(2, "train", 1.0),
-        visit(3, "eval", 0.0), visit(4, "eval", None),
-    ]  # fmt: skip
+        visit(0, "eval", 0.0),
+        visit(1, "eval", 0.6),
+        visit(2, "train", 1.0),
+        visit(3, "eval", 0.0),
+        visit(4, "eval", None),
+    ]
     assert [one.index for one in visits(history, history[0])] == [0, 3]
     assert [one.index for one in visits(history, history[1])] == [1, 4]
     assert [one.index for one in visits(history, history[2])] == [2]
     assert (is_greedy(history[0]), is_greedy(history[1]), is_greedy(history[4])) == (
-        True, False, False,
-    )  # fmt: skip
+        True,
+        False,
+        False,
+    )
 
 
 def test_the_largest_score_of_a_function_ignores_sign_and_what_is_no_number() -> None:
     def by(*values: float | None) -> RolloutView:
-        return rollout(0, rewards=tuple(
-            RewardValue(name=f"f{n}", value=value, weight=1.0) for n, value in enumerate(values)
-        ))  # fmt: skip
+        return rollout(
+            0,
+            rewards=tuple(
+                RewardValue(name=f"f{n}", value=value, weight=1.0) for n, value in enumerate(values)
+            ),
+        )
 
     step = [group(0, by(0.5, None), by(-2.0, None)), group(1, by(1.0, None), by(math.inf, 0.0))]
     assert largest_by_reward(step) == {"f0": 2.0, "f1": 0.0}
@@ -138,15 +172,22 @@ def test_the_largest_score_of_a_function_ignores_sign_and_what_is_no_number() ->
 def test_a_diff_keeps_words_whole_and_says_what_came_first() -> None:
     changes = [(c.tag, c.text) for c in word_diff("a cat sat", "a dog sat down")]
     assert changes == [
-        ("same", "a "), ("removed", "cat"), ("added", "dog"), ("same", " sat"), ("added", " down"),
-    ]  # fmt: skip
+        ("same", "a "),
+        ("removed", "cat"),
+        ("added", "dog"),
+        ("same", " sat"),
+        ("added", " down"),
+    ]
     assert [(c.tag, c.text) for c in word_diff("a cat", "a ")] == [
         ("same", "a "),
         ("removed", "cat"),
     ]
     assert [(c.tag, c.text) for c in word_diff("x-1", "x+1")] == [
-        ("same", "x"), ("removed", "-"), ("added", "+"), ("same", "1"),
-    ]  # fmt: skip
+        ("same", "x"),
+        ("removed", "-"),
+        ("added", "+"),
+        ("same", "1"),
+    ]
 
 
 def test_words_that_are_often_repeated_still_match() -> None:
@@ -161,8 +202,10 @@ def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:
     long = "w " * 2000
     changes = word_diff(f"{long}\nend a", f"{long}\nend b")
     assert [(c.tag, c.text) for c in changes] == [
-        ("same", f"{long}\n"), ("removed", "end a"), ("added", "end b"),
-    ]  # fmt: skip
+        ("same", f"{long}\n"),
+        ("removed", "end a"),
+        ("added", "end b"),
+    ]
     short = "w " * 1999 + "w"
     assert word_diff(f"{short}!", f"{short}?")[0].text == short
     tail = "x" * 40_000

@@ -22,10 +22,17 @@ from grpo_tui.experiments.values import TokenRow
 from tests.app.inspector.test_inspector import term
 
 ROW = TokenRow(
-    index=0, ids=(1, 2, 3), ends=(1, 2, 3), sampler=(-1.0,) * 3, old=(-1.0, -1.0, -1.0),
-    reference=(), passes=((-1.0, -0.5, -2.0),), after=(), entropy=(0.0, 0.5, 1.0),
+    index=0,
+    ids=(1, 2, 3),
+    ends=(1, 2, 3),
+    sampler=(-1.0,) * 3,
+    old=(-1.0, -1.0, -1.0),
+    reference=(),
+    passes=((-1.0, -0.5, -2.0),),
+    after=(),
+    entropy=(0.0, 0.5, 1.0),
     advantages=(1.0,),
-)  # fmt: skip
+)
 
 
 def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenLoss, ...]) -> Values:

@@ -17,12 +17,23 @@ SIZES = {"length": 24, "max_length": 64}
 
 def term(**changes: object) -> TokenLoss:
     base: dict[str, object] = {
-        "advantage": 1.21, "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
-        "in_loss": True, "updated": True, "importance": 1.0, "on_policy": True,
+        "advantage": 1.21,
+        "ratio": 1.35,
+        "low": 0.8,
+        "high": 1.2,
+        "side": "high",
+        "in_loss": True,
+        "updated": True,
+        "importance": 1.0,
+        "on_policy": True,
         "objective": 1.2 * 1.21,
-        "anchor": 0.0, "kl": 0.1, "entropy": None, "value_loss": 0.0,
-        "bonus": 0.0, "contribution": 1.2 * 1.21 / 24 / 8,
-    }  # fmt: skip
+        "anchor": 0.0,
+        "kl": 0.1,
+        "entropy": None,
+        "value_loss": 0.0,
+        "bonus": 0.0,
+        "contribution": 1.2 * 1.21 / 24 / 8,
+    }
     all_of = base | changes
     free = (
         all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["on_policy"]

@@ -28,25 +28,55 @@ TOTALS = UpdateTotals(rows=2, tokens=4)
 def rollout(index: int, value: float, advantage: float) -> RolloutView:
     reward = RewardValue(name="accuracy", value=value, weight=1.0, reason="")
     return RolloutView(
-        key=index, group=1, index=index, text="ab", reward=value, advantage=advantage, tokens=2,
-        finish="stop", clip_fraction=None, kl=None, rewards=(reward,),
-    )  # fmt: skip
+        key=index,
+        group=1,
+        index=index,
+        text="ab",
+        reward=value,
+        advantage=advantage,
+        tokens=2,
+        finish="stop",
+        clip_fraction=None,
+        kl=None,
+        rewards=(reward,),
+    )
 
 
 GROUP = GroupView(
-    key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
-    prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
-    has_tokens=True, rollouts=(rollout(0, 1.0, 0.7), rollout(1, 0.0, -0.7)),
-)  # fmt: skip
+    key=1,
+    run=1,
+    attempt=1,
+    step=1,
+    index=0,
+    origin="train",
+    example_key="",
+    prompt_hash="",
+    prompt_text="",
+    target="",
+    sampling={},
+    reward_mean=None,
+    reward_std=None,
+    no_signal="",
+    has_tokens=True,
+    rollouts=(rollout(0, 1.0, 0.7), rollout(1, 0.0, -0.7)),
+)
 
 
 def row(index: int, new: float) -> TokenRow:
     old = math.log(0.4)
     return TokenRow(
-        index=index, ids=(5, 6), ends=(1, 2), sampler=(old, old), old=(old, old),
-        reference=(old, old), passes=((old, old), (math.log(new), old)), after=(), entropy=(),
-        advantages=(0.7,), updates=(TOTALS,) * 2,
-    )  # fmt: skip
+        index=index,
+        ids=(5, 6),
+        ends=(1, 2),
+        sampler=(old, old),
+        old=(old, old),
+        reference=(old, old),
+        passes=((old, old), (math.log(new), old)),
+        after=(),
+        entropy=(),
+        advantages=(0.7,),
+        updates=(TOTALS,) * 2,
+    )
 
 
 TOKENS = TokenView(prompt_ids=(1,), rows=(row(0, 0.54), row(1, 0.4)))
@@ -207,8 +237,10 @@ def test_a_typed_value_is_parsed_as_that_of_its_setting(
 
 def test_settings_that_change_which_updates_there_are_are_named() -> None:
     assert undetermined(recipe("dapo"), recipe("grpo")) == (
-        "minibatches", "refill_rounds", "overlong_buffer",
-    )  # fmt: skip
+        "minibatches",
+        "refill_rounds",
+        "overlong_buffer",
+    )
     assert undetermined(recipe("grpo", clip_low=0.1), recipe("grpo")) == ()
     # stop_kl is read by neither
     assert undetermined(replace(recipe("grpo"), stop_kl=0.1), recipe("grpo")) == ()

@@ -39,22 +39,36 @@ def made_step(rng: np.random.Generator, minibatches: int) -> list[list[Answer]]:
                 return tuple(rng.normal(0, 1, count).tolist())
 
             numbers: dict[str, Any] = {
-                "old": tuple(old.tolist()), "sampler": near(0.05), "reference": near(0.3),
+                "old": tuple(old.tolist()),
+                "sampler": near(0.05),
+                "reference": near(0.3),
                 "teacher": near(0.5),
-                "passes": (tuple(old.tolist()), near(0.3)), "values": (some(), some()),
-                "entropy": tuple(rng.uniform(0, 2, count).tolist()), "old_values": some(),
-                "returns": some(), "advantages": some() if rng.random() < 0.5 else some(1) * count,
+                "passes": (tuple(old.tolist()), near(0.3)),
+                "values": (some(), some()),
+                "entropy": tuple(rng.uniform(0, 2, count).tolist()),
+                "old_values": some(),
+                "returns": some(),
+                "advantages": some() if rng.random() < 0.5 else some(1) * count,
                 "mask": tuple(int(one) for one in rng.random(count) < 0.9),
-            }  # fmt: skip
+            }
             row = TokenRow(index=index, ids=tuple(rng.integers(0, 3, count).tolist()), **numbers)
             rewards = tuple(
                 RewardValue(name=name, value=float(rng.integers(0, 3)) / 2, weight=weight)
                 for name, weight in zip(REWARDS, (1.0, 0.5), strict=True)
             )
             rollout = RolloutView(
-                key=0, group=group, index=index, text="", reward=0.0, tokens=count, finish="stop",
-                advantage=row.advantages[0], clip_fraction=None, kl=None, rewards=rewards,
-            )  # fmt: skip
+                key=0,
+                group=group,
+                index=index,
+                text="",
+                reward=0.0,
+                tokens=count,
+                finish="stop",
+                advantage=row.advantages[0],
+                clip_fraction=None,
+                kl=None,
+                rewards=rewards,
+            )
             parts[group % minibatches].append((group, rollout, row))
     return [part for part in parts if part]
 
@@ -80,21 +94,37 @@ def recorded(
         found = denominators(part, was)
         tokens, floor, updated = int(found.tokens), found.entropy_floor, found.updated_tokens
         totals = UpdateTotals(
-            rows=len(part), tokens=tokens, minibatch=minibatch, batch_tokens=tokens,
+            rows=len(part),
+            tokens=tokens,
+            minibatch=minibatch,
+            batch_tokens=tokens,
             entropy_floor=None if floor is None else float(floor),
             updated_tokens=None if updated is None else int(updated),
-        )  # fmt: skip
+        )
         for group, rollout, row in part:
             rollouts.setdefault(group, []).append(rollout)
             rows[group, rollout.index] = replace(row, updates=(totals,) * 2)
     groups = [
         GroupView(
-            key=index, run=1, attempt=1, step=1, index=index, origin="train", example_key="",
-            prompt_hash="", prompt_text="", target="", sampling={}, reward_mean=None,
-            reward_std=None, no_signal="", has_tokens=True, rollouts=tuple(answers),
+            key=index,
+            run=1,
+            attempt=1,
+            step=1,
+            index=index,
+            origin="train",
+            example_key="",
+            prompt_hash="",
+            prompt_text="",
+            target="",
+            sampling={},
+            reward_mean=None,
+            reward_std=None,
+            no_signal="",
+            has_tokens=True,
+            rollouts=tuple(answers),
         )
         for index, answers in sorted(rollouts.items())
-    ]  # fmt: skip
+    ]
     return groups, rows
 
 
@@ -107,35 +137,49 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
     if other and how.signal != "process":
         fresh: Any = advantages(
             [[one.value for one in rollout.rewards] for _, rollout, _ in answers],
-            [group for group, *_ in answers], how, (1.0, 0.5),
+            [group for group, *_ in answers],
+            how,
+            (1.0, 0.5),
             mask=column([row.mask for *_, row in answers]),
             old=column([row.old for *_, row in answers]),
             ref=column([row.reference for *_, row in answers]),
             values=column([row.old_values for *_, row in answers]),
             teacher=column([row.teacher for *_, row in answers]),
-        ).values.tolist()  # fmt: skip
+        ).values.tolist()
         for answer, value in zip(answers, fresh, strict=True):
             count = len(answer[2].ids)
             given[id(answer)] = value[:count] if isinstance(value, list) else [value] * count
     signal: dict[int, bool] = {}
     for answer in answers:
         signal[answer[0]] = signal.get(answer[0], False) or any(given[id(answer)])
-    sums = {"tokens": 0.0, "clipped": 0.0, "pushed": 0.0, "kl": 0.0, "push": 0.0,
-            "groups": len(signal), "with_signal": sum(signal.values())}  # fmt: skip
+    sums = {
+        "tokens": 0.0,
+        "clipped": 0.0,
+        "pushed": 0.0,
+        "kl": 0.0,
+        "push": 0.0,
+        "groups": len(signal),
+        "with_signal": sum(signal.values()),
+    }
     for part in parts:
         rows = [row for *_, row in part]
         loss = policy_loss(
-            column([row.passes[-1] for row in rows]), column([row.old for row in rows]),
-            column([row.reference for row in rows]), column([given[id(one)] for one in part]),
-            column([row.mask for row in rows]), how,
+            column([row.passes[-1] for row in rows]),
+            column([row.old for row in rows]),
+            column([row.reference for row in rows]),
+            column([given[id(one)] for one in part]),
+            column([row.mask for row in rows]),
+            how,
             group_ids=mx.array([group for group, *_ in part]),
-            token_ids=column([row.ids for row in rows]), max_length=LONGEST,
+            token_ids=column([row.ids for row in rows]),
+            max_length=LONGEST,
             sampler=column([row.sampler for row in rows]),
             entropy=column([row.entropy for row in rows]),
             values=column([row.values[-1] for row in rows]),
             old_values=column([row.old_values for row in rows]),
-            returns=column([row.returns for row in rows]), totals=denominators(part, how),
-        )  # fmt: skip
+            returns=column([row.returns for row in rows]),
+            totals=denominators(part, how),
+        )
         terms = loss.terms
         free = loss.terms.side == 0
         sums["tokens"] += float(terms.mask.astype(mx.float32).sum())

@@ -15,19 +15,41 @@ from grpo_tui.app.inspector.measures import (
 from grpo_tui.experiments.values import TokenRow
 
 TERM = TokenLoss(
-    advantage=1.0, ratio=1.0, low=0.8, high=1.2, side="free",
-    in_loss=True, updated=True, importance=1.0, on_policy=True, objective=0.0,
-    anchor=0.0, kl=None, entropy=None, value_loss=0.0, bonus=0.0,
-    contribution=0.0, push=0.0, pull=0.0,
-)  # fmt: skip
+    advantage=1.0,
+    ratio=1.0,
+    low=0.8,
+    high=1.2,
+    side="free",
+    in_loss=True,
+    updated=True,
+    importance=1.0,
+    on_policy=True,
+    objective=0.0,
+    anchor=0.0,
+    kl=None,
+    entropy=None,
+    value_loss=0.0,
+    bonus=0.0,
+    contribution=0.0,
+    push=0.0,
+    pull=0.0,
+)
 
 
 def row(index: int, *probabilities: float) -> TokenRow:
     old = tuple(math.log(p) for p in probabilities)
     return TokenRow(
-        index=index, ids=tuple(range(len(old))), ends=(), sampler=old, old=old, reference=(),
-        passes=(), after=(), entropy=(), advantages=(),
-    )  # fmt: skip
+        index=index,
+        ids=tuple(range(len(old))),
+        ends=(),
+        sampler=old,
+        old=old,
+        reference=(),
+        passes=(),
+        after=(),
+        entropy=(),
+        advantages=(),
+    )
 
 
 def term(ratio: float = 1.0, side: Side = "free", **more: float) -> TokenLoss:

@@ -156,9 +156,12 @@ def check(store: Path) -> int:
                         counted += len(terms)
                         for one in terms:
                             told = arithmetic(
-                                one, facts.recipe, update, length=sum(loss_mask(row)),
+                                one,
+                                facts.recipe,
+                                update,
+                                length=sum(loss_mask(row)),
                                 max_length=facts.max_length,
-                            )  # fmt: skip
+                            )
                             assert_adds_up(told, one.contribution)
             events = (item.event for item in events_of_step(reader, key, step))
             passes = [event for event in events if isinstance(event, PassFinished)]
@@ -241,9 +244,10 @@ CASES: dict[str, Any] = {
 }
 # shrinking trains for minutes
 QUICK = settings(
-    max_examples=1, phases=(Phase.explicit, Phase.generate),
+    max_examples=1,
+    phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow
@@ -253,9 +257,14 @@ QUICK = settings(
 @QUICK
 @given(**CASES)
 def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
-    world: Path, tmp_path_factory: pytest.TempPathFactory, dtype: str, name: str,
-    wanted: dict[str, Any], rollout: dict[str, Any], micro_rows: int,
-) -> None:  # fmt: skip
+    world: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: str,
+    name: str,
+    wanted: dict[str, Any],
+    rollout: dict[str, Any],
+    micro_rows: int,
+) -> None:
     """Each recipe in one number format; the many more switches below are tried in both."""
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
@@ -263,8 +272,14 @@ def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
 def test_answers_whose_minibatch_came_after_the_stop_are_said_to_have_no_push(
     world: Path, tmp_path: Path
 ) -> None:
-    switches = {"minibatches": 3, "trust": "none", "entropy_bonus": 0.1, "passes": 3,
-                "stop": "kl", "entropy_target": 5.0}  # fmt: skip
+    switches = {
+        "minibatches": 3,
+        "trust": "none",
+        "entropy_bonus": 0.1,
+        "passes": 3,
+        "stop": "kl",
+        "entropy_target": 5.0,
+    }
     check_case(world, tmp_path, "bfloat16", "grpo-process", switches, {"top_p": 0.8}, 3)
 
 
@@ -274,16 +289,26 @@ def test_answers_whose_minibatch_came_after_the_stop_are_said_to_have_no_push(
 @settings(QUICK, max_examples=12)
 @given(**CASES)
 def test_the_terms_add_up_for_many_more_switches(
-    world: Path, tmp_path_factory: pytest.TempPathFactory, dtype: str, name: str,
-    wanted: dict[str, Any], rollout: dict[str, Any], micro_rows: int,
-) -> None:  # fmt: skip
+    world: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: str,
+    name: str,
+    wanted: dict[str, Any],
+    rollout: dict[str, Any],
+    micro_rows: int,
+) -> None:
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 
 def check_case(
-    world: Path, folder: Path, dtype: str, name: str, wanted: dict[str, Any],
-    rollout: dict[str, Any], micro_rows: int,
-) -> None:  # fmt: skip
+    world: Path,
+    folder: Path,
+    dtype: str,
+    name: str,
+    wanted: dict[str, Any],
+    rollout: dict[str, Any],
+    micro_rows: int,
+) -> None:
     """Train with these settings, and compare."""
     changes = {
         "model": {"path": str(world / "model"), "lora_rank": 4, "dtype": dtype},

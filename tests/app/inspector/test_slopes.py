@@ -20,9 +20,19 @@ def recorded(given: dict[str, Any]) -> list[TokenRow]:
     totals = UpdateTotals(rows=len(mask), tokens=int(mask.sum()))
     worth = given["signs"][:, None] if "signs" in given else given["advantage"]
     columns = {
-        name: given.get(name) for name in
-        ("new", "old", "ref", "sampler", "entropy", "values", "old_values", "returns", "token_ids")
-    }  # fmt: skip
+        name: given.get(name)
+        for name in (
+            "new",
+            "old",
+            "ref",
+            "sampler",
+            "entropy",
+            "values",
+            "old_values",
+            "returns",
+            "token_ids",
+        )
+    }
 
     def of(name: str, row: int) -> tuple[Any, ...]:
         values = columns[name]
@@ -30,15 +40,24 @@ def recorded(given: dict[str, Any]) -> list[TokenRow]:
 
     return [
         TokenRow(
-            index=row, ids=of("token_ids", row), ends=(), sampler=of("sampler", row),
-            old=of("old", row), reference=of("ref", row), passes=(of("new", row),), after=(),
-            entropy=of("entropy", row), advantages=tuple(worth[row].tolist()),
-            mask=tuple(mask[row].astype(int).tolist()), updates=(totals,),
+            index=row,
+            ids=of("token_ids", row),
+            ends=(),
+            sampler=of("sampler", row),
+            old=of("old", row),
+            reference=of("ref", row),
+            passes=(of("new", row),),
+            after=(),
+            entropy=of("entropy", row),
+            advantages=tuple(worth[row].tolist()),
+            mask=tuple(mask[row].astype(int).tolist()),
+            updates=(totals,),
             values=(of("values", row),) if "values" in given else (),
-            old_values=of("old_values", row), returns=of("returns", row),
+            old_values=of("old_values", row),
+            returns=of("returns", row),
         )
         for row in range(len(mask))
-    ]  # fmt: skip
+    ]
 
 
 HOWS: dict[str, Recipe] = {
@@ -64,10 +83,18 @@ def test_a_clipped_token_has_no_push_and_only_the_kl_terms_pull() -> None:
     # ratio 1.5 > 1.2 at advantage 1; k3 at log(π/π_ref) = .5 has slope 1 - e^-.5 = .3935,
     # so .3 x .3935 / 1 token / 1 answer down; unclipped, 1.5 up outweighs it
     row = TokenRow(
-        index=0, ids=(5,), ends=(1,), sampler=(-1.0,), old=(-0.5 - np.log(1.5),),
-        reference=(-1.0,), passes=((-0.5,),), after=(), entropy=(), advantages=(1.0,),
+        index=0,
+        ids=(5,),
+        ends=(1,),
+        sampler=(-1.0,),
+        old=(-0.5 - np.log(1.5),),
+        reference=(-1.0,),
+        passes=((-0.5,),),
+        after=(),
+        entropy=(),
+        advantages=(1.0,),
         updates=(UpdateTotals(rows=1, tokens=1),),
-    )  # fmt: skip
+    )
     ((one,),) = token_losses([row], recipe("grpo", beta=0.3), max_length=8, step=1)
     assert one.push == 0.0
     assert one.pull == pytest.approx(-0.3 * (1 - np.exp(-0.5)), rel=1e-5)

@@ -20,10 +20,17 @@ GRPO = recipe("grpo", beta=0.0)
 
 def row(index: int = 0, **changes: Any) -> TokenRow:
     base: dict[str, Any] = {
-        "ids": (5, 6), "ends": (1, 2), "sampler": (HALF, HALF), "old": (HALF, HALF),
-        "reference": (HALF, HALF), "passes": ((HALF, HALF),), "after": (), "entropy": (),
-        "advantages": (1.0, 1.0), "updates": (ONE,),
-    }  # fmt: skip
+        "ids": (5, 6),
+        "ends": (1, 2),
+        "sampler": (HALF, HALF),
+        "old": (HALF, HALF),
+        "reference": (HALF, HALF),
+        "passes": ((HALF, HALF),),
+        "after": (),
+        "entropy": (),
+        "advantages": (1.0, 1.0),
+        "updates": (ONE,),
+    }
     return TokenRow(index=index, **(base | changes))
 
 
@@ -50,7 +57,7 @@ def pushes(how: Any, *rows: TokenRow) -> list[list[float]]:
 def test_each_answer_is_divided_by_the_totals_of_its_own_update(
     weight: str, first: float, second: float
 ) -> None:
-    three: dict[str, Any] = dict.fromkeys(("sampler", "old", "reference"), (HALF,) * 3)  # fmt: skip
+    three: dict[str, Any] = dict.fromkeys(("sampler", "old", "reference"), (HALF,) * 3)
     longer = row(
         1, ids=(5, 6, 7), passes=((HALF,) * 3,), advantages=(-2.0,) * 3, updates=(OTHER,), **three
     )
@@ -171,15 +178,21 @@ UPDATES = "was recorded before its updates were"
         (row(), recipe("ppo"), ""),
         (OLDER, GRPO, UPDATES),
         (OLDER, recipe("grpo", minibatches=2), UPDATES),
-        (replace(row(), reference=()), recipe("grpo"),
-         "did not record the reference's log-probabilities"),
+        (
+            replace(row(), reference=()),
+            recipe("grpo"),
+            "did not record the reference's log-probabilities",
+        ),
         (replace(row(), reference=()), recipe("rloo"), ""),
         (replace(row(), reference=()), GRPO, ""),
-        (replace(row(), sampler=()), recipe("grpo", importance_cap=2.0),
-         "did not record the sampler's log-probabilities"),
+        (
+            replace(row(), sampler=()),
+            recipe("grpo", importance_cap=2.0),
+            "did not record the sampler's log-probabilities",
+        ),
         (replace(row(), sampler=()), GRPO, ""),
     ],
-)  # fmt: skip
+)
 def test_what_a_run_did_not_record_is_said(one: TokenRow, how: Any, words: str) -> None:
     whole = f"its share of the loss is not known: this run {words}" if words else ""
     assert not_recorded((row(), replace(one, index=1)), how) == whole

@@ -83,9 +83,7 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
 def test_each_part_of_a_term_is_written_out(
     changes: dict[str, object], how: Recipe, text: str
 ) -> None:
-    bonus = UpdateTotals(
-        rows=8, tokens=200, batch_tokens=50, micro_batches=4, entropy_bonus=0.01
-    )  # fmt: skip
+    bonus = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4, entropy_bonus=0.01)
     assert arithmetic(term(**changes), how, bonus, **SIZES) == text
 
 

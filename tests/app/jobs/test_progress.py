@@ -37,9 +37,13 @@ def screen(columns: int) -> list[str]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-c", SHOWN], stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT,
+        [sys.executable, "-c", SHOWN],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
         env={**env, "TERM": "xterm-256color"},
-    )  # fmt: skip
+    )
     os.close(theirs)
     terminal = pyte.Screen(columns, 24)
     stream = pyte.ByteStream(terminal)

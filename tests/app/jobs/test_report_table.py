@@ -17,8 +17,9 @@ def rows_of(*steps: tuple[int, dict[str, float]]) -> list[list[str]]:
 
 def test_accuracy_that_nothing_measured_is_named_as_such() -> None:
     assert rows_of((0, REWARD), (1, REWARD)) == [
-        ["accuracy", "not-measured", "not-measured"], ["reward", "0.500", "0.500", "+0.000"],
-    ]  # fmt: skip
+        ["accuracy", "not-measured", "not-measured"],
+        ["reward", "0.500", "0.500", "+0.000"],
+    ]
     assert rows_of((1, REWARD))[0] == ["accuracy", "not-measured"]
 
 

@@ -83,8 +83,9 @@ def test_an_engine_that_raises_ends_the_run_with_its_error(
     monkeypatch.setattr("grpo_engine.trainer.run", broken)
     seen: list[ev.Event] = []
     Job(config=RunConfig(), folder=tmp_path, resume=False).train(seen.append)
-    wanted = ev.RunFailed(step=0, error="CheckpointError", message="step-9 is damaged",
-                          traceback="")  # fmt: skip
+    wanted = ev.RunFailed(
+        step=0, error="CheckpointError", message="step-9 is damaged", traceback=""
+    )
     assert seen == [wanted]
 
 
@@ -147,8 +148,9 @@ def test_the_closing_table_of_an_extended_run_begins_before_the_run(
     assert run_headless(lambda: resumed_job("@last", store=path, steps=3)) == 0
     heads = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:1]]
     assert [head.strip() for head in heads[0] if "step" in head] == [
-        "before (step 0)", "after (step 3)",
-    ]  # fmt: skip
+        "before (step 0)",
+        "after (step 3)",
+    ]
     assert "before (step 0)" in first
 
 
@@ -168,8 +170,12 @@ def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_pa
     item = queue.take()
     assert item is not None
     assert _command(queue, item, tmp_path)[1:6] == [
-        "-P", "-m", "grpo_tui", "train", str(tmp_path / "config.yaml"),
-    ]  # fmt: skip
+        "-P",
+        "-m",
+        "grpo_tui",
+        "train",
+        str(tmp_path / "config.yaml"),
+    ]
     store.close()
 
 
@@ -182,8 +188,10 @@ def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 64 && exec "$0" -P -c "$1" "$2"', sys.executable, code, tmp_path],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if not done.stdout and "Traceback" not in done.stderr:
         pytest.skip("this user may raise the limit again")
     assert "and 64 are allowed" in done.stdout, done.stderr

@@ -26,13 +26,16 @@ def test_each_point_is_run_with_each_seed() -> None:
     sweep = sweep_of([point(0.04, seed=3), point(0.4, seed=3)], seeds=2)
     assert sweep.axes == {"algorithm.beta": [0.04, 0.4], "seed": [3, 4]}
     assert [values for values, _ in sweep.runs] == [
-        {"algorithm.beta": 0.04, "seed": 3}, {"algorithm.beta": 0.04, "seed": 4},
-        {"algorithm.beta": 0.4, "seed": 3}, {"algorithm.beta": 0.4, "seed": 4},
-    ]  # fmt: skip
+        {"algorithm.beta": 0.04, "seed": 3},
+        {"algorithm.beta": 0.04, "seed": 4},
+        {"algorithm.beta": 0.4, "seed": 3},
+        {"algorithm.beta": 0.4, "seed": 4},
+    ]
     for values, tree in sweep.runs:
         assert (tree["seed"], tree["algorithm"]["beta"]) == (
-            values["seed"], values["algorithm.beta"],
-        )  # fmt: skip
+            values["seed"],
+            values["algorithm.beta"],
+        )
         assert tree["name"] == ""
 
 
@@ -43,9 +46,16 @@ def test_seeds_may_be_an_axis_themselves() -> None:
 
 @pytest.mark.parametrize(
     ("text", "values"),
-    [("1, 2", ["1", "2"]), ("[1,2],[3]", ["[1,2]", "[3]"]), ("'a,b',c", ["'a,b'", "c"]),
-     ("1,", ["1"]), ("", [""]), ("@last,%x", ["@last", "%x"]), ("[" * 9999, ["[" * 9999])],
-)  # fmt: skip
+    [
+        ("1, 2", ["1", "2"]),
+        ("[1,2],[3]", ["[1,2]", "[3]"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        ("1,", ["1"]),
+        ("", [""]),
+        ("@last,%x", ["@last", "%x"]),
+        ("[" * 9999, ["[" * 9999]),
+    ],
+)
 def test_commas_separate_values_but_for_those_in_brackets_or_quotes(
     text: str, values: list[str]
 ) -> None:

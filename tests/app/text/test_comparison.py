@@ -47,10 +47,16 @@ def compared(left: list[float], right: list[float]) -> PairedTest:
         for name, shares, step in (("a", left, 60), ("c", right, 20))
     )
     return PairedTest(
-        mode="sampled", problems=len(left),
-        difference=found.difference, low=found.low, high=found.high, p_value=found.p_value,
-        method="paired permutation test", own=own, other=other,
-    )  # fmt: skip
+        mode="sampled",
+        problems=len(left),
+        difference=found.difference,
+        low=found.low,
+        high=found.high,
+        p_value=found.p_value,
+        method="paired permutation test",
+        own=own,
+        other=other,
+    )
 
 
 SHARE = st.integers(0, 4).map(lambda right: right / 4)
@@ -119,14 +125,21 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
 ) -> None:
     own = Evaluated(runs=("a", "b"), shares=(0.9, 0.8), steps=(60, 60), samples=1)
     first = RankedSetting(
-        own=own, test=None, may_be_best=True,
+        own=own,
+        test=None,
+        may_be_best=True,
         reached=Reached(runs=2, step=3, tokens=10, seconds=1.0),
-    )  # fmt: skip
+    )
     reached = Reached(runs=runs, step=step, tokens=step, seconds=step)
     ranking = Ranking(
-        mode="sampled", problems=9, comparisons=1, seeds=True, metric="eval/accuracy",
-        threshold=0.5, settings=(first, replace(first, reached=reached)),
-    )  # fmt: skip
+        mode="sampled",
+        problems=9,
+        comparisons=1,
+        seeds=True,
+        metric="eval/accuracy",
+        threshold=0.5,
+        settings=(first, replace(first, reached=reached)),
+    )
     row = ranking_rows(ranking, NAMES)[1]
     assert (row["reached"], row["step"]) == said
     # of a run without other seeds it is yes or no
@@ -142,9 +155,16 @@ def test_a_race_that_half_the_seeds_lost_has_no_median(
 
 @pytest.mark.parametrize(
     ("p", "text"),
-    [(0.0004, "p < .001"), (0.0117, "p = .012"), (0.0498, "p = .0498"), (0.05, "p = .050"),
-     (0.04999, "p = .04999"), (0.5, "p = .500"), (1.0, "p = 1.000")],
-)  # fmt: skip
+    [
+        (0.0004, "p < .001"),
+        (0.0117, "p = .012"),
+        (0.0498, "p = .0498"),
+        (0.05, "p = .050"),
+        (0.04999, "p = .04999"),
+        (0.5, "p = .500"),
+        (1.0, "p = 1.000"),
+    ],
+)
 def test_a_p_value_is_not_rounded_across_its_limit(p: float, text: str) -> None:
     assert probability(p) == text
 

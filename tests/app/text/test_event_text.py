@@ -13,9 +13,15 @@ from grpo_tui.app.text.event_text import sentence
 )
 def test_an_evaluation_says_its_reward_if_there_is_one(reward: float, expected: str) -> None:
     event = EvaluationFinished(
-        step=1, moment="after", mode="greedy", problems=4, samples=1,
-        metrics={"eval/reward": reward}, rows=(), seconds=1.0,
-    )  # fmt: skip
+        step=1,
+        moment="after",
+        mode="greedy",
+        problems=4,
+        samples=1,
+        metrics={"eval/reward": reward},
+        rows=(),
+        seconds=1.0,
+    )
     assert sentence(event).endswith(f"4 held-out problems (greedy){expected}")
 
 

@@ -113,15 +113,23 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
     ("task.splits", {"task": {"splits": {"held_out": "tests"}}}),
     ("task.options", {"task": {"options": {"kinds": ["divide"]}}}),
     ("model.path", {"model": {"path": "{world}/other-tokens"}}),
-    ("task.chat_template", {"task": {"chat_template": "{world}/nowhere.jinja",
-                                     "name": "{world}/chat.jsonl", "held_out_size": 1},
-                            "rewards": {"functions": ["numeric_answer"]}}),
+    (
+        "task.chat_template",
+        {
+            "task": {
+                "chat_template": "{world}/nowhere.jinja",
+                "name": "{world}/chat.jsonl",
+                "held_out_size": 1,
+            },
+            "rewards": {"functions": ["numeric_answer"]},
+        },
+    ),
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
     ("algorithm.options", {"algorithm": {"recipe": "dapo", "options": {"refill_on": "nothing"}}}),
     ("task.max_prompt_tokens", {"task": {"max_prompt_tokens": 1}}),
     ("optimizer.options", {"optimizer": {"name": "sgd", "options": {"epsilon": 1e-4}}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
-)  # fmt: skip
+)
 
 
 def config_of(world: Path, changes: dict[str, Any]) -> RunConfig:
@@ -250,10 +258,12 @@ BAD = {
 @st.composite
 def choices(draw: st.DrawFn) -> dict[str, Any]:
     tree: dict[str, Any] = {
-        "steps": 1, "rollout": {"prompts": 2, "group_size": 2, "max_new_tokens": 4},
-        "evaluation": {"before_and_after": False, "pinned": 0}, "optimizer": {"weight_decay": 0.0},
+        "steps": 1,
+        "rollout": {"prompts": 2, "group_size": 2, "max_new_tokens": 4},
+        "evaluation": {"before_and_after": False, "pinned": 0},
+        "optimizer": {"weight_decay": 0.0},
         "record": {"tokens": "none"},
-    }  # fmt: skip
+    }
     for path, good in GOOD.items():
         # bad values are rare, so that half of the runs begin
         values = good * 3 + BAD[path] if draw(st.booleans()) else good
@@ -264,9 +274,11 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.slow
 @hypothesis_settings(
-    max_examples=int(os.environ.get("READY_EXAMPLES", "4")), deadline=None, derandomize=True,
+    max_examples=int(os.environ.get("READY_EXAMPLES", "4")),
+    deadline=None,
+    derandomize=True,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 @given(tree=choices())
 def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
     tree: dict[str, Any], ready: Trials, tmp_path_factory: pytest.TempPathFactory

@@ -145,8 +145,13 @@ async def test_a_run_may_get_its_rewards_from_its_environment_alone_or_look_at_i
     (tmp_path / "own.py").write_text("def length(environments, **_):\n    return [1.0]")
 
     async def problems(task: str, *functions: str) -> list[str]:
-        config = build({"model": {"path": "starter"}, "task": {"name": task},
-                        "rewards": {"functions": list(functions)}})  # fmt: skip
+        config = build(
+            {
+                "model": {"path": "starter"},
+                "task": {"name": task},
+                "rewards": {"functions": list(functions)},
+            }
+        )
         return [words for _, words in (await trial.request("ready", config))["problems"]]
 
     trial = TrialProcess()

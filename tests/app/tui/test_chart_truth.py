@@ -36,12 +36,14 @@ from tests.app.stored import record, run_events
 EXAMPLES = settings().max_examples // 2
 Points = list[tuple[int, float]]
 SHARES = st.sampled_from([0.0, 1.0, 0.25, 0.5, 0.36, 0.86]) | st.floats(0, 1, width=32)
-NUMBERS = st.sampled_from([0.0, 1.0, -0.0032, -0.003, 7.0, 1200.0]) | st.floats(
-    -1e4, 1e4, width=32
-)  # fmt: skip
+NUMBERS = st.sampled_from([0.0, 1.0, -0.0032, -0.003, 7.0, 1200.0]) | st.floats(-1e4, 1e4, width=32)
 SMALL = st.floats(-(2.0**-7), 2.0**-7, width=32) | st.floats(2.0**-23, 2.0**-13, width=32)
-KINDS = {"eval/accuracy": SHARES, "completions/clipped_ratio": SHARES, "reward": NUMBERS,
-         "loss": SMALL}  # fmt: skip
+KINDS = {
+    "eval/accuracy": SHARES,
+    "completions/clipped_ratio": SHARES,
+    "reward": NUMBERS,
+    "loss": SMALL,
+}
 
 
 @st.composite
@@ -171,10 +173,11 @@ class Stored:
 
     def steps(self, run: int) -> tuple[SimpleNamespace, ...]:
         return tuple(
-            SimpleNamespace(step=step, elapsed=0.7 * step + 0.1 * run,
-                            tokens=self.tokens * (run + 1) * step)
+            SimpleNamespace(
+                step=step, elapsed=0.7 * step + 0.1 * run, tokens=self.tokens * (run + 1) * step
+            )
             for step in range(1, self.runs[run][-1][0] + 1)
-        )  # fmt: skip
+        )
 
 
 class Made:
@@ -203,23 +206,46 @@ def compared(
 ) -> tuple[View, CurveRequest]:
     """The Compare screen's view of some runs of one metric."""
     runs = tuple(
-        replace(summary, key=place, id=f"r{place}", name=f"run-{place}", step=points[-1][0],
-                tokens=100 * (place + 1) * points[-1][0], status="completed", attempts=1,
-                elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
+        replace(
+            summary,
+            key=place,
+            id=f"r{place}",
+            name=f"run-{place}",
+            step=points[-1][0],
+            tokens=100 * (place + 1) * points[-1][0],
+            status="completed",
+            attempts=1,
+            elapsed=0.7 * points[-1][0] + 0.1 * place,
+            total_steps=points[-1][0],
+        )
         for place, points in enumerate(lines)
-    )  # fmt: skip
+    )
     group = tuple(run.id for run in runs)
     seeds = (group,) if len(runs) > 1 else ()
     view = View(
-        refs=group, slots={run.id: i for i, run in enumerate(runs)},
-        comparison=Comparison(runs=runs, baseline="r0", at="", differing=(), same={}, metrics=(),
-                              seeds=seeds, notes=()),
-        metrics=(key,), **looks,
-    )  # fmt: skip
+        refs=group,
+        slots={run.id: i for i, run in enumerate(runs)},
+        comparison=Comparison(
+            runs=runs,
+            baseline="r0",
+            at="",
+            differing=(),
+            same={},
+            metrics=(),
+            seeds=seeds,
+            notes=(),
+        ),
+        metrics=(key,),
+        **looks,
+    )
     return view, CurveRequest(
-        runs=runs, metrics=(key,), axis=view.axis, smoothing=view.smoothing, wide=80,
+        runs=runs,
+        metrics=(key,),
+        axis=view.axis,
+        smoothing=view.smoothing,
+        wide=80,
         seeds=(view.refs,) if view.bands else (),
-    )  # fmt: skip
+    )
 
 
 def compare_picture(
@@ -248,15 +274,24 @@ def several(draw: st.DrawFn) -> tuple[str, list[Points]]:
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(several(), st.integers(12, 60), st.integers(2, 12),
-       st.sampled_from(["step", "tokens", "wall"]), st.integers(0, 4))  # fmt: skip
-@example(("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)],
-                            [(0, 0.34), (20, 0.82)]]), 40, 6, "step", 3)  # fmt: skip
+@given(
+    several(),
+    st.integers(12, 60),
+    st.integers(2, 12),
+    st.sampled_from(["step", "tokens", "wall"]),
+    st.integers(0, 4),
+)
+@example(
+    ("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]),
+    40,
+    6,
+    "step",
+    3,
+)
 @example(("eval/accuracy", [[(0, 0.36), (4, 0.6), (8, 0.7), (12, 0.86)]]), 40, 6, "step", 3)
 def test_on_compare_each_dot_is_where_its_value_belongs(
-    made: Made, runs: tuple[str, list[Points]], width: int, height: int,
-    axis: str, smooth: int,
-) -> None:  # fmt: skip
+    made: Made, runs: tuple[str, list[Points]], width: int, height: int, axis: str, smooth: int
+) -> None:
     key, lines = runs
     picture, view, end = compare_picture(
         made.run, key, lines, width, height, axis=axis, smooth=smooth
@@ -331,10 +366,15 @@ def test_in_the_preview_each_dot_is_where_its_value_belongs(
     key, lines = runs
     points = lines[0]
     run = replace(made.preview.detail.summary, total_steps=points[-1][0])
-    series = MetricSeries(run=1, key=key, steps=tuple(s for s, _ in points),
-                          values=tuple(v for _, v in points))  # fmt: skip
-    preview = replace(made.preview, series=(series,), post_mortem=None,
-                      detail=replace(made.preview.detail, summary=run))  # fmt: skip
+    series = MetricSeries(
+        run=1, key=key, steps=tuple(s for s, _ in points), values=tuple(v for _, v in points)
+    )
+    preview = replace(
+        made.preview,
+        series=(series,),
+        post_mortem=None,
+        detail=replace(made.preview.detail, summary=run),
+    )
     lines_ = preview_lines(preview, width, 60)
     if len(points) < 2 or not finite(points):
         return
@@ -393,8 +433,9 @@ def test_in_the_shell_each_dot_is_where_its_value_belongs(
 ) -> None:
     key, lines = runs
     points = lines[0]
-    series = MetricSeries(run=1, key=key, steps=tuple(s for s, _ in points),
-                          values=tuple(v for _, v in points))  # fmt: skip
+    series = MetricSeries(
+        run=1, key=key, steps=tuple(s for s, _ in points), values=tuple(v for _, v in points)
+    )
     found = metric_chart(key, [("otter", series)], Canvas(width=width), smooth=smooth)
     known = finite(points)
     if not known:

@@ -39,15 +39,23 @@ def test_every_chart_is_of_known_metrics_and_colours() -> None:
         assert all(name in PALETTES["dark"].marks["series"] for name in chart.family)
         assert len(chart.family) == len(chart.keys)
     assert {chart.title for chart in FIXED if chart.keys[0] in GUIDES} == {
-        "KL to reference", "clipped", "answers cut"
-    }  # fmt: skip
+        "KL to reference",
+        "clipped",
+        "answers cut",
+    }
 
 
 def test_a_run_has_the_charts_of_its_metrics_with_reward_and_its_functions_first() -> None:
-    found = charts_of(snapshot(
-        loss=view(1.0), reward=view(1.0), rewards__exact__mean=view(1.0),
-        rewards__exact__std=view(1.0), rewards__form__mean=view(1.0), other__form__mean=view(1.0),
-    ))  # fmt: skip
+    found = charts_of(
+        snapshot(
+            loss=view(1.0),
+            reward=view(1.0),
+            rewards__exact__mean=view(1.0),
+            rewards__exact__std=view(1.0),
+            rewards__form__mean=view(1.0),
+            other__form__mean=view(1.0),
+        )
+    )
     assert [chart.title for chart in found] == ["reward", "loss"]
     assert found[0].keys == ("reward", "rewards/exact/mean", "rewards/form/mean")
     assert found[0].names == ("", "exact", "form")
@@ -73,10 +81,14 @@ def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
 
 def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None:
     def titles(count: int, *last: float) -> list[str]:
-        found = charts_of(snapshot(
-            reward=view(*[1.0] * 20), kl=view(*[0.5] * count, *last), loss=view(1.0, 2.0),
-            learning_rate=view(*[1e-3] * count),
-        ))  # fmt: skip
+        found = charts_of(
+            snapshot(
+                reward=view(*[1.0] * 20),
+                kl=view(*[0.5] * count, *last),
+                loss=view(1.0, 2.0),
+                learning_rate=view(*[1e-3] * count),
+            )
+        )
         return [chart.title for chart in found]
 
     assert titles(9) == ["reward", "KL to reference", "loss", "learning rate"]
@@ -88,8 +100,10 @@ def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
-        (2, 50, "50% ▲25.0"), (3, 50, "50% ▲25.0 at step 2"), (3, 31, "50% @2"),
-    ):  # fmt: skip
+        (2, 50, "50% ▲25.0"),
+        (3, 50, "50% ▲25.0 at step 2"),
+        (3, 31, "50% @2"),
+    ):
         shown = snapshot(step=step, eval__accuracy=accuracy)
         (chart,) = charts_of(shown)
         title = written(chart_lines(chart, shown, width, 4, chosen=False)[0])

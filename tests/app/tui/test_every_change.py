@@ -42,11 +42,19 @@ grpo_engine.train(steps=3, name="python-otter", model="starter", task="arithmeti
 
 def settings(name: str, steps: int) -> RunConfig:
     """A small run of the starter with evaluations, pinned prompts and a checkpoint a step."""
-    return build(merge(preset("starter").config.model_dump(mode="json"), {
-        "name": name, "steps": steps, "rollout": {"prompts": 2, "group_size": 4},
-        "evaluation": {"problems": 4, "pinned": 1, "pinned_every": 2, "every": 2},
-        "checkpoint": {"every": 1}, "alerts": {"no_signal": 0.01},
-    }))  # fmt: skip
+    return build(
+        merge(
+            preset("starter").config.model_dump(mode="json"),
+            {
+                "name": name,
+                "steps": steps,
+                "rollout": {"prompts": 2, "group_size": 4},
+                "evaluation": {"problems": 4, "pinned": 1, "pinned_every": 2, "every": 2},
+                "checkpoint": {"every": 1},
+                "alerts": {"no_signal": 0.01},
+            },
+        )
+    )
 
 
 def stored(store: Path, name: str) -> dict[str, Any]:
@@ -88,8 +96,11 @@ class Scene:
         assert self.app.session is not None
         shown = self.app.session.state.snapshot()
         assert (shown.head.name, shown.status, shown.step, shown.head.total_steps) == (
-            row["name"], row["status"], row["step"], row["total_steps"]
-        ), change  # fmt: skip
+            row["name"],
+            row["status"],
+            row["step"],
+            row["total_steps"],
+        ), change
         sentences = (f"step {row['step']}/{row['total_steps']}", f"after {row['step']} step")
         await self.see(lambda: all(text in frames.text(self.app) for text in sentences))
         now = self.app.clock()

@@ -81,21 +81,32 @@ async def test_the_first_hit_is_the_metric_that_was_meant(store: Path) -> None:
     async with app.run_test(size=(120, 40)):
         every = await everything(app)
     for words, key in (
-        ("truncated", "completions/clipped_ratio"), ("slow", "time/generate"),
-        ("time", "time/generate"), ("length", "completions/mean_length"), ("distance", "kl"),
-        ("reference", "kl"), ("how far", "kl_to_old"), ("reward", "reward"),
-        ("lr", "learning_rate"), ("furthest", "kl"),
-    ):  # fmt: skip
+        ("truncated", "completions/clipped_ratio"),
+        ("slow", "time/generate"),
+        ("time", "time/generate"),
+        ("length", "completions/mean_length"),
+        ("distance", "kl"),
+        ("reference", "kl"),
+        ("how far", "kl_to_old"),
+        ("reward", "reward"),
+        ("lr", "learning_rate"),
+        ("furthest", "kl"),
+    ):
         first = best(every, words)[0][1].name
         assert first in (f"Metric: {spec(key).label} ({key})", f"Metric: {key}"), words
 
 
 def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
-    names = {"in the help": Entry("a", "its rate", print), "part": Entry("karate", "", print),
-             "beginning": Entry("b", "", print, also="rates"),
-             "word": Entry("clip (rate)", "", print), "none": Entry("c", "", print)}  # fmt: skip
-    found = [next(n for n, one in names.items() if one is hit) for _, hit in best(
-        names.values(), "RATE")]  # fmt: skip
+    names = {
+        "in the help": Entry("a", "its rate", print),
+        "part": Entry("karate", "", print),
+        "beginning": Entry("b", "", print, also="rates"),
+        "word": Entry("clip (rate)", "", print),
+        "none": Entry("c", "", print),
+    }
+    found = [
+        next(n for n, one in names.items() if one is hit) for _, hit in best(names.values(), "RATE")
+    ]
     assert found == ["word", "beginning", "part", "in the help"]
     assert [hit.name for _, hit in best(names.values(), "rate clip")] == ["clip (rate)"]
     assert best(names.values(), "  ") == []
@@ -132,8 +143,9 @@ async def test_a_word_of_an_answer_leads_to_its_prompt(
         assert isinstance(screen, WatchScreen)
         groups = screen.snapshot.groups
         word = max(groups[-1].rollouts[0].text.split(), key=len)
-        place = next(at for at, group in enumerate(groups)
-                     if any(word in one.text for one in group.rollouts))  # fmt: skip
+        place = next(
+            at for at, group in enumerate(groups) if any(word in one.text for one in group.rollouts)
+        )
         await pilot.press("slash", *map(_character_to_key, word))
         await until(app, lambda: f"Prompt {place + 1}:" in frames.text(app))
         await pilot.press("enter")

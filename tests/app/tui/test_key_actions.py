@@ -49,9 +49,16 @@ async def test_no_key_is_bound_twice_on_a_screen(mode: str, tmp_path: Path) -> N
         assert [key for key, count in counts.items() if count > 1] == []
         for widget in screen.walk_children(Widget):
             if widget.__module__.startswith("grpo_tui.app."):
-                own = {key for key, b in widget._bindings
-                       if b.id and not (b.action.startswith("move(") and isinstance(widget, Panel)
-                                        and not widget.navigable)}  # fmt: skip
+                own = {
+                    key
+                    for key, b in widget._bindings
+                    if b.id
+                    and not (
+                        b.action.startswith("move(")
+                        and isinstance(widget, Panel)
+                        and not widget.navigable
+                    )
+                }
                 assert not own & shared - {"enter", "escape"}, (widget, own & shared)
 
 

@@ -157,8 +157,11 @@ async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> Non
         await pilot.press("k")
         await pilot.pause()
         assert screen.moves == [
-            ("second", 1, 0), ("second", 0, -1), ("second", 1_000_000, 0), ("first", -1, 0),
-        ]  # fmt: skip
+            ("second", 1, 0),
+            ("second", 0, -1),
+            ("second", 1_000_000, 0),
+            ("first", -1, 0),
+        ]
 
 
 async def test_page_keys_move_by_what_is_visible(tmp_path: Path) -> None:

@@ -187,11 +187,16 @@ async def test_dialogues_of_the_starter_are_shown_recorded_and_read_back_the_sam
     tmp_path: Path,
 ) -> None:
     """The real task `guess`, with little to say, so that limits end most dialogues."""
-    config = build({
-        "name": "calm-hare", "steps": 2, "model": {"path": "starter"}, "task": {"name": "guess"},
-        "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
-        "evaluation": {"every": 0, "problems": 2, "pinned": 0},
-    })  # fmt: skip
+    config = build(
+        {
+            "name": "calm-hare",
+            "steps": 2,
+            "model": {"path": "starter"},
+            "task": {"name": "guess"},
+            "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
+            "evaluation": {"every": 0, "problems": 2, "pinned": 0},
+        }
+    )
     store = tmp_path / "grpo.db"
     app = Workbench(store)
     boards = []

@@ -23,10 +23,13 @@ def dots(cells: Sequence[Sequence[Cell]], colour: str) -> Dots:
     """The dots in cells of one colour."""
     return {
         (2 * x + side, 4 * y + down)
-        for y, row in enumerate(cells) for x, (char, look) in enumerate(row)
+        for y, row in enumerate(cells)
+        for x, (char, look) in enumerate(row)
         if look == colour and 0x2800 < ord(char) < 0x2900
-        for side in range(2) for down in range(4) if (ord(char) - 0x2800) & SIDES[side][down]
-    }  # fmt: skip
+        for side in range(2)
+        for down in range(4)
+        if (ord(char) - 0x2800) & SIDES[side][down]
+    }
 
 
 def series_of(values: Sequence[float], smoothing: float = 0.9, first: int = 0) -> Series:
@@ -34,9 +37,13 @@ def series_of(values: Sequence[float], smoothing: float = 0.9, first: int = 0) -
 
 
 def drawn(
-    curves: Iterable[tuple[Series, str]], scale: Axis, end: float, width: int,
-    height: int, first: float = 0,
-) -> list[list[Cell]]:  # fmt: skip
+    curves: Iterable[tuple[Series, str]],
+    scale: Axis,
+    end: float,
+    width: int,
+    height: int,
+    first: float = 0,
+) -> list[list[Cell]]:
     """The cells of series, each with its colour."""
     traced = [
         Curve(cut(one, one.steps, end - first, 2 * width, first), colour) for one, colour in curves

@@ -141,9 +141,13 @@ async def test_what_was_asked_is_on_screen_before_the_engine_answers(
         before = frames.text(app)
         app.control(verb)  # no timer and no other thread: the next frame shows it
         await pilot.pause()
-        words = {"continue": "Continuing.", "pause": "Pausing at the next token",
-                 "checkpoint": "Saving a checkpoint", "stop_after_step": "Stopping after step",
-                 "stop_now": "Stopping now; step"}[verb]  # fmt: skip
+        words = {
+            "continue": "Continuing.",
+            "pause": "Pausing at the next token",
+            "checkpoint": "Saving a checkpoint",
+            "stop_after_step": "Stopping after step",
+            "stop_now": "Stopping now; step",
+        }[verb]
         assert words not in before
         assert words in frames.text(app)
 

@@ -59,8 +59,9 @@ async def _dimmed(store: Path) -> list[tuple[str, tuple[Any, ...]]]:
         await app.push_screen(Ask("tags", {"Which?": Field()}))
         await pilot.pause()
         strips = app.screen._compositor.render_strips()
-        return [(char, _look(style)) for strip in strips
-                for text, style, _ in strip for char in text]  # fmt: skip
+        return [
+            (char, _look(style)) for strip in strips for text, style, _ in strip for char in text
+        ]
 
 
 def _look(style: Style | None) -> tuple[Any, ...]:

@@ -51,13 +51,23 @@ def finished(step: int, numbers: Numbers) -> StepFinished:
 
 
 def evaluated(
-    step: int, accuracy: float, mode: Literal["greedy", "sampled"] = "sampled", *,
-    problems: int = 500, samples: int = 1,
-) -> EvaluationFinished:  # fmt: skip
+    step: int,
+    accuracy: float,
+    mode: Literal["greedy", "sampled"] = "sampled",
+    *,
+    problems: int = 500,
+    samples: int = 1,
+) -> EvaluationFinished:
     return EvaluationFinished(
-        step=step, moment="during", mode=mode, problems=problems, samples=samples, rows=(),
-        seconds=1.0, metrics={"eval/accuracy": accuracy},
-    )  # fmt: skip
+        step=step,
+        moment="during",
+        mode=mode,
+        problems=problems,
+        samples=samples,
+        rows=(),
+        seconds=1.0,
+        metrics={"eval/accuracy": accuracy},
+    )
 
 
 def first_steps(alerts: Iterable[AlertRaised]) -> dict[str, int]:
@@ -69,9 +79,8 @@ def first_steps(alerts: Iterable[AlertRaised]) -> dict[str, int]:
 
 
 def fold(
-    rows: Sequence[Numbers], limits: Limits = LIMITS,
-    evaluations: Sequence[EvaluationFinished] = (),
-) -> list[AlertRaised]:  # fmt: skip
+    rows: Sequence[Numbers], limits: Limits = LIMITS, evaluations: Sequence[EvaluationFinished] = ()
+) -> list[AlertRaised]:
     """The alerts of a run with these metrics; an evaluation follows the step it names."""
     alerts = Alerts(limits)
     events: list[Event] = [finished(step, numbers) for step, numbers in enumerate(rows, 1)]
@@ -113,10 +122,12 @@ CASES: dict[str, Callable[[int], Numbers]] = {
     "duplicates": lambda _: {"completions/duplicates": 0.7},
     "memory_near_limit": lambda _: {"memory/peak_gb": 7.5},
     "memory_swapped": lambda n: {
-        "memory/swap_gb": 0.1 * n, "memory/footprint_gb": 5.0, "memory/pressure": 2.0,
+        "memory/swap_gb": 0.1 * n,
+        "memory/footprint_gb": 5.0,
+        "memory/pressure": 2.0,
     },
     "step_time_doubled": lambda _: {"step_time": 2.5},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -201,8 +212,10 @@ def test_kl_may_be_twice_the_limit_until_it_can_be_told_whether_answers_get_bett
     assert of_kl(*[0.19] * 19) == {}
     assert of_kl(*[0.21] * 19) == {"kl_above_limit": 5}
     assert of_kl(*[0.19] * 20) == {"kl_above_limit": 20}
-    rows = [{k: v for k, v in healthy(n).items() if "exact" not in k} | {"kl": 0.11}
-            for n in range(1, 10)]  # fmt: skip
+    rows = [
+        {k: v for k, v in healthy(n).items() if "exact" not in k} | {"kl": 0.11}
+        for n in range(1, 10)
+    ]
     assert first_steps(fold(rows, Limits(updates_per_step=2))) == {"kl_above_limit": 5}
 
 
@@ -229,10 +242,13 @@ def refilled(n: int) -> Numbers:
     """A step of dynamic sampling: prompts that are all right are replaced, the rest is kept."""
     right = rising(0.4, 0.9, n, 40)
     return healthy(n) | {
-        "groups/refilled": 8.0, "reward": 1.5 - right, "rewards/exact/mean": 1.0 - right,
-        "sampled/reward": right, "sampled/rewards/exact/mean": right,
+        "groups/refilled": 8.0,
+        "reward": 1.5 - right,
+        "rewards/exact/mean": 1.0 - right,
+        "sampled/reward": right,
+        "sampled/rewards/exact/mean": right,
         "completions/duplicates": 0.7,
-    }  # fmt: skip
+    }
 
 
 def test_the_trend_of_rewards_is_that_of_all_sampled_answers() -> None:
@@ -253,8 +269,10 @@ def test_most_answers_right_is_known_to_the_rest_of_the_engine() -> None:
 
 
 def test_the_penalty_of_a_recipe_is_no_reward_function() -> None:
-    rows = [healthy(n) | {"rewards/overlong/mean": 0.0, "rewards/overlong/std": 0.0}
-            for n in range(1, 31)]  # fmt: skip
+    rows = [
+        healthy(n) | {"rewards/overlong/mean": 0.0, "rewards/overlong/std": 0.0}
+        for n in range(1, 31)
+    ]
     known = Limits(updates_per_step=2, accuracy="exact", weights={"exact": 1.0})
     assert fold(rows, known) == []
     assert set(first_steps(fold(rows))) == {"reward_constant"}
@@ -269,10 +287,15 @@ def test_a_gain_before_the_first_evaluation_is_not_missed_on_held_out_problems()
 def test_a_recipe_that_learns_within_ten_steps_is_known_to_learn() -> None:
     right = {n: 0.35 if n <= 3 else 0.75 + 0.03 * (-1) ** n for n in range(1, 41)}
     rows = [
-        healthy(n) | {"reward": r, "rewards/exact/mean": r, "completions/duplicates": 0.7,
-                      "frac_reward_zero_std": 0.6 * (n > 3)}
+        healthy(n)
+        | {
+            "reward": r,
+            "rewards/exact/mean": r,
+            "completions/duplicates": 0.7,
+            "frac_reward_zero_std": 0.6 * (n > 3),
+        }
         for n, r in right.items()
-    ]  # fmt: skip
+    ]
     assert fold(rows) == []
     # as many right answers from the start on are no reason for groups without signal
     same = [row | {"rewards/exact/mean": 0.75} for row in rows]
@@ -283,8 +306,10 @@ def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
     rows = [healthy(n) for n in range(1, 31)]
     # .8 to .66: sqrt(.8 x .2/n + .66 x .34/n) is .062 for 100 answers and .031 for 400
     for samples, found in ((1, set[str]()), (4, {"held_out_fell"})):
-        tried = [evaluated(step, accuracy, problems=100, samples=samples)
-                 for step, accuracy in ((0, 0.8), (30, 0.66))]  # fmt: skip
+        tried = [
+            evaluated(step, accuracy, problems=100, samples=samples)
+            for step, accuracy in ((0, 0.8), (30, 0.66))
+        ]
         assert set(first_steps(fold(rows, evaluations=tried))) == found
     # three of three, then none: (3 + 1)/(3 + 2) = .8, so 1 is only 3.1 errors of .33
     three = [evaluated(0, 1.0, problems=3), evaluated(30, 0.0, problems=3)]
@@ -292,8 +317,9 @@ def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
 
 
 def test_a_task_is_solved_where_nearly_all_answers_are_right_and_groups_have_no_signal() -> None:
-    rows = [healthy(n) | {"rewards/exact/mean": 0.97, "frac_reward_zero_std": 0.8}
-            for n in range(1, 31)]  # fmt: skip
+    rows = [
+        healthy(n) | {"rewards/exact/mean": 0.97, "frac_reward_zero_std": 0.8} for n in range(1, 31)
+    ]
     assert set(first_steps(fold(rows))) == {"task_solved"}
     assert fold([row | {"frac_reward_zero_std": 0.3} for row in rows]) == []
     assert set(first_steps(fold([row | {"rewards/exact/mean": 0.3} for row in rows]))) == {
@@ -313,14 +339,16 @@ def test_held_out_accuracy_that_falls_is_an_alert_whatever_the_reward_says() -> 
 def test_greedy_and_sampled_accuracy_are_never_compared() -> None:
     rows = [healthy(n) for n in range(1, 31)]
     tried = [
-        one for step in (0, 15, 30)
+        one
+        for step in (0, 15, 30)
         for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.4, "sampled"))
-    ]  # fmt: skip
+    ]
     assert fold(rows, evaluations=tried) == []
     sampled = [
-        one for step in (0, 15, 30)
+        one
+        for step in (0, 15, 30)
         for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.8 - step / 50))
-    ]  # fmt: skip
+    ]
     assert set(first_steps(fold(rows, evaluations=sampled))) == {"held_out_fell"}
     worse = [evaluated(step, 0.8 - step / 50, "greedy") for step in (0, 15, 30)]
     assert set(first_steps(fold(rows, evaluations=worse))) == {"held_out_fell"}
@@ -372,19 +400,28 @@ def test_a_hack_after_a_good_start_is_noticed(
 
 def test_a_model_that_learns_the_format_first_is_given_thirty_steps() -> None:
     rows = [
-        healthy(n) | {"reward": rising(0.6, 1.3, min(n, 25), 25),
-                      "rewards/exact/mean": 0.35 + 0.05 * (-1) ** n + max(0, n - 20) / 50}
+        healthy(n)
+        | {
+            "reward": rising(0.6, 1.3, min(n, 25), 25),
+            "rewards/exact/mean": 0.35 + 0.05 * (-1) ** n + max(0, n - 20) / 50,
+        }
         for n in range(1, 41)
-    ]  # fmt: skip
+    ]
     assert fold(rows) == []
     flat = [row | {"rewards/exact/mean": 0.35 + 0.05 * (-1) ** n} for n, row in enumerate(rows)]
     assert first_steps(fold(flat)) == {"format_hacking": 30}
 
 
 def test_right_answers_that_fall_at_an_unchanged_reward_are_noticed() -> None:
-    rows = [healthy(n) | {"rewards/exact/mean": rising(0.6, 0.1, n),
-                          "rewards/other/mean": rising(0.1, 0.6, n), "rewards/other/std": 0.2}
-            for n in range(1, 31)]  # fmt: skip
+    rows = [
+        healthy(n)
+        | {
+            "rewards/exact/mean": rising(0.6, 0.1, n),
+            "rewards/other/mean": rising(0.1, 0.6, n),
+            "rewards/other/std": 0.2,
+        }
+        for n in range(1, 31)
+    ]
     (found, *_) = [alert for alert in fold(rows) if alert.rule == "format_hacking"]
     assert "Most of the rise is from other." in found.explanation
     # where the reward falls as well, nobody earned anything by it
@@ -394,8 +431,10 @@ def test_right_answers_that_fall_at_an_unchanged_reward_are_noticed() -> None:
 
 
 def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
-    rows = [healthy(n) | {"reward": rising(0.3, 0.7, n), "rewards/exact/mean": rising(0.3, 0.7, n)}
-            for n in range(1, 31)]  # fmt: skip
+    rows = [
+        healthy(n) | {"reward": rising(0.3, 0.7, n), "rewards/exact/mean": rising(0.3, 0.7, n)}
+        for n in range(1, 31)
+    ]
     found = fold(rows, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
     assert set(first_steps(found)) == {"held_out_flat", "held_out_fell"}
     # nor do they excuse what else is wrong
@@ -429,9 +468,13 @@ def noisy(start: float, end: float, steps: int, noise: float, seed: int) -> list
     flipped=st.booleans(),
 )
 def test_any_two_rewards_of_which_one_rises_while_the_other_falls_are_a_conflict(
-    names: list[str], weights: tuple[float, float], steps: int, rise: float, seed: int,
+    names: list[str],
+    weights: tuple[float, float],
+    steps: int,
+    rise: float,
+    seed: int,
     flipped: bool,
-) -> None:  # fmt: skip
+) -> None:
     up, down, *others = names
     rises = noisy(0.2, 0.2 + rise, steps, 0.05, seed)
     falls = noisy(0.2 + rise, 0.2, steps, 0.05, seed + 1)
@@ -456,12 +499,15 @@ ODD = st.floats() | st.sampled_from([0.0, 1e308, -1e308, float("inf"), float("-i
 
 @settings(max_examples=60)
 @given(
-    rows=st.lists(st.dictionaries(st.sampled_from([*healthy(1), "rewards/a/mean", "rewards/a/std"]),
-                                  ODD), min_size=1, max_size=3),
+    rows=st.lists(
+        st.dictionaries(st.sampled_from([*healthy(1), "rewards/a/mean", "rewards/a/std"]), ODD),
+        min_size=1,
+        max_size=3,
+    ),
     order=st.lists(st.integers(0, 2), min_size=24, max_size=45),
     tried=st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), max_size=4),
     whole=st.booleans(),
-)  # fmt: skip
+)
 def test_no_metrics_however_odd_end_a_run(
     rows: list[Numbers], order: list[int], tried: list[tuple[int, float]], whole: bool
 ) -> None:
@@ -476,31 +522,44 @@ def test_a_rise_on_held_out_problems_before_step_20_is_read_without_a_trend_in_t
 
 
 ACCUSING = {
-    "format_hacking", "reward_saturated", "entropy_collapse", "length_collapse", "duplicates",
-    "held_out_flat", "held_out_fell",
-}  # fmt: skip
+    "format_hacking",
+    "reward_saturated",
+    "entropy_collapse",
+    "length_collapse",
+    "duplicates",
+    "held_out_flat",
+    "held_out_fell",
+}
 
 
 @given(
-    start=st.floats(0.1, 0.4), gain=st.floats(0.3, 0.6), seed=st.integers(0, 999),
-    ends=st.lists(st.floats(0.01, 1), min_size=4, max_size=4), steps=st.integers(40, 80),
-)  # fmt: skip
+    start=st.floats(0.1, 0.4),
+    gain=st.floats(0.3, 0.6),
+    seed=st.integers(0, 999),
+    ends=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
+    steps=st.integers(40, 80),
+)
 def test_a_model_that_gets_better_is_accused_of_nothing(
     start: float, gain: float, seed: int, ends: list[float], steps: int
 ) -> None:
     right = noisy(start, start + gain, steps, 0.03, seed)
     rows = [
-        healthy(n) | {
-            "reward": r + ends[0] * n, "rewards/exact/mean": r,
-            "rewards/format/mean": rising(0.1, ends[0], n, steps), "rewards/format/std": 1.0 / n,
+        healthy(n)
+        | {
+            "reward": r + ends[0] * n,
+            "rewards/exact/mean": r,
+            "rewards/format/mean": rising(0.1, ends[0], n, steps),
+            "rewards/format/std": 1.0 / n,
             "entropy": rising(1, ends[1] / 20, n, steps),
             "completions/mean_length": rising(20, 20 * ends[2], n, steps),
             "completions/duplicates": rising(0.1, ends[3], n, steps),
         }
         for n, r in enumerate(right, 1)
-    ]  # fmt: skip
-    tried = [evaluated(step, rising(start, start + gain, step, steps))
-             for step in range(0, steps + 1, 10)]  # fmt: skip
+    ]
+    tried = [
+        evaluated(step, rising(start, start + gain, step, steps))
+        for step in range(0, steps + 1, 10)
+    ]
     # a rise of .3 is seen by the time that the first ten steps can be compared with ten others
     assert ACCUSING.isdisjoint(a.rule for a in fold(rows, evaluations=tried) if a.step > 30)
 
@@ -510,12 +569,15 @@ def test_a_reward_that_became_the_same_for_all_is_no_constant_one_while_answers_
 ):
     right = {n: rising(0.3, 0.9, n, 40) for n in range(1, 41)}
     rows = [
-        healthy(n) | {
-            "reward": r, "rewards/exact/mean": r,
-            "rewards/format/mean": min(0.5, n / 30), "rewards/format/std": 0.2 if n < 15 else 0.0,
+        healthy(n)
+        | {
+            "reward": r,
+            "rewards/exact/mean": r,
+            "rewards/format/mean": min(0.5, n / 30),
+            "rewards/format/std": 0.2 if n < 15 else 0.0,
         }
         for n, r in right.items()
-    ]  # fmt: skip
+    ]
     assert fold(rows) == []
     broken = [row | {"rewards/format/mean": 0.0} if n >= 15 else row for n, row in enumerate(rows)]
     assert "reward_constant" in first_steps(fold(broken))
@@ -523,10 +585,13 @@ def test_a_reward_that_became_the_same_for_all_is_no_constant_one_while_answers_
 
 def test_a_reward_at_its_maximum_beside_wrong_answers_is_saturated() -> None:
     rows = [
-        healthy(n) | {"rewards/format/mean": min(0.5, n / 40) - 0.001 * (n % 2),
-                      "rewards/format/std": 0.25 if n < 20 else 0.01}
+        healthy(n)
+        | {
+            "rewards/format/mean": min(0.5, n / 40) - 0.001 * (n % 2),
+            "rewards/format/std": 0.25 if n < 20 else 0.01,
+        }
         for n in range(1, 41)
-    ]  # fmt: skip
+    ]
     assert "reward_saturated" in first_steps(fold(rows))
     half = [row | {"rewards/format/std": 0.25 if n < 20 else 0.12} for n, row in enumerate(rows)]
     assert "reward_saturated" not in first_steps(fold(half))
@@ -611,15 +676,19 @@ def test_an_alert_ends_with_its_condition() -> None:
     ]
     # the mean of three steps is above .5 from step 6 (.6) to step 21 (.6)
     assert [(type(event), event.step) for event in told if event.rule == "most_truncated"] == [
-        (AlertRaised, 6), (AlertRaised, 16), (AlertEnded, 22),
-    ]  # fmt: skip
+        (AlertRaised, 6),
+        (AlertRaised, 16),
+        (AlertEnded, 22),
+    ]
 
 
 def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
     numbers = {
-        "kl": 0.01, "completions/duplicates": 0.3, "completions/clipped_ratio": 0.3,
+        "kl": 0.01,
+        "completions/duplicates": 0.3,
+        "completions/clipped_ratio": 0.3,
         "frac_reward_zero_std": 0.3,
-    }  # fmt: skip
+    }
     rows = [healthy(n) | numbers for n in range(1, 31)]
     assert fold(rows) == []
     strict = AlertsConfig(kl=0.005, duplicates=0.2, cut=0.1, no_signal=0.2)
@@ -628,8 +697,11 @@ def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
         for alert in fold(rows, Limits(updates_per_step=2, thresholds=strict))
     }
     assert found == {
-        "kl_above_limit": 0.005, "duplicates": 0.2, "most_truncated": 0.1, "no_signal": 0.2,
-    }  # fmt: skip
+        "kl_above_limit": 0.005,
+        "duplicates": 0.2,
+        "most_truncated": 0.1,
+        "no_signal": 0.2,
+    }
     assert len(found) == len(AlertsConfig.model_fields)
 
 

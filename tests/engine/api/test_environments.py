@@ -147,16 +147,20 @@ def test_a_tool_of_this_process_is_called_with_what_the_model_wrote(
         return 2 * number
 
     run: Run = grpo.train(
-        progress=False, tools=[double],
+        progress=False,
+        tools=[double],
         **keywords(
-            world, None, steps=1, model={"path": str(model)},
+            world,
+            None,
+            steps=1,
+            model={"path": str(model)},
             task={
                 "system_prompt": "Double it.",  # makes the prompts chats, which have prefills
                 "prefill": '<tool_call>{"name": "double", "arguments": {"number": 21}}</tool_call>',
             },
             rewards={"functions": ["format_all"]},
         ),
-    )  # fmt: skip
+    )
     texts = [one.text for group in run.rollouts() for one in group.rollouts]
     assert set(called) == {21}
     assert any("⚙ double(21) → 42" in text for text in texts)
@@ -165,9 +169,9 @@ def test_a_tool_of_this_process_is_called_with_what_the_model_wrote(
 
 def play(pool: EnvironmentClient, *places: str) -> list[str]:
     """Begin an episode in each of these environments, with one answer; the replies' texts."""
-    pool.begin([
-        Episode(environment=name, row={"environment": name}, seed=1, index=0) for name in places
-    ])  # fmt: skip
+    pool.begin(
+        [Episode(environment=name, row={"environment": name}, seed=1, index=0) for name in places]
+    )
     for place in range(len(places)):
         pool.ask(place, "an answer")
     found: dict[int, str] = {}

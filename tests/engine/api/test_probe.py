@@ -33,9 +33,12 @@ def test_scores_that_differ_by_rounding_give_no_signal() -> None:
 
 def probed(*rewards: list[float | None]) -> PromptsProbed:
     return PromptsProbed(
-        temperature=1.0, keys=list(map(str, range(len(rewards)))), rewards=list(rewards),
-        right=[None] * len(rewards), seconds=8.0,
-    )  # fmt: skip
+        temperature=1.0,
+        keys=list(map(str, range(len(rewards)))),
+        rewards=list(rewards),
+        right=[None] * len(rewards),
+        seconds=8.0,
+    )
 
 
 def test_the_smallest_group_with_enough_signal_is_recommended() -> None:
@@ -57,15 +60,15 @@ def test_answers_without_a_score_are_left_out() -> None:
 def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) -> None:
     config = settings(write_world(tmp_path), steps=1)
     events = probe(
-        config, Control(), folder=tmp_path / "probe", prompts=3, samples=4,
-        temperatures=[0.5, 1.0],
-    )  # fmt: skip
+        config, Control(), folder=tmp_path / "probe", prompts=3, samples=4, temperatures=[0.5, 1.0]
+    )
     found = [event for event in events if isinstance(event, PromptsProbed)]
     assert [one.temperature for one in found] == [0.5, 1.0]
     trained = [
-        e.group.example_key for e in events_of(config, tmp_path / "run")
+        e.group.example_key
+        for e in events_of(config, tmp_path / "run")
         if isinstance(e, GroupScored) and e.group.origin == "train"
-    ]  # fmt: skip
+    ]
     assert list(found[0].keys[:2]) == trained
     assert [len(row) for row in found[0].rewards] == [4, 4, 4]
     assert found[0].right is not None
@@ -89,9 +92,10 @@ def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: 
     (found,) = [event for event in events if isinstance(event, PromptsProbed)]
     (expected,) = signals(found, [size], prompts=16)
     groups = [
-        e.group for e in events_of(config, tmp_path / "run")
+        e.group
+        for e in events_of(config, tmp_path / "run")
         if isinstance(e, GroupScored) and e.group.origin == "train"
-    ]  # fmt: skip
+    ]
     assert len(groups) == 64
     share = sum(not group.no_signal for group in groups) / 64
     # each prompt is tried once more: 1.96 standard errors of 64 draws beside the interval

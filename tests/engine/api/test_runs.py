@@ -255,8 +255,9 @@ def test_a_run_is_evaluated_and_its_policy_answers(world: Path) -> None:
     run = train(world, steps=2)
     found = run.evaluate({"evaluation.problems": 3, "evaluation.samples": 2})
     assert {mode: (one.problems, one.samples) for mode, one in found.items()} == {
-        "greedy": (3, 1), "sampled": (3, 2),
-    }  # fmt: skip
+        "greedy": (3, 1),
+        "sampled": (3, 2),
+    }
     again = grpo.evaluate(run.folder, record=False, rewards=[variety], evaluation={"problems": 3})
     assert again["greedy"].metrics == found["greedy"].metrics
     policy = run.policy

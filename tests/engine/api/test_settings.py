@@ -244,6 +244,8 @@ def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
         None, None, {"task": {"environment": {"a": Guess, "b": instance, "c": "c.py:C"}}}
     )
     assert config.task.environment == {
-        "a": "grpo_engine.environments.guess:Guess", "b": "python:Local", "c": "c.py:C",
-    }  # fmt: skip
+        "a": "grpo_engine.environments.guess:Guess",
+        "b": "python:Local",
+        "c": "c.py:C",
+    }
     assert given.environments == {"python:Local": instance}

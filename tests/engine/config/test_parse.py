@@ -38,11 +38,15 @@ def test_a_problem_names_the_settings_that_could_be_changed() -> None:
         ({"rollout": {"temperature": 0}}, {"rollout.temperature"}),
         ({"rewards": {"functions": ["a", 1]}}, {"rewards.functions"}),
         ({"algorithm": {"clip_low": 7}}, {"algorithm.clip_low"}),
-        ({"algorithm": {"ratio": "none"}},
-         {"algorithm.ratio", "algorithm.trust", "algorithm.recipe"}),
-        ({"algorithm": {"minibatches": 100}},
-         {"algorithm.minibatches", "rollout.prompts", "rollout.group_size", "algorithm.recipe"}),
-    ]  # fmt: skip
+        (
+            {"algorithm": {"ratio": "none"}},
+            {"algorithm.ratio", "algorithm.trust", "algorithm.recipe"},
+        ),
+        (
+            {"algorithm": {"minibatches": 100}},
+            {"algorithm.minibatches", "rollout.prompts", "rollout.group_size", "algorithm.recipe"},
+        ),
+    ]
     for tree, changeable in cases:
         (problem,) = problems(tree)
         assert set(problem.settings) == changeable
@@ -50,9 +54,16 @@ def test_a_problem_names_the_settings_that_could_be_changed() -> None:
 
 def test_set_values_take_the_settings_own_type() -> None:
     tree = parse_sets(
-        ["seed=3", "name=007", "optimizer.learning_rate=1e-5", "rollout.stop=a,b",
-         "algorithm.recipe=dapo", "algorithm.clip_high=0.3", "task.options.low=2"]
-    )  # fmt: skip
+        [
+            "seed=3",
+            "name=007",
+            "optimizer.learning_rate=1e-5",
+            "rollout.stop=a,b",
+            "algorithm.recipe=dapo",
+            "algorithm.clip_high=0.3",
+            "task.options.low=2",
+        ]
+    )
     config = build(tree)
     assert (config.seed, config.name, config.optimizer.learning_rate) == (3, "007", 1e-5)
     assert config.rollout.stop == ("a", "b")

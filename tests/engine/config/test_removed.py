@@ -14,10 +14,18 @@ from grpo_engine.errors import ConfigError
 
 # what is kept: a value that was not the default, and today's settings with the same effect
 OTHER = {
-    "std": "population", "anchor_level": "sequence", "whiten": False, "refill_on": "total",
-    "sampler_sync_every": 2, "repetition_penalty": 2.0, "ignore_end": True, "top_k": 5,
-    "warmup_from_zero": True, "anchor_reweighted": True, "importance_mode": "token_mask",
-}  # fmt: skip
+    "std": "population",
+    "anchor_level": "sequence",
+    "whiten": False,
+    "refill_on": "total",
+    "sampler_sync_every": 2,
+    "repetition_penalty": 2.0,
+    "ignore_end": True,
+    "top_k": 5,
+    "warmup_from_zero": True,
+    "anchor_reweighted": True,
+    "importance_mode": "token_mask",
+}
 KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "checkpoint.best": (False, {"checkpoint.best_by": "none"}),
     "model.shared_prefix": (False, {"model.compute": "rows"}),
@@ -86,8 +94,9 @@ def test_a_recipe_with_removed_settings_is_the_recipe_that_it_was() -> None:
     made = build({"algorithm": {"recipe": "ppo", "lam": 0.5, "whiten": False, "gamma": None}})
     assert made.algorithm.resolved() == recipe("ppo", lam=0.5, whiten=False)
     assert changed(flatten(made)) == {
-        "algorithm.recipe": "ppo", "algorithm.options": {"lam": 0.5, "whiten": False},
-    }  # fmt: skip
+        "algorithm.recipe": "ppo",
+        "algorithm.options": {"lam": 0.5, "whiten": False},
+    }
 
 
 def test_no_removed_setting_is_one_of_today() -> None:
@@ -107,7 +116,13 @@ def test_other_settings_in_the_section_of_a_removed_one_are_still_refused() -> N
 
 
 def test_other_tasks_of_an_old_run_are_read() -> None:
-    old = {"name": "gsm8k", "split": "train", "held_out_split": "test", "prompt_column": "prompt",
-           "target_column": "gold", "environment_time_limit": 30.0}  # fmt: skip
+    old = {
+        "name": "gsm8k",
+        "split": "train",
+        "held_out_split": "test",
+        "prompt_column": "prompt",
+        "target_column": "gold",
+        "environment_time_limit": 30.0,
+    }
     made = build({"task": {"others": {"more": old}}}).task.others["more"]
     assert (made.splits, made.columns) == ({"held_out": "test"}, {"answer": "gold"})

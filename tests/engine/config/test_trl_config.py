@@ -32,12 +32,16 @@ def test_what_the_file_leaves_out_is_as_trl_has_it() -> None:
 @pytest.mark.parametrize(
     ("loss", "weight", "trust"),
     [
-        ("grpo", "per_sequence", "clip"), ("dapo", "per_token", "clip"),
-        ("dr_grpo", "constant", "clip"), ("bnpo", "per_batch_token", "clip"),
-        ("cispo", "per_token", "cispo"), ("sapo", "per_sequence", "sapo"),
-        ("luspo", "per_completion", "clip"), ("vespo", "per_token", "vespo"),
+        ("grpo", "per_sequence", "clip"),
+        ("dapo", "per_token", "clip"),
+        ("dr_grpo", "constant", "clip"),
+        ("bnpo", "per_batch_token", "clip"),
+        ("cispo", "per_token", "cispo"),
+        ("sapo", "per_sequence", "sapo"),
+        ("luspo", "per_completion", "clip"),
+        ("vespo", "per_token", "vespo"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("scale", ["group", "batch", "none", True, False])
 def test_every_loss_and_scaling_is_a_legal_recipe(
     loss: str, weight: str, trust: str, scale: Any
@@ -183,23 +187,48 @@ def test_an_optimiser_comes_with_the_momentum_that_it_has_in_transformers(
         ({"lr_scheduler_type": "cosine"}, ("cosine", 0, False, 0.0), ""),
         # a constant rate has no warm-up in transformers
         ({"lr_scheduler_type": "constant", "warmup_steps": 4}, ("constant", 0, False, 0.0), "drop"),
-        ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 4},
-         ("constant", 4, True, 0.0), ""),
+        (
+            {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 4},
+            ("constant", 4, True, 0.0),
+            "",
+        ),
         # 20 updates, of which a tenth, rounded up, is 2: one step of 4 updates
-        ({"warmup_steps": 0.1, "max_steps": 20, "num_iterations": 4}, ("linear", 1, True, 0.0),
-         "2 updates became 1 steps of 4 updates"),
+        (
+            {"warmup_steps": 0.1, "max_steps": 20, "num_iterations": 4},
+            ("linear", 1, True, 0.0),
+            "2 updates became 1 steps of 4 updates",
+        ),
         ({"warmup_ratio": 0.1}, ("linear", 0, False, 0.0), "warm-up of 0.1 of the run"),
-        ({"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 0.1,
-          "lr_scheduler_kwargs": {"min_lr": 0.02}}, ("cosine", 0, False, 0.2), ""),
-        ({"lr_scheduler_type": "cosine_with_min_lr",
-          "lr_scheduler_kwargs": '{"min_lr_rate": "1e-1"}'}, ("cosine", 0, False, 0.1), ""),
-        ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}},
-         ("cosine", 0, False, 0.0), "num_cycles 2: no equivalent"),
+        (
+            {
+                "lr_scheduler_type": "cosine_with_min_lr",
+                "learning_rate": 0.1,
+                "lr_scheduler_kwargs": {"min_lr": 0.02},
+            },
+            ("cosine", 0, False, 0.2),
+            "",
+        ),
+        (
+            {
+                "lr_scheduler_type": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": '{"min_lr_rate": "1e-1"}',
+            },
+            ("cosine", 0, False, 0.1),
+            "",
+        ),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}},
+            ("cosine", 0, False, 0.0),
+            "num_cycles 2: no equivalent",
+        ),
         ({"lr_scheduler_type": "inverse_sqrt"}, ("linear", 0, False, 0.0), "inverse_sqrt: no"),
-        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}},
-         ("linear", 0, False, 0.0), "polynomial: no equivalent"),
+        (
+            {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}},
+            ("linear", 0, False, 0.0),
+            "polynomial: no equivalent",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_schedule_falls_and_warms_up_as_in_transformers(
     given: dict[str, Any], expected: tuple[Any, ...], told: str
 ) -> None:

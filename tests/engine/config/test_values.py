@@ -88,9 +88,22 @@ def test_what_is_nearly_a_list_is_refused(text: str, words: str) -> None:
 
 
 ODD = (
-    "", "nan", "1e400", "1e-400", "010", "1:30", "x", "-1", "[a", "{a: b}", "[a, b]", "true",
-    "null", "x" * 5000, "9" * 5000,
-)  # fmt: skip
+    "",
+    "nan",
+    "1e400",
+    "1e-400",
+    "010",
+    "1:30",
+    "x",
+    "-1",
+    "[a",
+    "{a: b}",
+    "[a, b]",
+    "true",
+    "null",
+    "x" * 5000,
+    "9" * 5000,
+)
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
@@ -132,11 +145,22 @@ def test_what_only_other_programs_read_as_a_number_is_text(text: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-5", 1e-5), ("5e-324", 5e-324), ("0", 0), ("-0.5", -0.5), ("1_000", 1000), ("+7", 7),
-        ("'010'", "010"), ("010", 10), ("08", 8), ("5.", 5.0),
-        (".5", 0.5), ("1_0.5e1", 105.0), ("0e-400", 0.0), ("e5", "e5"),
+        ("1e-5", 1e-5),
+        ("5e-324", 5e-324),
+        ("0", 0),
+        ("-0.5", -0.5),
+        ("1_000", 1000),
+        ("+7", 7),
+        ("'010'", "010"),
+        ("010", 10),
+        ("08", 8),
+        ("5.", 5.0),
+        (".5", 0.5),
+        ("1_0.5e1", 105.0),
+        ("0e-400", 0.0),
+        ("e5", "e5"),
     ],
-)  # fmt: skip
+)
 def test_other_numbers_and_texts_are_what_they_look_like(text: str, value: object) -> None:
     assert parse_yaml(text) == value
 
@@ -176,9 +200,17 @@ def test_off_needs_no_quotes_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "setting"), [("true", "on"), ("false", "off"), ("on", "on"), ("off", "off"),
-                          ("yes", "on"), ("no", "off"), ("auto", "auto")]
-)  # fmt: skip
+    ("text", "setting"),
+    [
+        ("true", "on"),
+        ("false", "off"),
+        ("on", "on"),
+        ("off", "off"),
+        ("yes", "on"),
+        ("no", "off"),
+        ("auto", "auto"),
+    ],
+)
 def test_a_setting_that_was_true_or_false_is_read_as_on_or_off(
     text: str, setting: str, tmp_path: Path
 ) -> None:

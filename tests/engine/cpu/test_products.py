@@ -38,18 +38,37 @@ def library(request: pytest.FixtureRequest) -> openblas.OpenBlas:
 
 
 def multiply(
-    library: openblas.OpenBlas, a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float,
-    beta: float, turned: tuple[bool, bool],
-) -> None:  # fmt: skip
+    library: openblas.OpenBlas,
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    alpha: float,
+    beta: float,
+    turned: tuple[bool, bool],
+) -> None:
     """C = alpha A B + beta C; a transposed operand lies in memory as [k, m] or [n, k]."""
     number, place, real = ctypes.c_int, ctypes.c_void_p, ctypes.c_float
-    call = ctypes.CFUNCTYPE(None, *[number] * 6, real, place, number, place, number, real, place,
-                            number)(library.sgemm)  # fmt: skip
+    call = ctypes.CFUNCTYPE(
+        None, *[number] * 6, real, place, number, place, number, real, place, number
+    )(library.sgemm)
     m, k = a.shape[::-1] if turned[0] else a.shape
     n = b.shape[0] if turned[1] else b.shape[1]
     order = [TRANSPOSED if is_turned else PLAIN for is_turned in turned]
-    call(ROW_MAJOR, *order, m, n, k, alpha, a.ctypes.data, a.strides[0] // 4, b.ctypes.data,
-         b.strides[0] // 4, beta, c.ctypes.data, c.strides[0] // 4)  # fmt: skip
+    call(
+        ROW_MAJOR,
+        *order,
+        m,
+        n,
+        k,
+        alpha,
+        a.ctypes.data,
+        a.strides[0] // 4,
+        b.ctypes.data,
+        b.strides[0] // 4,
+        beta,
+        c.ctypes.data,
+        c.strides[0] // 4,
+    )
 
 
 def whole_numbers(draw: np.random.Generator, *shape: int) -> np.ndarray:
@@ -59,10 +78,16 @@ def whole_numbers(draw: np.random.Generator, *shape: int) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    m=st.integers(1, 80), n=st.integers(1, 120), k=st.integers(1, 90),
-    left=st.booleans(), right=st.booleans(), alpha=st.sampled_from((1.0, -2.0)),
-    beta=st.sampled_from((0.0, 1.0, 3.0)), threads=st.integers(1, 3), seed=st.integers(0, 9),
-)  # fmt: skip
+    m=st.integers(1, 80),
+    n=st.integers(1, 120),
+    k=st.integers(1, 90),
+    left=st.booleans(),
+    right=st.booleans(),
+    alpha=st.sampled_from((1.0, -2.0)),
+    beta=st.sampled_from((0.0, 1.0, 3.0)),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 9),
+)
 @example(m=8, n=1700, k=100, left=False, right=False, alpha=1.0, beta=0.0, threads=2, seed=0)
 @example(m=65, n=577, k=70, left=True, right=False, alpha=1.0, beta=1.0, threads=3, seed=0)
 @example(m=200, n=300, k=90, left=False, right=True, alpha=1.0, beta=0.0, threads=3, seed=1)
@@ -70,9 +95,17 @@ def whole_numbers(draw: np.random.Generator, *shape: int) -> np.ndarray:
 @example(m=300, n=120, k=90, left=False, right=False, alpha=1.0, beta=1.0, threads=3, seed=3)
 @example(m=90, n=700, k=90, left=True, right=False, alpha=1.0, beta=0.0, threads=2, seed=4)
 def test_products_are_exact_and_touch_nothing_else(
-    library: openblas.OpenBlas, m: int, n: int, k: int, left: bool, right: bool, alpha: float,
-    beta: float, threads: int, seed: int,
-) -> None:  # fmt: skip
+    library: openblas.OpenBlas,
+    m: int,
+    n: int,
+    k: int,
+    left: bool,
+    right: bool,
+    alpha: float,
+    beta: float,
+    threads: int,
+    seed: int,
+) -> None:
     library.set_threads(threads)
     draw = np.random.default_rng(seed)
     a = whole_numbers(draw, *((k, m) if left else (m, k)))
@@ -81,8 +114,13 @@ def test_products_are_exact_and_touch_nothing_else(
     c = around[1:-1, 2:-3]
     c[:] = np.nan if beta == 0 else draw.integers(-4, 5, (m, n))
     before = np.zeros((m, n)) if beta == 0 else c.astype(float)
-    exact = alpha * np.einsum("ik,kj->ij", (a.T if left else a).astype(float),
-                              (b.T if right else b).astype(float)) + beta * before  # fmt: skip
+    exact = (
+        alpha
+        * np.einsum(
+            "ik,kj->ij", (a.T if left else a).astype(float), (b.T if right else b).astype(float)
+        )
+        + beta * before
+    )
     multiply(library, a, b, c, alpha, beta, (left, right))
     assert (c == exact).all()
     c[:] = 7
@@ -127,9 +165,20 @@ def many(seed):
 def run_shared(library: openblas.OpenBlas, code: str) -> str:
     assert library.kernels
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHARED + code, library.path,
-         library.kernels.library._name], capture_output=True, text=True, check=True, timeout=120,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            SHARED + code,
+            library.path,
+            library.kernels.library._name,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
 
 
 def test_several_callers_take_turns_with_the_threads(library: openblas.OpenBlas) -> None:
@@ -171,10 +220,13 @@ def test_nothing_of_ours_is_used_if_the_user_says_so(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("extensions", "name"),
     [
-        ([], ""), (["SSE4.2", "AVX"], ""), (["AVX", "FMA", "AVX2"], "kernels-avx2.so"),
-        (["AVX", "FMA", "AVX2", "AVX-512"], "kernels-avx512.so"), (["NEON", "SVE"], ""),
+        ([], ""),
+        (["SSE4.2", "AVX"], ""),
+        (["AVX", "FMA", "AVX2"], "kernels-avx2.so"),
+        (["AVX", "FMA", "AVX2", "AVX-512"], "kernels-avx512.so"),
+        (["NEON", "SVE"], ""),
     ],
-)  # fmt: skip
+)
 def test_the_library_suits_the_instruction_sets_of_the_processor(
     monkeypatch: pytest.MonkeyPatch, extensions: list[str], name: str
 ) -> None:
@@ -219,9 +271,10 @@ def test_without_a_library_the_blas_computes_all_and_the_remedy_is_told(installe
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
-    "mistake", ["", "__builtin_trap();", "((float *)c)[0] = 0.5f;"],
+    "mistake",
+    ["", "__builtin_trap();", "((float *)c)[0] = 0.5f;"],
     ids=["writes nothing", "crashes", "wrong"],
-)  # fmt: skip
+)
 def test_a_library_that_fails_its_check_is_left_out_and_the_blas_stays(
     installed: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:

@@ -18,9 +18,10 @@ USER = {"role": "user", "content": "hello"}
 
 def post(**body: Any) -> int:
     request = Request(
-        os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps(body).encode(),
         {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"},
-    )  # fmt: skip
+    )
     try:
         with urlopen(request) as response:
             return int(response.status)
@@ -32,16 +33,30 @@ kind = row["kind"]
 requests: dict[str, Any] = {
     "half a character": {"messages": [{"role": "user", "content": "\ud800"}]},
     "many tokens": {"messages": [USER], "max_tokens": 10**4000},
-    "deep arguments": {"messages": [
-        USER,
-        {"role": "assistant", "content": "", "tool_calls": [
-            {"function": {"name": "f", "arguments": "[" * 900 + "]" * 900}}]},
-        USER]},
+    "deep arguments": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "f", "arguments": "[" * 900 + "]" * 900}}],
+            },
+            USER,
+        ]
+    },
     "odd tools": {"messages": [USER], "tools": [{"function": {"name": "\ud800", "x": [[]] * 99}}]},
-    "odd calls": {"messages": [
-        USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {
-            "name": {"a": []}, "arguments": "{}"}}]}, USER]},
-}  # fmt: skip
+    "odd calls": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": {"name": {"a": []}, "arguments": "{}"}}],
+            },
+            USER,
+        ]
+    },
+}
 post(**requests.get(kind, {"messages": [USER]}))
 if kind == "a fifo":
     os.mkfifo(REWARD)

@@ -19,9 +19,10 @@ USER = {"role": "user", "content": "hello"}
 
 def post(messages: list[Any], key: str = KEY, **more: Any) -> tuple[int, Any]:
     request = Request(
-        URL + "/chat/completions", json.dumps({"messages": messages, **more}).encode(),
+        URL + "/chat/completions",
+        json.dumps({"messages": messages, **more}).encode(),
         {"Authorization": f"Bearer {key}"},
-    )  # fmt: skip
+    )
     try:
         with urlopen(request) as response:
             return response.status, json.load(response)

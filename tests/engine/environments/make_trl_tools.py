@@ -20,8 +20,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 OUT = Path(__file__).parent / "data" / "trl_tools.npz"
 # as CASES of test_trl.py, in the words of make_trl_cases.py
-CASES: tuple[dict[str, Any], ...] = ({"loss_type": "dapo"}, {"loss_type": "grpo", "beta": 0.04},
-         {"loss_type": "dr_grpo", "high": 0.28})  # fmt: skip
+CASES: tuple[dict[str, Any], ...] = (
+    {"loss_type": "dapo"},
+    {"loss_type": "grpo", "beta": 0.04},
+    {"loss_type": "dr_grpo", "high": 0.28},
+)
 
 
 def sample(folder: Path) -> None:
@@ -40,16 +43,28 @@ def sample(folder: Path) -> None:
     (folder / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     events = run(folder, folder / "run", THREE, rollout={"prompts": 3, "group_size": 2})
     found = [
-        (event.group.prompt_ids, one) for event in events
+        (event.group.prompt_ids, one)
+        for event in events
         if isinstance(event, GroupScored) and event.group.origin == "train"
         for one in event.group.rollouts
-    ]  # fmt: skip
-    (folder / "batch.json").write_text(json.dumps([
-        {"prompt": prompt, "ids": one.ids, "masked": [
-            at for span in one.spans if span.kind == "environment"
-            for at in range(span.start, span.start + span.length)
-        ]} for prompt, one in found
-    ]))  # fmt: skip
+    ]
+    (folder / "batch.json").write_text(
+        json.dumps(
+            [
+                {
+                    "prompt": prompt,
+                    "ids": one.ids,
+                    "masked": [
+                        at
+                        for span in one.spans
+                        if span.kind == "environment"
+                        for at in range(span.start, span.start + span.length)
+                    ],
+                }
+                for prompt, one in found
+            ]
+        )
+    )
 
 
 def solve(folder: Path) -> None:
@@ -91,15 +106,21 @@ def solve(folder: Path) -> None:
         stand_in = trainer(case, logps(), torch.zeros(new.shape))
         mask = torch.tensor(inside).float()
         tools = torch.tensor(out["tool_mask"])
-        loss = GRPOTrainer._compute_loss(stand_in, None, {
-            "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
-            "prompt_mask": torch.ones(len(mask), 1), "completion_mask": mask,
-            "completion_ids": torch.tensor(out["ids"]), "tool_mask": tools,
-            "advantages": torch.tensor(out["advantages"]),
-            "old_per_token_logps": torch.tensor(out["old"]),
-            "ref_per_token_logps": torch.tensor(out["ref"]),
-            "num_items_in_batch": (mask * tools).sum(),
-        })  # fmt: skip
+        loss = GRPOTrainer._compute_loss(
+            stand_in,
+            None,
+            {
+                "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
+                "prompt_mask": torch.ones(len(mask), 1),
+                "completion_mask": mask,
+                "completion_ids": torch.tensor(out["ids"]),
+                "tool_mask": tools,
+                "advantages": torch.tensor(out["advantages"]),
+                "old_per_token_logps": torch.tensor(out["old"]),
+                "ref_per_token_logps": torch.tensor(out["ref"]),
+                "num_items_in_batch": (mask * tools).sum(),
+            },
+        )
         loss.backward()
         out[f"loss:{number}"] = loss.detach().numpy()
         for name, value in model.named_parameters():
@@ -134,10 +155,12 @@ def rendered(tokenizer: Any, trainer: Any) -> dict[str, Any]:
     out: dict[str, Any] = {
         "tools": json.dumps(tools),
         "prompt": tokenizer.apply_chat_template(
-            [{"role": "user", "content": "6 * 7?"}], tools=tools, tokenize=False,
+            [{"role": "user", "content": "6 * 7?"}],
+            tools=tools,
+            tokenize=False,
             add_generation_prompt=True,
         ),
-    }  # fmt: skip
+    }
     for texts in (["42"], ["42", "13"]):
         told = [{"role": "tool", "name": "multiply", "content": text} for text in texts]
         out[f"suffix:{len(texts)}"] = np.array(trainer._get_tool_suffix_ids(stand_in, told))

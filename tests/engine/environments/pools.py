@@ -22,8 +22,10 @@ def client_of(
 ) -> EnvironmentClient:
     """The client of these environments, with a time limit, as for a run with these settings."""
     names: Any = environments.get("", environments)
-    config = RunConfig.model_validate({
-        "task": {"tools": tools, "environment": names, **task},
-        "rewards": {"time_limit": limit, "functions": functions},
-    })  # fmt: skip
+    config = RunConfig.model_validate(
+        {
+            "task": {"tools": tools, "environment": names, **task},
+            "rewards": {"time_limit": limit, "functions": functions},
+        }
+    )
     return EnvironmentClient(config, Task(name="t", train=()), folder, interrupted, objects)

@@ -370,9 +370,12 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
 
 
 def http(
-    method: str = "POST", path: str = "/v1/chat/completions", key: str = "KEY",
-    more: str = "", body: Any = None,
-) -> bytes:  # fmt: skip
+    method: str = "POST",
+    path: str = "/v1/chat/completions",
+    key: str = "KEY",
+    more: str = "",
+    body: Any = None,
+) -> bytes:
     data = json.dumps({"messages": [USER]} if body is None else body)
     return (
         f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{more}"
@@ -409,13 +412,14 @@ def test_only_the_program_of_a_rollout_is_served() -> None:
 
 def guess(environment: str = "", interpreter: str = "", **changes: Any) -> RunConfig:
     base: dict[str, Any] = {
-        "steps": 3, "model": {"path": "starter-guess"},
+        "steps": 3,
+        "model": {"path": "starter-guess"},
         "task": {"name": "guess", "environment": environment, "interpreter": interpreter},
         "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
         "optimizer": {"learning_rate": 1e-3},
         "evaluation": {"problems": 1, "pinned": 0, "before_and_after": False},
         "checkpoint": {"every": 2},
-    }  # fmt: skip
+    }
     return build({**base, **changes})
 
 
@@ -490,8 +494,9 @@ def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Pa
     assert all(len(r.spans) == 6 and r.spans[1].length > 20 for r in rollouts)
     gaps = [
         e.metrics["sampling/sampling_logp_difference/max"]
-        for e in events if isinstance(e, StepFinished)
-    ]  # fmt: skip
+        for e in events
+        if isinstance(e, StepFinished)
+    ]
     assert max(gaps) < 1e-4
     assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
 
@@ -505,9 +510,11 @@ def kill_and_resume(config: RunConfig, folder: Path, hold: Path, delay: float) -
     arguments = [str(folder / "config.json"), str(folder / "run")]
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", PATIENT + CHILD, *arguments],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
-    )  # fmt: skip
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if line.split() == ["PhaseStarted", "3", "generate"]:
@@ -564,5 +571,8 @@ def test_the_usage_of_an_answer_reaches_the_program(tmp_path: Path) -> None:
         while not (found := environments.replies(0.1)):
             pass
     assert found[0][1].info == {
-        "prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6, "cut": "length",
-    }  # fmt: skip
+        "prompt_tokens": 4,
+        "completion_tokens": 2,
+        "total_tokens": 6,
+        "cut": "length",
+    }

@@ -16,13 +16,28 @@ from tests.engine.runs import events_of
 
 SCRIPT = Path(__file__).parent / "cruel_agent.py"
 CONTINUED = {
-    "half a character", "many tokens", "deep arguments", "odd tools", "odd calls", "deep",
-    "a link as home", "no home", "a file as home",
-}  # fmt: skip
+    "half a character",
+    "many tokens",
+    "deep arguments",
+    "odd tools",
+    "odd calls",
+    "deep",
+    "a link as home",
+    "no home",
+    "a file as home",
+}
 FAILED = {
-    "a fifo", "zeros", "a hole", "a folder", "a loop", "unreadable", "digits", "ends its parent",
-    "ends its group", "many numbers",
-}  # fmt: skip
+    "a fifo",
+    "zeros",
+    "a hole",
+    "a folder",
+    "a loop",
+    "unreadable",
+    "digits",
+    "ends its parent",
+    "ends its group",
+    "many numbers",
+}
 
 UNUSABLE = {"a fifo", "zeros", "a hole", "digits", "many numbers"}  # read as far as it makes sense
 
@@ -77,15 +92,25 @@ def test_a_run_goes_on_whatever_a_program_asks_for(tmp_path: Path) -> None:
         json.dumps({"prompt": f"p{n}", "kind": kind}) for n, kind in enumerate((*kinds, "", "", ""))
     )
     rows.write_text("\n".join(lines))
-    config = build({
-        "steps": 2, "model": {"path": "starter-guess"}, "evaluation": {"every": 0, "pinned": 0},
-        "task": {"name": str(rows), "held_out_size": 1, "environment": f"agent: python {script}"},
-        "rollout": {"prompts": 4, "group_size": 2, "max_new_tokens": 8},
-    })  # fmt: skip
+    config = build(
+        {
+            "steps": 2,
+            "model": {"path": "starter-guess"},
+            "evaluation": {"every": 0, "pinned": 0},
+            "task": {
+                "name": str(rows),
+                "held_out_size": 1,
+                "environment": f"agent: python {script}",
+            },
+            "rollout": {"prompts": 4, "group_size": 2, "max_new_tokens": 8},
+        }
+    )
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFinished)
     finishes = {
-        rollout.finish for event in events if isinstance(event, GroupScored)
+        rollout.finish
+        for event in events
+        if isinstance(event, GroupScored)
         for rollout in event.group.rollouts
-    }  # fmt: skip
+    }
     assert finishes >= {"stop", "environment_error"}

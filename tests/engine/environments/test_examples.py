@@ -30,8 +30,11 @@ def call(name: str, **arguments: Any) -> str:
     [
         ("no call", 0, ""),
         (call("calculator", expression="1+2"), 1, ""),
-        (f"first {call('calculator', expression='1')} then {call('calculator', expression='2')}",
-         2, ""),
+        (
+            f"first {call('calculator', expression='1')} then {call('calculator', expression='2')}",
+            2,
+            "",
+        ),
         (f"<tool_call>{json.dumps({'name': 'calculator', 'arguments': QUOTED})}", 1, ""),
         ("<tool_call>calculator(1)</tool_call>", 1, "the call is not JSON"),
         ('<tool_call>["calculator"]</tool_call>', 1, 'a call is an object with "name"'),
@@ -40,7 +43,7 @@ def call(name: str, **arguments: Any) -> str:
         (call("calculator", number=1), 1, "got an unexpected keyword argument 'number'"),
         ("<tool_call>" + "[" * 100_000, 1, "the call is not JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_call_is_made_or_says_why_it_cannot_be(answer: str, made: int, error: str) -> None:
     episode = ToolEpisodes(lambda tool, **values: tool(**values), {"calculator": calculator})
     calls = episode.step(answer)["calls"]

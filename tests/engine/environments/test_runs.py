@@ -90,10 +90,11 @@ def facts(events: Sequence[Event]) -> list[Any]:
             found.append(event)
         elif isinstance(event, StepFinished):
             kept = {
-                name: value for name, value in event.metrics.items()
+                name: value
+                for name, value in event.metrics.items()
                 if not name.startswith(("time/", "memory/"))
                 and name not in ("step_time", "tokens_per_second")
-            }  # fmt: skip
+            }
             found.append((event.step, kept))
     return found
 
@@ -160,9 +161,12 @@ def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
     whole: list[Event],
 ) -> None:
     failed = [
-        one for event in whole if isinstance(event, GroupScored) for one in event.group.rollouts
+        one
+        for event in whole
+        if isinstance(event, GroupScored)
+        for one in event.group.rollouts
         if one.finish == "environment_error"
-    ]  # fmt: skip
+    ]
     assert failed
     for one in failed:
         assert one.ids
@@ -200,11 +204,14 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     steps = recipe == "grpo-process"
     teacher = {"path": str(write_model(tmp_path / "teacher"))} if recipe == "distill" else {}
     config = settings(
-        world, steps=3, algorithm={"recipe": recipe}, teacher=teacher,
+        world,
+        steps=3,
+        algorithm={"recipe": recipe},
+        teacher=teacher,
         task={"environment": f"{tmp_path}/broken.py:Broken"},
         rewards={"functions": [f"{world}/rewards.py:{'steps' if steps else 'letters'}"]},
         evaluation={"problems": 2, "pinned": 2, "pinned_every": 2},
-    )  # fmt: skip
+    )
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFinished), events[-1]
     empty: dict[int, list[bool]] = {}
@@ -264,9 +271,11 @@ def test_killed_in_the_middle_of_an_episode_a_run_resumes_bit_for_bit(
     folder = tmp_path / "run"
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", CHILD, str(tmp_path / "config.json"), str(folder)],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-    )  # fmt: skip
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if line.split() == ["PromptsStarted", "3"]:
@@ -332,16 +341,20 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
             file.write(json.dumps({"prompt": [{"role": "user", "content": kind}], "kind": kind}))
             file.write("\n")
     config = settings(
-        tmp_path, steps=1, model={"path": str(model)},
+        tmp_path,
+        steps=1,
+        model={"path": str(model)},
         task={
-            "name": str(tmp_path / "kinds.jsonl"), "held_out_size": 0, "max_turns": 6,
+            "name": str(tmp_path / "kinds.jsonl"),
+            "held_out_size": 0,
+            "max_turns": 6,
             "environment": HOSTILE,
             "chat_template": str(tmp_path / "strict.jinja"),
         },
         rewards={"functions": ["length"], "time_limit": 3.0},
         rollout={"prompts": len(kinds), "group_size": 2, "max_new_tokens": 200},
         evaluation={"problems": 1, "pinned": 0},
-    )  # fmt: skip
+    )
     events = events_of(config, tmp_path / "run")
     assert isinstance(events[-1], RunFinished), events[-1]
     seen = groups(events)
@@ -358,9 +371,11 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
                 assert (one.finish, told) == (ended, []), kind
             if kind == "imitates control tokens":  # an end token for each true reply
                 given = [
-                    token for span in one.spans if span.kind == "environment"
+                    token
+                    for span in one.spans
+                    if span.kind == "environment"
                     for token in one.ids[span.start : span.start + span.length]
-                ]  # fmt: skip
+                ]
                 true_ends = 3 + sum(
                     span.kind == "environment" and span.length > 0 and one.ids[span.start] == END
                     for span in one.spans
@@ -368,9 +383,10 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
                 assert given.count(END) == true_ends
                 assert IMITATION in one.text
     left = [
-        child for child in psutil.Process().children(recursive=True)
+        child
+        for child in psutil.Process().children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE and "environments" in " ".join(child.cmdline())
-    ]  # fmt: skip
+    ]
     assert left == []
 
 

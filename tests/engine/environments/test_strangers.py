@@ -205,10 +205,14 @@ def test_a_length_that_is_none_is_refused(served: Served, length: str) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"n": "9" * 1_000_000}, {"logit_bias": {"x" * 1_000_000: 1}}, {"max_tokens": "9" * 1_000_000},
-     {"messages": [{"role": "r" * 1_000_000}]}],
+    [
+        {"n": "9" * 1_000_000},
+        {"logit_bias": {"x" * 1_000_000: 1}},
+        {"max_tokens": "9" * 1_000_000},
+        {"messages": [{"role": "r" * 1_000_000}]},
+    ],
     ids=lambda more: next(iter(more)),
-)  # fmt: skip
+)
 def test_a_refusal_does_not_repeat_a_value_of_a_megabyte(more: Any) -> None:
     body = json.dumps({**json.loads(BODY), **more}).encode()
     with pytest.raises(endpoint.RefusedError) as refused:

@@ -63,16 +63,22 @@ def run(
     """One step; a random model calls no tool, so that each answer begins with calls."""
     file = f"{world}/trl_tools.py"
     task = {
-        "name": str(world / "mixed.jsonl"), "held_out_size": 4, "max_turns": 2,
-        "tools": [f"{file}:multiply", f"{file}:later", f"{file}:query"], "prefill": prefill,
-    }  # fmt: skip
+        "name": str(world / "mixed.jsonl"),
+        "held_out_size": 4,
+        "max_turns": 2,
+        "tools": [f"{file}:multiply", f"{file}:later", f"{file}:query"],
+        "prefill": prefill,
+    }
     config = settings(
-        world, steps=1, model={"path": str(model or world / "qwen"), "lora_rank": 4},
+        world,
+        steps=1,
+        model={"path": str(model or world / "qwen"), "lora_rank": 4},
         task={**task, **changes.pop("task", {})},
         rewards={"functions": [f"{file}:reward_func", f"{file}:called"]},
         rollout={"stop": STOPS, "max_new_tokens": 24, **changes.pop("rollout", {})},
-        evaluation={"problems": 1, "pinned": 0}, **changes,
-    )  # fmt: skip
+        evaluation={"problems": 1, "pinned": 0},
+        **changes,
+    )
     events = events_of(config, folder)
     assert isinstance(events[-1], RunFinished), events[-1]
     return events
@@ -112,9 +118,12 @@ def test_documented_tools_run_with_smollm2_whose_template_has_none(
     world: Path, tmp_path: Path
 ) -> None:
     events = run(
-        world, tmp_path, THREE, model_folder(),
+        world,
+        tmp_path,
+        THREE,
+        model_folder(),
         rollout={"prompts": 1, "group_size": 2, "max_new_tokens": 24, "stop": ["\n", "."]},
-    )  # fmt: skip
+    )
     check_tools(events)
     assert "You can call the tools below." in groups(events)[0].group.prompt_text
 
@@ -175,14 +184,19 @@ def rollouts(stored: Any) -> list[Rollout]:
         prompt = stored["prompts"][row]
         found.append(
             Rollout(
-                key=str(row // 2), group=row // 2, index=row % 2, attempt=0,
+                key=str(row // 2),
+                group=row // 2,
+                index=row % 2,
+                attempt=0,
                 prompt_ids=tuple(prompt[prompt >= 0].tolist()),
                 ids=tuple(stored["ids"][row, :length].tolist()),
                 logprobs=tuple(stored["old"][row, :length].tolist()),
                 raw_logprobs=tuple(stored["old"][row, :length].tolist()),
-                finish="stop", text="", forced=tuple(forced.tolist()),
+                finish="stop",
+                text="",
+                forced=tuple(forced.tolist()),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -191,12 +205,18 @@ def experience_of(stored: Any, how: Any) -> Experience:
     scores = Scores(rewards=((), ()))
     pairs = [
         SampledGroup(
-            index=place, example=Example(key=str(place), prompt=""), prompt_ids=(), prompt_text="",
-            attempt=0, rollouts=made[2 * place : 2 * place + 2], scores=scores,
-            right=Right(""), format="",
+            index=place,
+            example=Example(key=str(place), prompt=""),
+            prompt_ids=(),
+            prompt_text="",
+            attempt=0,
+            rollouts=made[2 * place : 2 * place + 2],
+            scores=scores,
+            right=Right(""),
+            format="",
         )
         for place in range(len(made) // 2)
-    ]  # fmt: skip
+    ]
     values = stored["advantages"]
     made_up = advantages([[0.0]] * len(values), [0] * len(values), how)
     return Experience(
@@ -219,8 +239,9 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     folder = write_qwen(tmp_path)
     weights = {
         name.removeprefix("weight:"): mx.array(stored[name])
-        for name in stored.files if name.startswith("weight:")
-    }  # fmt: skip
+        for name in stored.files
+        if name.startswith("weight:")
+    }
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     policy = load_policy(ModelConfig(path=str(folder), tuning="full"), seed=0)
     tree, _ = translate(CASES[number])
@@ -229,9 +250,13 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     samples = experience.samples
     assert samples.mask_BT.tolist() == stored["tool_mask"].tolist()
     inputs = LossInputs(
-        experience=experience, recipe=how, targets=None,
-        rollout=RolloutConfig(max_new_tokens=11), is_first=False, step=1,
-    )  # fmt: skip
+        experience=experience,
+        recipe=how,
+        targets=None,
+        rollout=RolloutConfig(max_new_tokens=11),
+        is_first=False,
+        step=1,
+    )
     batch = make_batch(samples.rollouts, range(len(samples.rollouts)))
     outputs, gradients = gradient(policy, inputs, totals_of(samples.mask_BT), batch)
     expected = float(stored[f"loss:{number}"])
@@ -240,8 +265,9 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     found = {name.removeprefix("model."): np.array(g) for name, g in flatten(gradients).items()}
     theirs = {
         name.removeprefix(f"gradient:{number}:"): stored[name]
-        for name in stored.files if name.startswith(f"gradient:{number}:")
-    }  # fmt: skip
+        for name in stored.files
+        if name.startswith(f"gradient:{number}:")
+    }
     assert theirs.keys() == found.keys()
     scale = max(np.abs(value).max() for value in theirs.values())
     for name, value in theirs.items():

@@ -94,8 +94,10 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
 
 
 def test_an_interpreter_without_verifiers_or_none_at_all_says_what_to_do() -> None:
-    for python, said in ((sys.executable, "has no verifiers 0.4"),
-                         ("/nowhere/python", "No such file")):  # fmt: skip
+    for python, said in (
+        (sys.executable, "has no verifiers 0.4"),
+        ("/nowhere/python", "No such file"),
+    ):
         with pytest.raises(DataError, match=said):
             load_task(TaskConfig(name="verifiers:even-v1", interpreter=python))
 
@@ -111,11 +113,16 @@ def test_what_is_no_taskset_of_one_agent_is_refused_in_a_sentence() -> None:
 @pytest.mark.slow
 def test_ten_steps_with_the_taskset_of_the_page(here: Path) -> None:
     """Its reward is 1 for an even number; the answers that it scores are those that are trained."""
-    config = build({
-        "steps": 10, "model": {"path": "starter-guess"}, "task": task("even-v1"),
-        "rollout": {"prompts": 1, "group_size": 4, "max_new_tokens": 20},
-        "rewards": {"time_limit": 120}, "evaluation": {"problems": 1, "pinned": 0},
-    })  # fmt: skip
+    config = build(
+        {
+            "steps": 10,
+            "model": {"path": "starter-guess"},
+            "task": task("even-v1"),
+            "rollout": {"prompts": 1, "group_size": 4, "max_new_tokens": 20},
+            "rewards": {"time_limit": 120},
+            "evaluation": {"problems": 1, "pinned": 0},
+        }
+    )
     events = events_of(config, here / "run")
     assert isinstance(events[-1], RunFinished), events[-1]
     steps = [e for e in events if isinstance(e, StepFinished)]

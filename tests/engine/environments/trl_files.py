@@ -160,10 +160,18 @@ function name and arguments within <tool_call></tool_call> XML tags:\\n<tool_cal
 def write_qwen(folder: Path, **changes: Any) -> Path:
     """A random Qwen2 model of one small layer, with a tokenizer of bytes and Qwen's marks."""
     write_model(
-        folder, model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=16,
-        num_hidden_layers=1, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1,
-        vocab_size=END + 3, max_position_embeddings=4096, **{"eos_token_id": [END], **changes},
-    )  # fmt: skip
+        folder,
+        model_type="qwen2",
+        architectures=["Qwen2ForCausalLM"],
+        hidden_size=16,
+        num_hidden_layers=1,
+        intermediate_size=24,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=END + 3,
+        max_position_embeddings=4096,
+        **{"eos_token_id": [END], **changes},
+    )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS[:2])})
     tokenizer.add_tokens(list(MARKS[2:]))

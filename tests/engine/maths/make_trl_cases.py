@@ -114,8 +114,10 @@ def weighted() -> list[dict[str, Any]]:
     """LUSPO and VESPO with each switch that the other loss types have."""
     cases: list[dict[str, Any]] = [
         {"loss_type": kind, "level": level, "beta": beta}
-        for kind in LATER for level in ("token", "sequence") for beta in (0.0, 0.04)
-    ]  # fmt: skip
+        for kind in LATER
+        for level in ("token", "sequence")
+        for beta in (0.0, 0.04)
+    ]
     cases += [{"loss_type": kind, "old": False} for kind in LATER]
     cases += [{"loss_type": kind, "per_token": True} for kind in LATER]
     cases += [{"loss_type": kind, "accumulation": 4, "items": 100.0} for kind in LATER]
@@ -124,8 +126,9 @@ def weighted() -> list[dict[str, Any]]:
     token, every = ("token_truncate", "token_mask"), ("sequence_truncate", "sequence_mask")
     cases += [
         {"loss_type": kind, "mode": mode, "cap": 1.5, "floor": 0.6, "beta": 0.04}
-        for kind, modes in (("luspo", token + every), ("vespo", token)) for mode in modes
-    ]  # fmt: skip
+        for kind, modes in (("luspo", token + every), ("vespo", token))
+        for mode in modes
+    ]
     cases += [{"loss_type": "vespo", "mode": mode, "cap": 3.0} for mode in token]
     numbers = {"k_pos": 1.0, "lambda_pos": 0.5, "k_neg": 0.5, "lambda_neg": 1.5}
     cases += [
@@ -145,8 +148,9 @@ def corrected() -> list[dict[str, Any]]:
     kl = {"beta": 0.1, "bias_correction_kl": True}
     cases: list[dict[str, Any]] = [
         {"loss_type": kind, "level": level, **kl}
-        for kind in LOSS_TYPES + LATER for level in ("token", "sequence")
-    ]  # fmt: skip
+        for kind in LOSS_TYPES + LATER
+        for level in ("token", "sequence")
+    ]
     return [
         *cases,
         {"loss_type": "grpo", "old": False, **kl},
@@ -162,8 +166,10 @@ def with_tools() -> list[dict[str, Any]]:
     tools = {"tools": True}
     cases: list[dict[str, Any]] = [
         {"loss_type": kind, "level": level, "beta": beta, **tools}
-        for kind in LOSS_TYPES + LATER for level in ("token", "sequence") for beta in (0.0, 0.04)
-    ]  # fmt: skip
+        for kind in LOSS_TYPES + LATER
+        for level in ("token", "sequence")
+        for beta in (0.0, 0.04)
+    ]
     modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
     cases += [
         {"loss_type": "grpo", "mode": mode, "cap": 1.5, "beta": 0.1, **tools} for mode in modes
@@ -278,16 +284,23 @@ def importance(
     source = textwrap.dedent(inspect.getsource(GRPOTrainer._generate_and_score_completions))
     asked = "self.use_vllm and self.vllm_importance_sampling_correction"
     blocks = [
-        node for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == asked
-        and "vllm_importance_sampling_ratio" in ast.unparse(node) and len(node.body) > 1
-    ]  # fmt: skip
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) == asked
+        and "vllm_importance_sampling_ratio" in ast.unparse(node)
+        and len(node.body) > 1
+    ]
     assert len(blocks) == 2, [block.lineno for block in blocks]
     space = vars(grpo_trainer) | {
-        "self": stand_in, "mode": "train", "device": "cpu", "tool_mask": tool_mask,
-        "completion_mask": arrays["mask"].float(), "old_per_token_logps": arrays["old"],
+        "self": stand_in,
+        "mode": "train",
+        "device": "cpu",
+        "tool_mask": tool_mask,
+        "completion_mask": arrays["mask"].float(),
+        "old_per_token_logps": arrays["old"],
         "sampling_per_token_logps": arrays["sampler"],
-    }  # fmt: skip
+    }
     for block in sorted(blocks, key=lambda node: node.lineno):
         exec(compile(ast.Module([block], []), "trl", "exec"), space)
     made: torch.Tensor = space["vllm_importance_sampling_ratio"]
@@ -361,10 +374,13 @@ def main(out: Path = OUT, repeats: int = 1) -> None:
 def write_config(out: Path = CONFIG) -> None:
     """The names of GRPOConfig and those of its defaults that JSON can hold; others as text."""
     made = {
-        field.name: field.default if field.default is not MISSING
-        else field.default_factory() if field.default_factory is not MISSING else None
+        field.name: field.default
+        if field.default is not MISSING
+        else field.default_factory()
+        if field.default_factory is not MISSING
+        else None
         for field in fields(GRPOConfig)
-    }  # fmt: skip
+    }
     out.write_text(json.dumps(made, indent=0, sort_keys=True, default=str) + "\n")
 
 

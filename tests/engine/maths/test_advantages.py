@@ -28,9 +28,7 @@ PLAIN_SIGNALS = (
     "batch_standard",
     "group_sign",
 )
-COMPARING = (
-    "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
-)  # fmt: skip
+COMPARING = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
 REWARD = st.one_of(st.just(NAN), st.integers(-6, 6).map(float), st.floats(-5, 5))
 SCORED = st.lists(st.tuples(REWARD, st.integers(0, 2)), min_size=1, max_size=9)
 
@@ -70,11 +68,13 @@ def test_the_total_that_advantages_are_made_of_is_the_one_that_events_carry(
 def scores_of(rows: list[list[float]], weights: list[float]) -> Scores:
     return Scores(
         rewards=tuple(
-            tuple(RewardValue(name=str(f), value=value, weight=weight)
-                  for f, (value, weight) in enumerate(zip(row, weights, strict=True)))
+            tuple(
+                RewardValue(name=str(f), value=value, weight=weight)
+                for f, (value, weight) in enumerate(zip(row, weights, strict=True))
+            )
             for row in rows
         )
-    )  # fmt: skip
+    )
 
 
 DECIMAL = st.integers(-40, 40).map(lambda n: Fraction(n, 20))
@@ -280,9 +280,14 @@ def test_advantages_are_constants() -> None:
     def taken(old: mx.array, values: mx.array) -> mx.array:
         rloo = advantages([[1.0], [0.0]], [0, 0], "rloo", mask=mask, old=old, ref=zero)
         ppo = advantages(
-            [[1.0], [0.0]], [0, 0], recipe("ppo", whiten=False), mask=mask, old=old, ref=zero,
+            [[1.0], [0.0]],
+            [0, 0],
+            recipe("ppo", whiten=False),
+            mask=mask,
+            old=old,
+            ref=zero,
             values=values,
-        )  # fmt: skip
+        )
         assert ppo.returns is not None
         return rloo.values.sum() + rloo.penalty.sum() + ppo.values.sum() + ppo.returns.sum()
 

@@ -160,18 +160,23 @@ def test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the
     new = mx.array([[-1.0, -1.0], [-1.0, -1.0]])
     sampler = mx.array([[-0.7, -0.9], [-1.5, -0.9]])
     batch: dict[str, Any] = {
-        "new": new, "old": new, "ref": None, "mask": mx.ones((2, 2)) > 0, "sampler": sampler,
+        "new": new,
+        "old": new,
+        "ref": None,
+        "mask": mx.ones((2, 2)) > 0,
+        "sampler": sampler,
         "group_ids": None,
-    }  # fmt: skip
+    }
     how = recipe("dr-grpo", off_policy_mask=0.15, weight="per_sequence")
     kept = {}
     for worth in ([-1.0, -1.0], [1.0, -1.0], [0.0, 1.0]):
         found = loss_of(batch, how, advantages=mx.array(worth))
         kept[tuple(worth)] = numbers(found.terms.on_policy)
     assert kept == {
-        (-1.0, -1.0): [[False] * 2, [True] * 2], (1.0, -1.0): [[True] * 2] * 2,
+        (-1.0, -1.0): [[False] * 2, [True] * 2],
+        (1.0, -1.0): [[True] * 2] * 2,
         (0.0, 1.0): [[True] * 2] * 2,
-    }  # fmt: skip
+    }
     # one of two rows remains: its two tokens weigh 1/2 of 1/2 each, A = -1
     left = loss_of(batch, how, advantages=mx.array([-1.0, -1.0]))
     assert number(left.value) == pytest.approx(0.5)
@@ -182,9 +187,13 @@ def test_without_a_sampler_the_mask_reads_how_far_the_passes_came() -> None:
     # log π_old/π = .2 per token: the policy gives these less than when they were sampled
     old = mx.array([[-0.8, -0.8]])
     batch: dict[str, Any] = {
-        "new": old - 0.2, "old": old, "ref": None, "mask": mx.ones((1, 2)) > 0, "group_ids": None,
+        "new": old - 0.2,
+        "old": old,
+        "ref": None,
+        "mask": mx.ones((1, 2)) > 0,
+        "group_ids": None,
         "advantages": mx.array([-1.0]),
-    }  # fmt: skip
+    }
     for limit, kept in ((0.15, False), (0.25, True)):
         found = loss_of(batch, recipe("dr-grpo", off_policy_mask=limit))
         assert numbers(found.terms.on_policy) == [[kept] * 2]

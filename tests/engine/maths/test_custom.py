@@ -76,16 +76,25 @@ def test_a_signal_may_name_what_the_completions_and_their_tokens_are() -> None:
     got: dict[str, mx.array] = {}
 
     def signal(
-        rewards_PG: mx.array, scored_PG: mx.array, rewards_PGF: mx.array, lengths_PG: mx.array,
-        mask_BT: mx.array, old_logprobs_BT: mx.array, ref_logprobs_BT: mx.array,
-    ) -> mx.array:  # fmt: skip
+        rewards_PG: mx.array,
+        scored_PG: mx.array,
+        rewards_PGF: mx.array,
+        lengths_PG: mx.array,
+        mask_BT: mx.array,
+        old_logprobs_BT: mx.array,
+        ref_logprobs_BT: mx.array,
+    ) -> mx.array:
         got.update(locals())
         return mx.ones(rewards_PG.shape)
 
     computed = advantages(
-        [[1.0, 2.0], [None, None]], [0, 0], recipe("grpo", signal=signal),
-        mask=mx.array([[1, 1], [1, 0]]), old=mx.full((2, 2), -3.0), ref=mx.full((2, 2), -4.0),
-    )  # fmt: skip
+        [[1.0, 2.0], [None, None]],
+        [0, 0],
+        recipe("grpo", signal=signal),
+        mask=mx.array([[1, 1], [1, 0]]),
+        old=mx.full((2, 2), -3.0),
+        ref=mx.full((2, 2), -4.0),
+    )
     assert numbers(computed.values) == [1.0, 0.0]  # the second has no reward
     assert {name: numbers(got[name]) for name in got if name.endswith(("PG", "BT"))} == {
         "rewards_PG": [[3.0, 0.0]],
@@ -102,18 +111,26 @@ def test_a_weight_may_name_every_log_probability_and_is_a_constant() -> None:
     got: dict[str, mx.array] = {}
 
     def weight(
-        mask_BT: mx.array, logprobs_BT: mx.array, old_logprobs_BT: mx.array,
-        ref_logprobs_BT: mx.array, sampler_logprobs_BT: mx.array, entropy_BT: mx.array,
-    ) -> mx.array:  # fmt: skip
+        mask_BT: mx.array,
+        logprobs_BT: mx.array,
+        old_logprobs_BT: mx.array,
+        ref_logprobs_BT: mx.array,
+        sampler_logprobs_BT: mx.array,
+        entropy_BT: mx.array,
+    ) -> mx.array:
         got.update(locals())
         return mask_BT * 2 * mx.exp(logprobs_BT)
 
     batch: dict[str, Any] = {
-        "new": mx.array([[-1.0, -9.0]]), "old": mx.array([[-1.5, -9.0]]),
-        "ref": mx.array([[-3.0, 0]]), "sampler": mx.array([[-4.0, 0]]),
-        "entropy": mx.array([[5.0, 0]]), "advantages": mx.array([1.0]), "mask": mx.array([[1, 0]]),
+        "new": mx.array([[-1.0, -9.0]]),
+        "old": mx.array([[-1.5, -9.0]]),
+        "ref": mx.array([[-3.0, 0]]),
+        "sampler": mx.array([[-4.0, 0]]),
+        "entropy": mx.array([[5.0, 0]]),
+        "advantages": mx.array([1.0]),
+        "mask": mx.array([[1, 0]]),
         "group_ids": None,
-    }  # fmt: skip
+    }
     # w·r·A with w = 2·e^-1, r = e^.5 and A = 1; its slope is that of r alone, which is r
     expected = 2 * math.exp(-0.5)
     how = recipe("off-policy", weight=weight)

@@ -68,11 +68,21 @@ def engine_gradients(how: Recipe, given: dict[str, Any]) -> tuple[float, dict[st
     def loss(*parts: mx.array) -> mx.array:
         now = arrays | dict(zip(learned, parts, strict=True))
         return policy_loss(
-            now["new"], now["old"], now["ref"], mx.array(worth), now["mask"], how,
-            group_ids=now["group_ids"], token_ids=now["token_ids"], entropy=now["entropy"],
-            values=now.get("values"), old_values=now.get("old_values"),
-            returns=now.get("returns"), max_length=MAX_LENGTH, sampler=now["sampler"],
-        ).value  # fmt: skip
+            now["new"],
+            now["old"],
+            now["ref"],
+            mx.array(worth),
+            now["mask"],
+            how,
+            group_ids=now["group_ids"],
+            token_ids=now["token_ids"],
+            entropy=now["entropy"],
+            values=now.get("values"),
+            old_values=now.get("old_values"),
+            returns=now.get("returns"),
+            max_length=MAX_LENGTH,
+            sampler=now["sampler"],
+        ).value
 
     value, gradients = mx.value_and_grad(loss, argnums=tuple(range(len(learned))))(
         *(arrays[name] for name in learned)

@@ -384,9 +384,15 @@ def test_reweighted_estimates_have_the_value_and_the_gradient_of_kl(
         """The expectation over old of the anchor in the loss of each token."""
         new = (x - mx.logsumexp(x))[:, None]
         terms = policy_loss(
-            new, old[:, None], ref[:, None], mx.zeros(len(a)), mx.ones(new.shape), how,
-            group_ids=None, max_length=1,
-        ).terms  # fmt: skip
+            new,
+            old[:, None],
+            ref[:, None],
+            mx.zeros(len(a)),
+            mx.ones(new.shape),
+            how,
+            group_ids=None,
+            max_length=1,
+        ).terms
         return (mx.exp(old)[:, None] * terms.contribution).sum()
 
     def kl(x: mx.array) -> mx.array:

@@ -61,9 +61,8 @@ def test_without_a_gap_every_weight_is_1_and_nothing_is_left_out(
     batch = batch_for(name, seed)
     batch |= {"sampler": batch["old"], "new": batch["old"]}
     how = recipe(
-        name, importance_cap=cap, importance_floor=floor, importance_mode=mode,
-        off_policy_mask=far,
-    )  # fmt: skip
+        name, importance_cap=cap, importance_floor=floor, importance_mode=mode, off_policy_mask=far
+    )
     found, plain = loss_of(batch, how), loss_of(batch, name)
     mask = np.array(batch["mask"])
     assert (np.array(found.terms.importance) == 1).all()
@@ -95,9 +94,8 @@ def test_what_is_left_out_has_no_gradient_and_still_counts(
         return
     batch = batch_for(name, seed)
     how = without_leash(
-        name, importance_cap=cap, importance_floor=floor, importance_mode=mode,
-        off_policy_mask=far,
-    )  # fmt: skip
+        name, importance_cap=cap, importance_floor=floor, importance_mode=mode, off_policy_mask=far
+    )
     terms, slope = loss_of(batch, how).terms, np.array(gradient_of(batch, how))
     out = np.array(batch["mask"]) & ~np.array(terms.on_policy)
     if how.ratio.startswith("sequence"):
@@ -119,8 +117,12 @@ def test_some_of_those_batches_do_leave_tokens_out(name: str, mode: str) -> None
 
 @given(
     st.sampled_from([name for name in SAMPLING if RECIPES[name].weight != "per_batch_token"]),
-    MODE, SEEDS, CAPS, FAR, st.integers(1, 7),
-)  # fmt: skip
+    MODE,
+    SEEDS,
+    CAPS,
+    FAR,
+    st.integers(1, 7),
+)
 def test_micro_batches_sum_to_the_batch(
     name: str, mode: str, seed: int, cap: float, far: float, cut: int
 ) -> None:
@@ -130,9 +132,12 @@ def test_micro_batches_sum_to_the_batch(
     targets = None
     if how.trust == "target":
         targets = targets_of(
-            batch["old"], batch["advantages"][:, None] * batch["mask"], batch["mask"] > 0,
-            batch["token_ids"], batch["group_ids"],
-        )  # fmt: skip
+            batch["old"],
+            batch["advantages"][:, None] * batch["mask"],
+            batch["mask"] > 0,
+            batch["token_ids"],
+            batch["group_ids"],
+        )
     value, slopes = 0.0, []
     for start, end in pairwise((0, cut, 8)):
         part = {key: array[start:end] for key, array in batch.items()}
@@ -149,9 +154,14 @@ def test_metrics_of_the_weights_are_over_tokens_or_over_completions() -> None:
     # token weights .5, 2, 1.5 of two completions; their products are 1 and 1.5
     x = mx.log(mx.array([[0.5, 2.0], [1.5, 7.0]]))
     batch: dict[str, Any] = {
-        "new": mx.zeros((2, 2)), "old": mx.zeros((2, 2)), "ref": None, "sampler": -x,
-        "mask": mx.array([[1, 1], [1, 0]]), "advantages": mx.ones(2), "group_ids": None,
-    }  # fmt: skip
+        "new": mx.zeros((2, 2)),
+        "old": mx.zeros((2, 2)),
+        "ref": None,
+        "sampler": -x,
+        "mask": mx.array([[1, 1], [1, 0]]),
+        "advantages": mx.ones(2),
+        "group_ids": None,
+    }
     expected = {
         ("token_truncate", 2.0): (0.5, 4 / 3, 2.0, 0.0),
         ("token_truncate", 1.0): (0.5, 2.5 / 3, 1.0, 0.0),
@@ -166,6 +176,6 @@ def test_metrics_of_the_weights_are_over_tokens_or_over_completions() -> None:
         pairs = [found[name] for name in (*names, "sampling/masked_ratio")]
         shares = [number(total / count) for total, count in pairs]
         assert shares == pytest.approx(wanted, rel=1e-5, abs=1e-7)
-    assert not any(name.startswith("sampling/") for name in metrics(
-        loss_of(batch, "dr-grpo").terms, "dr-grpo"
-    ))  # fmt: skip
+    assert not any(
+        name.startswith("sampling/") for name in metrics(loss_of(batch, "dr-grpo").terms, "dr-grpo")
+    )

@@ -207,9 +207,14 @@ def test_the_loss_can_be_compiled_and_sits_in_value_and_grad() -> None:
 
     def loss(new: mx.array) -> Any:
         return policy_loss(
-            new, batch["old"], batch["ref"], batch["advantages"], batch["mask"], "grpo",
+            new,
+            batch["old"],
+            batch["ref"],
+            batch["advantages"],
+            batch["mask"],
+            "grpo",
             group_ids=None,
-        )  # fmt: skip
+        )
 
     (value, terms), gradient = mx.value_and_grad(loss)(batch["new"])
     compiled = mx.compile(mx.value_and_grad(lambda new: loss(new).value))

@@ -221,18 +221,26 @@ def test_a_slice_of_a_group_takes_the_targets_of_the_whole() -> None:
     arrays = {name: mx.array(values) for name, values in made.items()}
     new = arrays["old"] + 0.1
     batch = {
-        "new": new, "old": arrays["old"], "ref": None, "advantages": arrays["signs"],
-        "mask": arrays["mask"], "token_ids": arrays["token_ids"], "group_ids": arrays["group_ids"],
-    }  # fmt: skip
+        "new": new,
+        "old": arrays["old"],
+        "ref": None,
+        "advantages": arrays["signs"],
+        "mask": arrays["mask"],
+        "token_ids": arrays["token_ids"],
+        "group_ids": arrays["group_ids"],
+    }
     whole = loss_of(batch, "how-much")
     made_once = targets(made)
     parts = [
         loss_of(
-            {k: None if v is None else v[rows] for k, v in batch.items()}, "how-much",
-            targets=Targets(*(array[rows] for array in made_once)), token_ids=None, group_ids=None,
+            {k: None if v is None else v[rows] for k, v in batch.items()},
+            "how-much",
+            targets=Targets(*(array[rows] for array in made_once)),
+            token_ids=None,
+            group_ids=None,
         )
         for rows in (slice(0, 3), slice(3, 8))
-    ]  # fmt: skip
+    ]
     assert_close(number(parts[0].value) + number(parts[1].value), whole.value)
 
 

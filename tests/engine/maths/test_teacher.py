@@ -73,8 +73,10 @@ def test_a_teacher_adds_to_each_token_of_advantages_by_step() -> None:
     # steps worth 1 and 0 end at tokens 0 and 1: ±.5/.70711 = ±.70711; the teacher adds .5·log 2
     how = recipe("grpo-process", signal_eps=0.0, teacher_weight=0.5)
     tokens: dict[str, Any] = {
-        "mask": mx.ones((2, 2)), "old": mx.zeros((2, 2)), "teacher": mx.full((2, 2), np.log(2)),
-    }  # fmt: skip
+        "mask": mx.ones((2, 2)),
+        "old": mx.zeros((2, 2)),
+        "teacher": mx.full((2, 2), np.log(2)),
+    }
     found = advantages([0.0, 0.0], GROUPS, how, steps=[[(0, 1.0)], [(1, 0.0)]], **tokens).values
     expected = np.array([[0.70711, 0.0], [-0.70711, -0.70711]]) + 0.34657
     assert_close(found, expected, atol=1e-5)

@@ -26,14 +26,22 @@ with np.load(FILE, allow_pickle=False) as _file:
 KINDS = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 # GRPOConfig's names of what a case calls by a shorter one
 NAMES = {
-    "level": "importance_sampling_level", "low": "epsilon", "high": "epsilon_high",
-    "quantile": "top_entropy_quantile", "off_policy": "off_policy_mask_threshold",
-    "tau_pos": "sapo_temperature_pos", "tau_neg": "sapo_temperature_neg",
-    "k_pos": "vespo_k_pos", "lambda_pos": "vespo_lambda_pos", "k_neg": "vespo_k_neg",
-    "lambda_neg": "vespo_lambda_neg", "bias_correction_kl": "use_bias_correction_kl",
-    "mode": "vllm_importance_sampling_mode", "cap": "vllm_importance_sampling_clip_max",
+    "level": "importance_sampling_level",
+    "low": "epsilon",
+    "high": "epsilon_high",
+    "quantile": "top_entropy_quantile",
+    "off_policy": "off_policy_mask_threshold",
+    "tau_pos": "sapo_temperature_pos",
+    "tau_neg": "sapo_temperature_neg",
+    "k_pos": "vespo_k_pos",
+    "lambda_pos": "vespo_lambda_pos",
+    "k_neg": "vespo_k_neg",
+    "lambda_neg": "vespo_lambda_neg",
+    "bias_correction_kl": "use_bias_correction_kl",
+    "mode": "vllm_importance_sampling_mode",
+    "cap": "vllm_importance_sampling_clip_max",
     "floor": "vllm_importance_sampling_clip_min",
-}  # fmt: skip
+}
 # what is no setting of GRPOConfig: the state of the trainer, or which arrays it is given
 STATE = ("accumulation", "items", "old", "per_token", "sampler", "tools")
 

@@ -83,9 +83,14 @@ def test_kl_and_objective_of_the_group_of_four() -> None:
     # objective .117 - .05*.0142 = .116
     worth = advantages([[r] for r in REWARDS], FOUR, recipe("grpo", signal_eps=0.0)).values
     found = policy_loss(
-        column(*NEW), column(*OLD), column(*REF), worth, ONE_TOKEN, recipe("grpo", beta=0.05),
+        column(*NEW),
+        column(*OLD),
+        column(*REF),
+        worth,
+        ONE_TOKEN,
+        recipe("grpo", beta=0.05),
         group_ids=FOUR,
-    )  # fmt: skip
+    )
     assert found.terms.kl is not None
     assert found.terms.kl[:, 0].tolist() == pytest.approx(
         [0.0023, 0.0508, 0.0027, 0.0011], abs=6e-5

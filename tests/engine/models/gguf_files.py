@@ -12,12 +12,18 @@ from tests.engine.tiny import CHAT, END, SPECIAL, STOP, VOCABULARY, tiny_config,
 
 STRING, ARRAY = 8, 9
 NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+}
 
 
 def text(value: str) -> bytes:
@@ -40,9 +46,13 @@ def typed(value: Any) -> bytes:
 
 
 def write_gguf(
-    file: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Any], *,
-    version: int = 3, kind: int = 0,
-) -> Path:  # fmt: skip
+    file: Path,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    *,
+    version: int = 3,
+    kind: int = 0,
+) -> Path:
     """Write float32 tensors, or raw bytes of another `kind`."""
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     head += b"".join(text(key) + typed(value) for key, value in metadata.items())

@@ -76,8 +76,10 @@ def test_an_adapter_for_peft_has_its_names_shapes_and_scale(
     assert made.difference < BOUNDS["float32"]
     settings = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"], settings["use_dora"]) == (
-        4, 8.0, tuning == "dora",
-    )  # fmt: skip
+        4,
+        8.0,
+        tuning == "dora",
+    )
     assert settings["layers_to_transform"] == (None if layers < 0 else [1, 2])
     arrays: dict[str, mx.array] = mx.load(str(tmp_path / "out" / exports.PEFT_FILE))  # type: ignore[assignment]
     prefix = "base_model.model.model.layers.2.mlp.up_proj"
@@ -120,9 +122,11 @@ def test_the_biases_and_the_own_head_of_a_qwen2_model_are_written(tmp_path: Path
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(starter / name, base / name)
     settings = json.loads((starter / "config.json").read_text()) | {
-        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": False,
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "tie_word_embeddings": False,
         "num_key_value_heads": 1,
-    }  # fmt: skip
+    }
     (base / "config.json").write_text(json.dumps(settings))
     arguments = qwen2.ModelArgs.from_dict(settings)
     weights = {
@@ -148,9 +152,12 @@ def test_pairing_rotary_halves_is_undone_by_reading() -> None:
 
 def test_llama_3s_rotary_factors_are_those_that_reading_finds_again() -> None:
     scaling = {
-        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
-    }  # fmt: skip
+    }
     factors = architectures.llama3_factors(scaling, 500000.0, 64)
     # wavelengths run from 2 pi to 2 pi 500000^(31/32): short ones stay, long ones are stretched
     assert (factors[0], factors[-1]) == (1.0, 32.0)

@@ -58,8 +58,9 @@ def test_quantised_weights_are_read_and_formats_without_a_reader_are_named(
     file = open_gguf(tiny[1])
     tensor = file.tensors["output_norm.weight"]._replace(
         data=quantize(values, GGMLQuantizationType.Q8_0),
-        tensor_type=GGMLQuantizationType.Q8_0, shape=np.array([64], np.uint64),
-    )  # fmt: skip
+        tensor_type=GGMLQuantizationType.Q8_0,
+        shape=np.array([64], np.uint64),
+    )
     file.tensors["output_norm.weight"] = tensor
     # a step of q8_0 is the largest of 32 values / 127
     assert np.abs(file.tensor("output_norm.weight") - values).max() < 63 / 127

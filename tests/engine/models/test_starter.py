@@ -28,8 +28,13 @@ def starter() -> tuple[Any, Any]:
 def test_it_is_a_few_megabytes_in_hugging_face_layout() -> None:
     names = {file.name for file in STARTER.iterdir()}
 
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-            "tokenizer_config.json"} <= names  # fmt: skip
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= names
     assert sum(file.stat().st_size for file in STARTER.iterdir()) < 4_000_000
 
 
@@ -91,8 +96,9 @@ def test_any_text_survives_the_tokenizer_and_tags_are_one_visible_token(
     ids = tokenizer.encode(text, add_special_tokens=False)
 
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert all(len(tokenizer.encode(tag, add_special_tokens=False)) == 1
-               for tag in demonstrations.TAGS)  # fmt: skip
+    assert all(
+        len(tokenizer.encode(tag, add_special_tokens=False)) == 1 for tag in demonstrations.TAGS
+    )
     digits = tokenizer.convert_ids_to_tokens(tokenizer.encode("1085", add_special_tokens=False))
     assert digits == list("1085")
 

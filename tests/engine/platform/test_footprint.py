@@ -69,8 +69,10 @@ def test_a_step_on_macos_has_metrics_of_footprint_and_swap(
     monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
     mac.level = 2
     assert footprint.memory_metrics() == {
-        "memory/footprint_gb": 3.4, "memory/swap_gb": 1.5, "memory/pressure": 2.0,
-    }  # fmt: skip
+        "memory/footprint_gb": 3.4,
+        "memory/swap_gb": 1.5,
+        "memory/pressure": 2.0,
+    }
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="is about other systems")

@@ -35,9 +35,13 @@ def faults(**environment: str) -> int:
     """Page faults of thirty sums in a fresh process."""
     own = {name: value for name, value in os.environ.items() if name not in heap.VARIABLES}
     done = subprocess.run(
-        [sys.executable, "-c", ARRAYS], env={**own, **environment}, capture_output=True, text=True,
-        check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", ARRAYS],
+        env={**own, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return int(done.stdout)
 
 

@@ -34,9 +34,12 @@ def python(
     code: str, temporary: Path, *, check: bool = True, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=check,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=check,
         env={**os.environ, "TMPDIR": str(temporary), **(variables or {})},
-    )  # fmt: skip
+    )
 
 
 def shared(temporary: Path) -> Path:
@@ -161,11 +164,19 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_sta
     code = WITH_US + COMPUTE + "input()"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with (
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, env=environment) as killed,
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, env=environment) as running,
-    ):  # fmt: skip
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        ) as killed,
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        ) as running,
+    ):
         for process in (killed, running):
             assert process.stdout is not None
             assert process.stdout.readline().decode().strip() == RESULT

@@ -32,9 +32,12 @@ def _holder() -> "tuple[subprocess.Popen[str], Path]":
     """A process that holds a folder until its input closes."""
     root = str(Path(module.__file__).parents[2])
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": root},
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 

@@ -44,25 +44,36 @@ def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[TokenRow]:
 
 def move_weights(policy: Policy, size: float = 0.3) -> None:
     """Move the trained weights away from their initial values."""
-    policy.load_trainable({
-        name: value + size * mx.random.normal(value.shape, key=mx.random.key(place))
-        for place, (name, value) in enumerate(policy.snapshot().items())
-    })  # fmt: skip
+    policy.load_trainable(
+        {
+            name: value + size * mx.random.normal(value.shape, key=mx.random.key(place))
+            for place, (name, value) in enumerate(policy.snapshot().items())
+        }
+    )
 
 
 def weighted_loss(
-    policy: Policy, rows: Sequence[TokenRow], *, temperature: float = 0.7, max_rows: int = 5,
-    entropy: bool = False, values: bool = False,
-) -> tuple[float, dict[str, mx.array]]:  # fmt: skip
+    policy: Policy,
+    rows: Sequence[TokenRow],
+    *,
+    temperature: float = 0.7,
+    max_rows: int = 5,
+    entropy: bool = False,
+    values: bool = False,
+) -> tuple[float, dict[str, mx.array]]:
     """A weighted sum of log-probabilities, with a different weight per token, and its gradient."""
 
     def loss() -> mx.array:
         total = mx.array(0.0)
         for batch in micro_batches(rows, max_rows=max_rows):
             scores = token_scores(
-                policy, batch, temperature=temperature, entropy=entropy,
-                entropy_gradient=entropy, values=values,
-            )  # fmt: skip
+                policy,
+                batch,
+                temperature=temperature,
+                entropy=entropy,
+                entropy_gradient=entropy,
+                values=values,
+            )
             weights = mx.array([row_weights(row, batch.width) for row in batch.rows])
             for array in (scores.logprobs, scores.entropy, scores.values):
                 if array is not None:

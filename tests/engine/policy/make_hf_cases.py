@@ -55,9 +55,9 @@ def main(folder: str) -> None:
                 round(logs[place, len(prompt) - 1 + i, token].item(), 6)
                 for i, token in enumerate(answer)
             ]
-            cases.append({
-                "temperature": temperature, "prompt": prompt, "ids": answer, "logprobs": scores,
-            })  # fmt: skip
+            cases.append(
+                {"temperature": temperature, "prompt": prompt, "ids": answer, "logprobs": scores}
+            )
     texts = [{"text": text, "ids": tokenizer(text)["input_ids"]} for text in TEXTS]
     out = Path(__file__).parent / "data" / "hf_smollm2.json"
     out.write_text(json.dumps({"texts": texts, "cases": cases}, ensure_ascii=False) + "\n")

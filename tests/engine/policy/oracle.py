@@ -28,9 +28,13 @@ def row_weights(row: int, count: int) -> list[float]:
 
 
 def oracle_loss(
-    policy: Policy, rows: Sequence[TokenRow], *, temperature: float = 0.7, entropy: bool = False,
+    policy: Policy,
+    rows: Sequence[TokenRow],
+    *,
+    temperature: float = 0.7,
+    entropy: bool = False,
     values: bool = False,
-) -> tuple[float, dict[str, mx.array]]:  # fmt: skip
+) -> tuple[float, dict[str, mx.array]]:
     """The expected result of `helpers.weighted_loss`, and its gradient by MLX."""
 
     def loss() -> mx.array:

@@ -26,9 +26,12 @@ from tests.engine.tiny import GEMMA2, write_model
 pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
+}
 TAKEN: dict[str, dict[str, Any]] = {
     "llama": {},
     "biases": {"attention_bias": True, "mlp_bias": True},
@@ -36,27 +39,41 @@ TAKEN: dict[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 24},
     "untied": {"tie_word_embeddings": False},
     "one kind of keys, odd sizes": {
-        "num_key_value_heads": 1, "head_dim": 18, "hidden_size": 44, "intermediate_size": 70,
+        "num_key_value_heads": 1,
+        "head_dim": 18,
+        "hidden_size": 44,
+        "intermediate_size": 70,
     },
     "long context": {"rope_scaling": LLAMA3},
     "wide heads": {"head_dim": 96, "num_attention_heads": 2, "num_key_value_heads": 2},
-}  # fmt: skip
+}
 LEFT: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA2,
     "windows": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     "interleaved rotations": {"rope_traditional": True},
     "rotations by length": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "scaled logits": {
-        "model_type": "granite", "architectures": ["GraniteForCausalLM"],
-        "logits_scaling": 3.0, "attention_multiplier": 0.3, "embedding_multiplier": 2.0,
-        "residual_multiplier": 0.7, "attention_bias": False, "mlp_bias": False,
+        "model_type": "granite",
+        "architectures": ["GraniteForCausalLM"],
+        "logits_scaling": 3.0,
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.7,
+        "attention_bias": False,
+        "mlp_bias": False,
     },
     "experts": {
-        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 8,
-        "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1,
-        "mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True,
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
     },
-}  # fmt: skip
+}
 
 
 def replace_compute(config: ModelConfig) -> ModelConfig:
@@ -71,9 +88,12 @@ def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
 
 
 ADAPTED: dict[str, dict[str, Any]] = {
-    "LoRA": {}, "rank 1": {"lora_rank": 1}, "rank 33": {"lora_rank": 33},
-    "full": {"tuning": "full"}, "few layers": {"lora_keys": ["up_proj"]},
-}  # fmt: skip
+    "LoRA": {},
+    "rank 1": {"lora_rank": 1},
+    "rank 33": {"lora_rank": 33},
+    "full": {"tuning": "full"},
+    "few layers": {"lora_keys": ["up_proj"]},
+}
 
 
 @pytest.fixture(
@@ -131,9 +151,11 @@ def some(seed: int, *shape: int) -> list[Any]:
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9), same=st.booleans(),
-    threads=st.integers(1, 3), seed=st.integers(0, 9),
-)  # fmt: skip
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
+    same=st.booleans(),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 9),
+)
 @pytest.mark.usefixtures("instructions")
 def test_steps_equal_those_of_mlx(
     sampler: Policy, lengths: list[int], same: bool, threads: int, seed: int

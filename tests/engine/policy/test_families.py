@@ -24,10 +24,16 @@ from tests.engine.policy.helpers import (
 from tests.engine.tiny import write_config, write_model
 
 EXPERTS: dict[str, Any] = {
-    "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 8,
-    "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": [],
-    "moe_intermediate_size": 32, "norm_topk_prob": True,
-}  # fmt: skip
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 
 
 @pytest.mark.slow

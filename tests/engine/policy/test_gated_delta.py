@@ -49,10 +49,19 @@ def unit(array: mx.array) -> mx.array:
 
 
 def made_up_inputs(
-    rows: int, tokens: int, key_heads: int, heads: int, width: int, value_width: int, *,
-    keys: str = "random", gates: str = "random", per_channel: bool = False, beta: float = 1.0,
+    rows: int,
+    tokens: int,
+    key_heads: int,
+    heads: int,
+    width: int,
+    value_width: int,
+    *,
+    keys: str = "random",
+    gates: str = "random",
+    per_channel: bool = False,
+    beta: float = 1.0,
     seed: int = 0,
-) -> list[mx.array]:  # fmt: skip
+) -> list[mx.array]:
     """q, k, v, g, beta and an initial state."""
     draws = iter(mx.random.split(mx.random.key(seed), 6))
 
@@ -104,16 +113,29 @@ def assert_equal(rule: Rule, inputs: list[mx.array], mask: mx.array | None = Non
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
-    rows=st.integers(1, 2), tokens=st.integers(1, 200), key_heads=st.integers(1, 2),
-    repeats=st.integers(1, 2), width=st.sampled_from([2, 4, 16]), value_width=st.integers(1, 9),
-    keys=st.sampled_from(list(KEYS)), gates=st.sampled_from(list(GATES)),
-    per_channel=st.booleans(), beta=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
-    masked=st.booleans(), seed=st.integers(0, 1000),
-)  # fmt: skip
+    rows=st.integers(1, 2),
+    tokens=st.integers(1, 200),
+    key_heads=st.integers(1, 2),
+    repeats=st.integers(1, 2),
+    width=st.sampled_from([2, 4, 16]),
+    value_width=st.integers(1, 9),
+    keys=st.sampled_from(list(KEYS)),
+    gates=st.sampled_from(list(GATES)),
+    per_channel=st.booleans(),
+    beta=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    masked=st.booleans(),
+    seed=st.integers(0, 1000),
+)
 def test_chunks_have_the_outputs_and_gradients_of_the_loop(
-    rows: int, tokens: int, key_heads: int, repeats: int, width: int, value_width: int,
-    masked: bool, **options: Any,
-) -> None:  # fmt: skip
+    rows: int,
+    tokens: int,
+    key_heads: int,
+    repeats: int,
+    width: int,
+    value_width: int,
+    masked: bool,
+    **options: Any,
+) -> None:
     heads = key_heads * repeats
     inputs = made_up_inputs(rows, tokens, key_heads, heads, width, value_width, **options)
     mask = mx.random.uniform(shape=(rows, tokens), key=mx.random.key(5)) < 0.7 if masked else None
@@ -240,15 +262,22 @@ def test_mlx_s_fused_rule_is_used_where_its_gradient_is_no_loop(
 
 
 @pytest.mark.parametrize("changes", [QWEN3_5, KIMI_LINEAR], ids=["qwen3_5", "kimi_linear"])
-@pytest.mark.parametrize("options", [
-    {}, *(pytest.param(options, marks=pytest.mark.slow) for options in (
-        {"grad_checkpoint": "on"}, {"tuning": "full"}, {"compute": "rows"},
-    )),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({"grad_checkpoint": "on"}, {"tuning": "full"}, {"compute": "rows"})
+        ),
+    ],
+)
 def test_a_model_trains_with_shared_prompts_as_by_plain_autodiff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
     options: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     folder = write_model(tmp_path / "model", scale=1.0, **changes)
     policy = load_policy(ModelConfig(path=str(folder), **options), seed=0)
     assert policy.notes == ()

@@ -59,8 +59,10 @@ def test_layers_that_sample_together_have_the_values_of_each(
         assert block.q_proj._narrow is block.k_proj._narrow
         together = [layer(x) for layer in layers]
         other = block.q_proj(x + 1)
-    assert all(mx.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in
-               zip(together, expected, strict=True))  # fmt: skip
+    assert all(
+        mx.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(together, expected, strict=True)
+    )
     assert mx.allclose(other, block.q_proj(x + 1), rtol=tolerance, atol=tolerance)
     assert type(block.q_proj) is AddedLoRA
     assert "_b" not in block.q_proj

@@ -63,11 +63,17 @@ def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tuning"),
-    [("float32", "full"), ("bfloat16", "lora"), ("float16", "full")] + [
+    [("float32", "full"), ("bfloat16", "lora"), ("float16", "full")]
+    + [
         pytest.param(*names, marks=pytest.mark.slow)
-        for names in (("float32", "lora"), ("bfloat16", "dora"), ("bfloat16", "full"),
-                      ("float16", "lora"))],
-)  # fmt: skip
+        for names in (
+            ("float32", "lora"),
+            ("bfloat16", "dora"),
+            ("bfloat16", "full"),
+            ("float16", "lora"),
+        )
+    ],
+)
 def test_the_sampler_agrees_with_the_trainer_at_every_step(
     world: Path, tmp_path: Path, dtype: str, tuning: str
 ) -> None:
@@ -179,10 +185,12 @@ def test_the_scale_keeps_gradients_that_float16_would_lose(
     def moved(dtype: str, given: StepGroups | None, most: float) -> tuple[StepGroups, Any]:
         monkeypatch.setattr(optimizer, "MOST_SCALE", most)
         config = settings(
-            world, model={"dtype": dtype, "tuning": "full"}, algorithm=small,
+            world,
+            model={"dtype": dtype, "tuning": "full"},
+            algorithm=small,
             rewards={"functions": [f"{world}/small.py:small"]},
             optimizer={"name": "sgd", "learning_rate": 1.0},
-        )  # fmt: skip
+        )
         given, change, _ = first_update(config, tmp_path / f"{dtype}{most}", given)
         return given, change
 
@@ -207,8 +215,7 @@ def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as
         return found
 
     monkeypatch.setattr(self_check, "moved_adapter", moved)
-    config = settings(world, steps=1, model={"dtype": dtype},
-                      optimizer={"learning_rate": 0.0})  # fmt: skip
+    config = settings(world, steps=1, model={"dtype": dtype}, optimizer={"learning_rate": 0.0})
     events = events_of(config, tmp_path)
     assert any(isinstance(e, NoteWritten) and "self-check passed" in e.text for e in events)
     ((policy, before),) = seen

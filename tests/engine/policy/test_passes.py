@@ -21,9 +21,11 @@ from tests.engine.policy.test_decoding import LEFT, TAKEN, instructions, policy_
 pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 WAYS: dict[str, dict[str, Any]] = {
-    "all layers": {}, "one row of numbers": {"lora_rank": 1}, "last layer": {"lora_layers": 1},
+    "all layers": {},
+    "one row of numbers": {"lora_rank": 1},
+    "last layer": {"lora_layers": 1},
     "some": {"lora_keys": ["q_proj", "down_proj"]},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(
@@ -55,25 +57,31 @@ def far(given: Any, expected: Any) -> float:
 @given(
     shape=st.lists(
         st.tuples(st.integers(1, 60), st.lists(st.integers(0, 40), min_size=1, max_size=4)),
-        min_size=1, max_size=3,
+        min_size=1,
+        max_size=3,
     ),
-    forced=st.sets(st.integers(0, 19), max_size=4), together=st.integers(1, 12),
+    forced=st.sets(st.integers(0, 19), max_size=4),
+    together=st.integers(1, 12),
     threads=st.integers(1, 4),
-)  # fmt: skip
+)
 @example(shape=[(1, [1])], forced=set(), together=1, threads=2)
 @example(shape=[(70, [3, 70])], forced={1}, together=12, threads=1)  # the BLAS's products
 @example(shape=[(70, [3, 70])], forced=set(), together=12, threads=3)
 @example(shape=[(2, [90])], forced=set(), together=12, threads=2)
 @pytest.mark.usefixtures(instructions.__name__)
 def test_values_and_gradients_equal_those_of_mlx(
-    policy: Policy, shape: list[tuple[int, list[int]]], forced: set[int], together: int,
+    policy: Policy,
+    shape: list[tuple[int, list[int]]],
+    forced: set[int],
+    together: int,
     threads: int,
-) -> None:  # fmt: skip
+) -> None:
     rows = [
-        dataclasses.replace(row, forced=tuple(sorted(place for place in forced
-                                                     if place < len(row.ids))))
+        dataclasses.replace(
+            row, forced=tuple(sorted(place for place in forced if place < len(row.ids)))
+        )
         for row in made_up_rows(shape)
-    ]  # fmt: skip
+    ]
     rows = [row for row in rows if len(row.ids) > len(row.forced)]  # as `batches_of` leaves out
     if not rows:
         return
@@ -107,9 +115,12 @@ def test_scores_without_a_gradient_and_of_the_reference_equal_those_of_mlx(polic
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    count=st.integers(0, 150), parts=st.integers(1, 3), threads=st.integers(1, 3),
-    temperature=st.sampled_from((0.3, 1.0, 2.0)), seed=st.integers(0, 9),
-)  # fmt: skip
+    count=st.integers(0, 150),
+    parts=st.integers(1, 3),
+    threads=st.integers(1, 3),
+    temperature=st.sampled_from((0.3, 1.0, 2.0)),
+    seed=st.integers(0, 9),
+)
 @example(count=70, parts=2, threads=2, temperature=0.7, seed=0)
 @pytest.mark.usefixtures(instructions.__name__)
 def test_the_head_gives_log_probabilities_entropies_and_slopes(
@@ -173,10 +184,13 @@ def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "model"),
     [
-        *((changes, {}) for changes in LEFT.values()), ({}, {"tuning": "dora"}),
-        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": "on"}), ({}, {"dtype": "bfloat16"}),
+        *((changes, {}) for changes in LEFT.values()),
+        ({}, {"tuning": "dora"}),
+        ({}, {"tuning": "full"}),
+        ({}, {"grad_checkpoint": "on"}),
+        ({}, {"dtype": "bfloat16"}),
     ],
-)  # fmt: skip
+)
 def test_other_models_and_ways_to_train_are_left_to_mlx(
     tmp_path: Path, changes: dict[str, Any], model: dict[str, Any]
 ) -> None:

@@ -29,10 +29,12 @@ ROWS = made_up_rows([(7, (3, 5)), (4, (6,))])
 
 
 def scores(policy: Policy) -> mx.array:
-    return mx.concatenate([
-        token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
-        for batch in micro_batches(ROWS, max_rows=2)
-    ])  # fmt: skip
+    return mx.concatenate(
+        [
+            token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
+            for batch in micro_batches(ROWS, max_rows=2)
+        ]
+    )
 
 
 def test_every_end_token_of_the_configuration_ends_an_answer(make_policy: MakePolicy) -> None:
@@ -90,9 +92,10 @@ def test_frozen_weights_lie_as_the_kernels_read_them(tmp_path: Path) -> None:
         policy.kernels is not None
     )
     for array, expected in zip(
-        flatten(policy.model.parameters()).values(), flatten(graph.model.parameters()).values(),
+        flatten(policy.model.parameters()).values(),
+        flatten(graph.model.parameters()).values(),
         strict=True,
-    ):  # fmt: skip
+    ):
         assert mx.array_equal(array, expected)
 
 

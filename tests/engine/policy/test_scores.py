@@ -28,12 +28,15 @@ from tests.engine.tiny import AFM7, MAMBA, write_model
 
 ROWS = made_up_rows([(7, (3, 5, 1)), (4, (9, 2, 4)), (1, (3, 3))])
 WAYS: dict[str, dict[str, Any]] = {
-    "LoRA": {}, "last layer": {"lora_layers": 1}, "DoRA": {"tuning": "dora"},
-    "full": {"tuning": "full"}, "layers recomputed": {"grad_checkpoint": "on"},
+    "LoRA": {},
+    "last layer": {"lora_layers": 1},
+    "DoRA": {"tuning": "dora"},
+    "full": {"tuning": "full"},
+    "layers recomputed": {"grad_checkpoint": "on"},
     "DoRA, recomputed": {"tuning": "dora", "grad_checkpoint": "on"},
     "full, recomputed": {"tuning": "full", "grad_checkpoint": "on"},
     "prompts per row": {"compute": "rows"},
-}  # fmt: skip
+}
 
 
 def assert_equals_oracle(
@@ -58,13 +61,16 @@ def test_the_graph_has_the_values_and_gradients_of_the_oracle(
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
-@pytest.mark.parametrize("shape", [
-    [(6, (5, 5, 5))],  # nothing to pad
-    [(6, (5, 5)), (6, (5, 5))],
-    [(6, (4, 4)), (3, (4,)), (1, (2, 0))],  # another number of rows each; an empty answer
-    [(2, (1, 1))],
-    [(1, (1,)), (1, (4, 2))],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [(6, (5, 5, 5))],  # nothing to pad
+        [(6, (5, 5)), (6, (5, 5))],
+        [(6, (4, 4)), (3, (4,)), (1, (2, 0))],  # another number of rows each; an empty answer
+        [(2, (1, 1))],
+        [(1, (1,)), (1, (4, 2))],
+    ],
+)
 def test_prompts_and_answers_of_any_length_have_those_of_the_oracle(
     make_policy: MakePolicy, shape: Any, compute: str
 ) -> None:
@@ -128,14 +134,19 @@ def test_a_quantised_base_trains_through_a_shared_prefix(tmp_path: Path, checkpo
         {"tie_word_embeddings": False},
         {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
         {
-            "model_type": "granite", "architectures": ["GraniteForCausalLM"],
-            "logits_scaling": 3.0, "attention_multiplier": 0.3, "embedding_multiplier": 2.0,
-            "residual_multiplier": 0.7, "attention_bias": False, "mlp_bias": False,
+            "model_type": "granite",
+            "architectures": ["GraniteForCausalLM"],
+            "logits_scaling": 3.0,
+            "attention_multiplier": 0.3,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.7,
+            "attention_bias": False,
+            "mlp_bias": False,
         },
         EXPERTS,
     ],
     ids=["qwen2", "qwen3", "untied", "windows", "scaled logits", "experts"],
-)  # fmt: skip
+)
 def test_other_models_share_prompts_as_well(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = write_model(tmp_path / "model", scale=1.0, **changes)
     policy = load_policy(ModelConfig(path=str(folder)), seed=0)
@@ -170,8 +181,12 @@ def test_a_micro_batch_is_whole_groups_or_a_slice_of_one() -> None:
     batches = micro_batches(ROWS, max_rows=2)
     assert sorted(row for batch in batches for row in batch.rows) == list(range(len(ROWS)))
     assert [[len(ids) for ids in batch.completions] for batch in batches] == [
-        [9, 4], [5, 3], [3, 3], [2], [1],
-    ]  # fmt: skip
+        [9, 4],
+        [5, 3],
+        [3, 3],
+        [2],
+        [1],
+    ]
     assert all(len(batch.prompts) == 1 for batch in batches)
     two = micro_batches(ROWS, max_rows=6)
     assert [batch.rows for batch in two] == [(3, 5, 4, 1, 0, 2), (6, 7)]

@@ -77,11 +77,14 @@ def test_on_a_gpu_the_format_is_the_stored_one(
 
 
 @pytest.mark.parametrize(
-    "name", COMPUTED + [
+    "name",
+    COMPUTED
+    + [
         pytest.param(name, marks=pytest.mark.slow)
-        for name in architectures() if name not in {*FAULTS, "olmo", *COMPUTED}
+        for name in architectures()
+        if name not in {*FAULTS, "olmo", *COMPUTED}
     ],
-)  # fmt: skip
+)
 def test_a_described_model_is_computed_and_estimated_as_the_loaded_one(
     name: str, tmp_path: Path
 ) -> None:

@@ -130,9 +130,12 @@ def test_a_tokenizer_that_panics_in_the_middle_of_a_run_fails_the_run(tmp_path: 
     """The text that it cannot read is not among those that were tried."""
     folder = model(tmp_path / "model", split("(?:zq|zqzq|zqzqzq)+w"))
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(
-        json.dumps({"prompt": f"{'zq' * 60} {number}", "answer": "1"}) + "\n" for number in range(9)
-    ))  # fmt: skip
+    data.write_text(
+        "".join(
+            json.dumps({"prompt": f"{'zq' * 60} {number}", "answer": "1"}) + "\n"
+            for number in range(9)
+        )
+    )
     config = build({"steps": 1, "model": {"path": str(folder)}, "task": {"name": str(data)}})
     *_, last = run(config, Control(), folder=tmp_path / "run")
     assert isinstance(last, RunFailed)

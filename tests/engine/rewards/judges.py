@@ -161,7 +161,8 @@ FAILURES = (
     Failure("drips its body", drip_body, "gave no reply within", True, True),
     Failure("429", lambda h: h.send(429, "slow down"), "answered 429 Too Many Requests", True),
     Failure(
-        "429 for an hour", lambda h: h.send(429, "slow down", Retry_After="3600"),
+        "429 for an hour",
+        lambda h: h.send(429, "slow down", Retry_After="3600"),
         "slow down; no time is left for another try",
     ),
     Failure("500", lambda h: h.send(500, "out of memory"), "answered 500", True),
@@ -173,17 +174,22 @@ FAILURES = (
     Failure("307", redirect(307), "redirects are not followed"),
     Failure("308", redirect(308), "redirects are not followed"),
     Failure(
-        "cut off", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}"),
-        "closed connection without sending complete message body", True,
+        "cut off",
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}"),
+        "closed connection without sending complete message body",
+        True,
     ),
     Failure(
-        "cut off in a chunk", raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{"),
-        "gave no HTTP reply", True,
+        "cut off in a chunk",
+        raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{"),
+        "gave no HTTP reply",
+        True,
     ),
     Failure(
         "chunks of nonsense",
         raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n"),
-        "gave no HTTP reply", True,
+        "gave no HTTP reply",
+        True,
     ),
     Failure("no HTTP", raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "gave no HTTP reply", True),
     Failure("closed at once", lambda _: None, "disconnected without sending", True),
@@ -201,4 +207,4 @@ FAILURES = (
     Failure("missing criterion", whole(scores(bad=1)), "its scores are not those of good"),
     Failure("NaN", whole(reply('{"scores": {"good": NaN}}')), "NaN is no number in JSON"),
     Failure("a text as a score", whole(scores(good="nine")), "its score of good is no number"),
-)  # fmt: skip
+)

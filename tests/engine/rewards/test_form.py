@@ -34,10 +34,11 @@ def sees_text(prompts, completions, **_):
     return [float(isinstance(p, str) and isinstance(c, str)) for p, c in zip(prompts, completions)]
 """
 SHORT: dict[str, Any] = {
-    "model": {"path": "starter"}, "task": {"name": "arithmetic", "held_out_size": 4},
+    "model": {"path": "starter"},
+    "task": {"name": "arithmetic", "held_out_size": 4},
     "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 24},
     "evaluation": {"before_and_after": False, "pinned": 0},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +70,13 @@ def of_mine(world: Path, *names: str, **changes: Any) -> list[Event]:
 @pytest.mark.parametrize("task", ["arithmetic", [{"prompt": "say a:"}, {"prompt": "say b:"}]])
 def test_a_function_gets_the_same_from_python_and_by_its_name(world: Path, task: Any) -> None:
     means = [
-        dict(grpo.train(
-            SHORT, task=task, steps=2, rewards=[function], record=False, progress=False
-        ).metrics["rewards/reward_len/mean"])
+        dict(
+            grpo.train(
+                SHORT, task=task, steps=2, rewards=[function], record=False, progress=False
+            ).metrics["rewards/reward_len/mean"]
+        )
         for function in (made_here(), f"{world}/mine.py:reward_len")
-    ]  # fmt: skip
+    ]
     assert means[0] == means[1]
     # a list of one message is 19 too short
     assert (set(means[0].values()) == {-19.0}) == (task == "arithmetic")
@@ -118,26 +121,33 @@ def test_a_system_prompt_does_not_change_what_functions_get_from_data_of_texts(
     world: Path,
 ) -> None:
     config = settings(
-        world, steps=1, model={"path": "starter"}, task={"system_prompt": "Be brief."},
+        world,
+        steps=1,
+        model={"path": "starter"},
+        task={"system_prompt": "Be brief."},
         rewards={"functions": [f"{world}/mine.py:sees_text"]},
-    )  # fmt: skip
+    )
     events = events_of(config, world / "system")
     assert "reward sees_text scored 1 for every answer of the first step" in "".join(notes(events))
     example = Example(key="1", prompt="2 + 2 =")
     task = Task(name="t", train=(example,), system_prompt="Be brief.")
     sent = conversation(task, example)
     assert sent == (
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2 ="},
-    )  # fmt: skip
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2 + 2 ="},
+    )
     assert for_rewards(example, sent) == "2 + 2 ="
 
 
 def test_a_function_that_takes_messages_for_text_says_what_it_got(world: Path) -> None:
     with pytest.raises(RewardError) as failed:
         grpo.train(
-            SHORT, task="arithmetic", rewards=[f"{world}/mine.py:words"], record=False,
+            SHORT,
+            task="arithmetic",
+            rewards=[f"{world}/mine.py:words"],
+            record=False,
             progress=False,
-        )  # fmt: skip
+        )
     assert (
         "AttributeError: 'list' object has no attribute 'split'. Each completion came as chat "
         'messages, [{"role": "assistant", "content": "…"}]; rewards.completions text gives text'

@@ -74,9 +74,12 @@ def test_a_score_is_the_weighted_mean_on_the_scale(tmp_path: Path) -> None:
     """(2 * (4 - 1)/4 + 1 * (3 - 1)/4) / 3 = (1.5 + 0.5)/3 = 2/3."""
     with serving(lambda _: scores("Right, but long.", right=4, brief=3)) as script:
         name = write_rubric(
-            tmp_path / "r.yaml", script.url, scale=[1, 5], weights={"right": 2},
+            tmp_path / "r.yaml",
+            script.url,
+            scale=[1, 5],
+            weights={"right": 2},
             criteria={"right": "It is right.", "brief": "It is brief."},
-        )  # fmt: skip
+        )
         result = judged(name, "4, I think")
     assert result.scores == [pytest.approx(2 / 3, abs=1e-15)]
     assert result.reasons == ["right 4, brief 3 of 5. Right, but long."]
@@ -92,8 +95,10 @@ def test_a_judge_gets_the_prompt_the_answer_and_the_columns_that_the_rubric_name
         judged(name, [{"role": "assistant", "content": "4"}], solution=["four"])
     (request,) = script.requests
     assert data_of(request) == {
-        "prompt": "What is 2 + 2?", "answer": "4", "columns": {"solution": "four"},
-    }  # fmt: skip
+        "prompt": "What is 2 + 2?",
+        "answer": "4",
+        "columns": {"solution": "four"},
+    }
     assert (request["model"], request["temperature"]) == ("m", 0)
     text = request["messages"][0]["content"]
     assert "- good: The answer is good." in text
@@ -101,8 +106,11 @@ def test_a_judge_gets_the_prompt_the_answer_and_the_columns_that_the_rubric_name
 
 
 def test_a_dialogue_is_judged_with_all_its_turns(tmp_path: Path) -> None:
-    turns = [{"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"},
-             {"role": "assistant", "content": "4"}]  # fmt: skip
+    turns = [
+        {"role": "assistant", "content": "5"},
+        {"role": "user", "content": "lower"},
+        {"role": "assistant", "content": "4"},
+    ]
     with serving(lambda _: scores(good=1)) as script:
         judged(write_rubric(tmp_path / "r.yaml", script.url), turns)
     assert data_of(script.requests[0])["answer"] == turns
@@ -141,8 +149,11 @@ def test_equal_answers_are_judged_once_while_they_are_remembered(tmp_path: Path)
         again = judged(judge, "b", "a", "c")
         assert again.scores == [1, 1, 1]
         assert again.metrics == {
-            "judge/r/calls": 3, "judge/r/cached": 2, "judge/r/failures": 0, "judge/r/cost": 0,
-        }  # fmt: skip
+            "judge/r/calls": 3,
+            "judge/r/cached": 2,
+            "judge/r/failures": 0,
+            "judge/r/cost": 0,
+        }
         assert judged(judge, "c", "a").metrics["judge/r/cached"] == 3
     assert len(script.requests) == 4
 
@@ -160,10 +171,15 @@ def test_the_cost_is_that_of_the_tokens_which_the_server_counts(tmp_path: Path) 
 @pytest.mark.parametrize(
     "usage",
     [
-        "many", [1], {"prompt_tokens": "9"}, {"prompt_tokens": -9}, {"prompt_tokens": 1e999},
-        {"prompt_tokens": 10**400, "completion_tokens": 1}, {"prompt_tokens": math.nan},
+        "many",
+        [1],
+        {"prompt_tokens": "9"},
+        {"prompt_tokens": -9},
+        {"prompt_tokens": 1e999},
+        {"prompt_tokens": 10**400, "completion_tokens": 1},
+        {"prompt_tokens": math.nan},
     ],
-)  # fmt: skip
+)
 def test_a_count_of_tokens_that_is_none_costs_nothing(tmp_path: Path, usage: Any) -> None:
     with serving(lambda _: {**scores(good=10), "usage": usage}) as script:
         result = judged(write_rubric(tmp_path / "r.yaml", script.url, price=[1, 1]), "a")
@@ -182,9 +198,12 @@ def test_a_count_with_more_digits_than_python_reads_is_none(tmp_path: Path) -> N
 def test_a_failure_is_no_score_and_says_what_happened(tmp_path: Path, failure: Any) -> None:
     with serving(lambda _: failure.write) as script:
         name = write_rubric(
-            tmp_path / "r.yaml", script.url, time_limit=0.3 if failure.is_slow else 20,
-            retries=1, key_variable="JUDGE_KEY",
-        )  # fmt: skip
+            tmp_path / "r.yaml",
+            script.url,
+            time_limit=0.3 if failure.is_slow else 20,
+            retries=1,
+            key_variable="JUDGE_KEY",
+        )
         judge = load_reward(name, {}).function
         result = judged(judge, "an answer")
         again = judged(judge, "an answer")
@@ -261,10 +280,7 @@ def test_an_outage_never_ends_a_run(tmp_path: Path) -> None:
                 assert [problem.cause for problem in problems_of(outcomes)] == ["no_score"] * 2
 
 
-GOOD = Rubric(
-    endpoint="http://h", model="m", scale=(0, 10),
-    criteria={"a": "A.", "b": "B."},
-)  # fmt: skip
+GOOD = Rubric(endpoint="http://h", model="m", scale=(0, 10), criteria={"a": "A.", "b": "B."})
 RANKING = Rubric(endpoint="http://h", model="m", ranking="Which?")
 
 
@@ -341,9 +357,19 @@ def test_a_key_that_a_reply_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "order", ["[1, 2]", "[1, 2, 3, 3]", "[0, 1, 2]", '["1", "2"]', "[1.0, 2, 3]",
-              "[true, 2, 3]", "{}", "[[1, 2, 3]]", "3"],
-)  # fmt: skip
+    "order",
+    [
+        "[1, 2]",
+        "[1, 2, 3, 3]",
+        "[0, 1, 2]",
+        '["1", "2"]',
+        "[1.0, 2, 3]",
+        "[true, 2, 3]",
+        "{}",
+        "[[1, 2, 3]]",
+        "3",
+    ],
+)
 def test_a_ranking_has_each_answer_once(order: str) -> None:
     with pytest.raises(RewardError, match="each number from 1 to 3 once"):
         read_reply(RANKING, f'{{"ranking": {order}}}', 3)
@@ -396,7 +422,7 @@ def test_code_and_mathematics_stay_readable() -> None:
         ({"model": None}, "model: Input should be a valid string"),
         ({"concurrency": 0}, "concurrency: Input should be greater than or equal to 1"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_rubric_is_refused_in_a_sentence_without_the_key(
     tmp_path: Path, entries: Any, problem: str
 ) -> None:

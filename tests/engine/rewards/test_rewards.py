@@ -33,12 +33,27 @@ def one(function: Any, text: str, **columns: Any) -> Any:
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("1,085.00", 1085), ("$5", 5), ("-3/4", -0.75), ("50 %", 50), (".5", 0.5), ("12.", 12),
-        ("", None), ("1/0", None), ("seven", None), ("9" * 500, None), ("1e5", None),
-        ("\N{MINUS SIGN}5", -5), ("- 5", -5), ("3 / 4", 0.75), ("1 085", 1085), ("1,2,3", None),
-        ("1,200,300", 1200300), ("0,5", None), ("3 4", None),
+        ("1,085.00", 1085),
+        ("$5", 5),
+        ("-3/4", -0.75),
+        ("50 %", 50),
+        (".5", 0.5),
+        ("12.", 12),
+        ("", None),
+        ("1/0", None),
+        ("seven", None),
+        ("9" * 500, None),
+        ("1e5", None),
+        ("\N{MINUS SIGN}5", -5),
+        ("- 5", -5),
+        ("3 / 4", 0.75),
+        ("1 085", 1085),
+        ("1,2,3", None),
+        ("1,200,300", 1200300),
+        ("0,5", None),
+        ("3 4", None),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_read_as_people_write_them(text: str, number: float | None) -> None:
     assert to_number(text) == number
 
@@ -190,10 +205,16 @@ def test_equation_steps_score_each_equation_and_then_the_answer() -> None:
 @pytest.mark.parametrize(
     ("equation", "holds"),
     [
-        ("2 + 3*4 = 14", 1.0), ("7-3-2=2", 1.0), ("12/4=3", 1.0), ("1/0=5", 0.0),
-        ("-5+3 = -2", 1.0), ("3 x 4 = 12", 1.0), ("40*7=281", 0.0), ("8/4*2=4", 1.0),
+        ("2 + 3*4 = 14", 1.0),
+        ("7-3-2=2", 1.0),
+        ("12/4=3", 1.0),
+        ("1/0=5", 0.0),
+        ("-5+3 = -2", 1.0),
+        ("3 x 4 = 12", 1.0),
+        ("40*7=281", 0.0),
+        ("8/4*2=4", 1.0),
     ],
-)  # fmt: skip
+)
 def test_equations_are_worked_out_with_products_first(equation: str, holds: float) -> None:
     ((step,),) = correctness.equation_steps(["p"], [equation])
     assert step[1] == holds
@@ -202,12 +223,20 @@ def test_equations_are_worked_out_with_products_first(equation: str, holds: floa
 def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
     long, short = (
         Rollout(
-            key="", group=0, index=0, attempt=0, prompt_ids=(), ids=(7,) * length,
-            logprobs=(), raw_logprobs=(), finish="stop", text="a" * length,
+            key="",
+            group=0,
+            index=0,
+            attempt=0,
+            prompt_ids=(),
+            ids=(7,) * length,
+            logprobs=(),
+            raw_logprobs=(),
+            finish="stop",
+            text="a" * length,
             ends=tuple(range(1, length + 1)),
         )
         for length in (9, 4)
-    )  # fmt: skip
+    )
     rewards = [
         [
             RewardValue(name="steps", value=by_steps, weight=2.0),
@@ -216,8 +245,10 @@ def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
         for by_steps, outcome in ((0.5, 1.0), (None, 0.0))
     ]
     assert steps_of(long, rewards[0], [[(3, 1.0), (99, 0.0)], None]) == (
-        (2, 2.0), (8, 0.0), (8, 1.0)
-    )  # fmt: skip
+        (2, 2.0),
+        (8, 0.0),
+        (8, 1.0),
+    )
     assert steps_of(short, rewards[1], [None, None]) == ((3, 0.0),)
 
 

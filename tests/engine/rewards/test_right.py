@@ -14,9 +14,10 @@ from tests.engine.runs import events_of, settings
 def test_a_function_is_named_as_among_the_rewards_or_by_its_name_alone(source: str) -> None:
     names = ["right", "other"]
     for rule, expected in {
-        "right": Right("right"), "right >= 1": Right("right", ">=", 1.0),
+        "right": Right("right"),
+        "right >= 1": Right("right", ">=", 1.0),
         "right<.5": Right("right", "<", 0.5),
-    }.items():  # fmt: skip
+    }.items():
         assert Right.of(rule, "", names) == Right.of(f"{source}{rule}", "", names) == expected
 
 

@@ -65,15 +65,24 @@ def dialogues(
     episodes: Scripted, *, end: int | None = 257, max_turns: int = 4, max_context: int = 0
 ) -> Dialogues:
     return Dialogues(
-        episodes=episodes, tokens=tokens, end_token=end, max_turns=max_turns,
+        episodes=episodes,
+        tokens=tokens,
+        end_token=end,
+        max_turns=max_turns,
         max_context=max_context,
-    )  # fmt: skip
+    )
 
 
 def one_by_one(
-    policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, dialogue: Dialogues,
-    script: Script, *, seed: int, step: int,
-) -> list[Rollout]:  # fmt: skip
+    policy: Policy,
+    prompts: Sequence[PromptRows],
+    sampling: Sampling,
+    dialogue: Dialogues,
+    script: Script,
+    *,
+    seed: int,
+    step: int,
+) -> list[Rollout]:
     """The expected rollouts: every token from a forward over all before it."""
     rows = make_rows(
         policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context

@@ -101,27 +101,41 @@ LIMITS = st.dictionaries(
 
 @pytest.mark.slow
 @given(
-    made=scripts(), limited=LIMITS, end=st.sampled_from([None, END, STOP]),
-    max_turns=st.integers(1, 4), max_context=st.sampled_from([0, 60]),
-    sampling=st.sampled_from([
-        Sampling(max_new_tokens=60, stop=STOPS),
-        Sampling(max_new_tokens=25, stop=STOPS[:4], temperature=0.8, top_k=20),
-        Sampling(max_new_tokens=40, stop=STOPS, max_rows=2, repetition_penalty=1.2),
-    ]),
-)  # fmt: skip
+    made=scripts(),
+    limited=LIMITS,
+    end=st.sampled_from([None, END, STOP]),
+    max_turns=st.integers(1, 4),
+    max_context=st.sampled_from([0, 60]),
+    sampling=st.sampled_from(
+        [
+            Sampling(max_new_tokens=60, stop=STOPS),
+            Sampling(max_new_tokens=25, stop=STOPS[:4], temperature=0.8, top_k=20),
+            Sampling(max_new_tokens=40, stop=STOPS, max_rows=2, repetition_penalty=1.2),
+        ]
+    ),
+)
 @settings(max_examples=6)
 def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
-    policy: Policy, made: Any, limited: Any, end: int | None, max_turns: int, max_context: int,
+    policy: Policy,
+    made: Any,
+    limited: Any,
+    end: int | None,
+    max_turns: int,
+    max_context: int,
     sampling: Sampling,
-) -> None:  # fmt: skip
+) -> None:
     script, delays, failures = made
     episodes = Scripted(script, delays, failures, limited=limited)
     limits: dict[str, Any] = {"end": end, "max_turns": max_turns, "max_context": max_context}
     expected = one_by_one(
-        policy, PROMPTS, sampling,
-        dialogues(Scripted(script, failures=failures, limited=limited), **limits), script,
-        seed=1, step=2,
-    )  # fmt: skip
+        policy,
+        PROMPTS,
+        sampling,
+        dialogues(Scripted(script, failures=failures, limited=limited), **limits),
+        script,
+        seed=1,
+        step=2,
+    )
     assert_same(sample(policy, sampling, dialogues(episodes, **limits)), expected)
 
 
@@ -200,9 +214,11 @@ def test_each_context_may_be_as_long_as_the_models(policy: Policy) -> None:
     again = {key: replace(reply, restarts=True) for key, reply in REPLIES.items()}
     limited = {key: Limits(tokens=28) for key in again}
     rollouts = sample(
-        policy, Sampling(max_new_tokens=90),
-        dialogues(Scripted(again, limited=limited), max_context=40), PROMPTS[:1],
-    )  # fmt: skip
+        policy,
+        Sampling(max_new_tokens=90),
+        dialogues(Scripted(again, limited=limited), max_context=40),
+        PROMPTS[:1],
+    )
     for rollout in rollouts:
         assert max(len(part.prompt_ids + part.ids) for part in rollout.segments()) <= 40
     assert all(rollout.contexts[-1][0] > 40 for rollout in rollouts)
@@ -260,9 +276,11 @@ def test_the_spans_of_a_dialogue_divide_its_tokens_and_its_text(policy: Policy) 
         assert [span.start for span in rollout.spans] == ends[:-1].tolist()
         assert ends[-1] == len(rollout.ids)
         given = [
-            at for span in rollout.spans if span.kind == "environment"
+            at
+            for span in rollout.spans
+            if span.kind == "environment"
             for at in range(span.start, span.start + span.length)
-        ]  # fmt: skip
+        ]
         assert rollout.forced == tuple(given)
         assert rollout.length == len(rollout.ids) - len(given) <= 40
         assert len(rollout.ends) == len(rollout.ids)
@@ -334,10 +352,14 @@ def test_a_slow_environment_holds_up_the_others_once(
 def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy) -> None:
     events, rollouts = drain(
         sample_groups(
-            policy, PROMPTS, Sampling(max_new_tokens=40, stop=STOPS), seed=1, step=2,
+            policy,
+            PROMPTS,
+            Sampling(max_new_tokens=40, stop=STOPS),
+            seed=1,
+            step=2,
             dialogues=dialogues(Scripted(REPLIES)),
         )
-    )  # fmt: skip
+    )
     shown: dict[tuple[int, int], str] = {}
     spans: dict[tuple[int, int], list[Span]] = {}
     ends, lengths, waits = {}, Counter[tuple[int, int]](), set()
@@ -378,10 +400,14 @@ def test_a_row_that_all_wait_for_is_reported_once(
     episodes = Scripted(REPLIES, delays={(0, 0): 500})
     events, _ = drain(
         sample_groups(
-            policy, [replace(PROMPTS[0], rows=1)], sampling, seed=1, step=2,
+            policy,
+            [replace(PROMPTS[0], rows=1)],
+            sampling,
+            seed=1,
+            step=2,
             dialogues=dialogues(episodes),
         )
-    )  # fmt: skip
+    )
     reports = [event for event in events if isinstance(event, RolloutsAdvanced)]
     deltas = [delta for event in reports for delta in event.rows]
     told = [delta.waits for delta in deltas]

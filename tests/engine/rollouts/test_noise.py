@@ -68,9 +68,13 @@ def test_a_prompt_that_occurs_twice_in_a_step_gets_other_answers(
     rows = [json.dumps({"prompt": f"say {n}: ", "answer": str(n)}) for n in range(3)]
     (world / "three.jsonl").write_text("\n".join(rows))
     config = runs.settings(
-        world, steps=2, rollout={"prompts": 6}, evaluation={"pinned": 0},
-        task={"name": str(world / "three.jsonl"), "held_out_size": 0}, model={"dtype": dtype},
-    )  # fmt: skip
+        world,
+        steps=2,
+        rollout={"prompts": 6},
+        evaluation={"pinned": 0},
+        task={"name": str(world / "three.jsonl"), "held_out_size": 0},
+        model={"dtype": dtype},
+    )
     events = runs.events_of(config, tmp_path / "run")
     groups = [(e.step, e.group) for e in events if isinstance(e, GroupScored)]
     assert len(groups) == 12
@@ -100,9 +104,13 @@ def test_no_two_answers_of_a_step_share_their_noise(
 @settings(max_examples=12)
 @given(data=st.data(), keys=STEP, ranks=st.integers(1, 3), at_a_time=st.integers(0, 5))
 def test_answers_do_not_depend_on_order_ranks_or_batches(
-    policies: dict[str, Policy], dtype: str, data: st.DataObject, keys: list[str], ranks: int,
+    policies: dict[str, Policy],
+    dtype: str,
+    data: st.DataObject,
+    keys: list[str],
+    ranks: int,
     at_a_time: int,
-) -> None:  # fmt: skip
+) -> None:
     policy = policies[dtype]
     whole = sampled(policy, asked(keys))
 

@@ -106,12 +106,13 @@ def test_text_prompts_beside_a_chat_template_are_said_to_go_without_it() -> None
     (note,) = renderer(train=texts, system_prompt="Be brief.").usable()[1]
     assert "there is a system prompt (task.system_prompt), they reach tiny as a user's" in note
     for settled in (
-        renderer(train=chats), renderer(None, train=texts),
+        renderer(train=chats),
+        renderer(None, train=texts),
         renderer(settings={"chat_template": "plain"}, train=texts),
         # a chat endpoint is asked, whose messages go through the template
         renderer(settings={"environment": "agent: python counts.py"}, train=texts),
         renderer(settings={"name": "verifiers:gsm8k"}, train=texts),
-    ):  # fmt: skip
+    ):
         assert settled.usable()[1] == ()
     # a template that is set and not used is said as well
     assert renderer(None, {"chat_template": "t.jinja"}, train=texts).usable()[1]
@@ -183,9 +184,18 @@ def answer_of(ids: list[int]) -> Rollout:
 
     text = decode(ids)
     return Rollout(
-        key="", group=0, index=0, attempt=0, prompt_ids=(), ids=tuple(ids), logprobs=(),
-        raw_logprobs=(), finish="stop", text=text, ends=token_ends(ids, text, decode),
-    )  # fmt: skip
+        key="",
+        group=0,
+        index=0,
+        attempt=0,
+        prompt_ids=(),
+        ids=tuple(ids),
+        logprobs=(),
+        raw_logprobs=(),
+        finish="stop",
+        text=text,
+        ends=token_ends(ids, text, decode),
+    )
 
 
 def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> None:

@@ -21,10 +21,11 @@ MARKS = ("<|im_start|>", "<|im_end|>", "<tool_call>")
 TOOL = {
     "type": "function",
     "function": {
-        "name": "add", "description": "Add.",
+        "name": "add",
+        "description": "Add.",
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
     },
-}  # fmt: skip
+}
 # as templates of models that think: the thoughts of an answer are dropped when a message follows
 REWRITES = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -255,14 +256,20 @@ def test_the_models_own_template_is_used_for_prompts_without_tools_as_before(
 @pytest.mark.parametrize(
     ("parser", "text", "expected"),
     [
-        ("pythonic", "so [add(a=1)]",
-         'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
-        ("qwen3_coder", "<function=add>\n<parameter=a>\n1\n</parameter>\n</function>",
-         '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
+        (
+            "pythonic",
+            "so [add(a=1)]",
+            'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>',
+        ),
+        (
+            "qwen3_coder",
+            "<function=add>\n<parameter=a>\n1\n</parameter>\n</function>",
+            '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>',
+        ),
         ("pythonic", "no call at all", None),
         ("pythonic", "so add(", "so <tool_call>add(</tool_call>"),
     ],
-)  # fmt: skip
+)
 def test_calls_in_a_form_that_mlx_lm_reads_reach_the_environment(
     parser: str, text: str, expected: str | None
 ) -> None:
@@ -271,9 +278,11 @@ def test_calls_in_a_form_that_mlx_lm_reads_reach_the_environment(
     content, _, call = text.rpartition(" ") if text.startswith("so ") else ("", "", text)
     written = text if expected is None else f"{content}{' ' * bool(content)}{start}{call}{end}"
     tokenizer = SimpleNamespace(
-        tool_call_start=start, tool_call_end=end, tool_parser=module.parse_tool_call,
+        tool_call_start=start,
+        tool_call_end=end,
+        tool_parser=module.parse_tool_call,
         decode=lambda ids: bytes(ids).decode(),
-    )  # fmt: skip
+    )
     render: Any = SimpleNamespace(
         tokenizer=tokenizer, template_knows_tools=True, config=TaskConfig()
     )

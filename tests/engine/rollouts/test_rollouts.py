@@ -223,9 +223,13 @@ def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
     control.ask("pause")
     policy = make_policy()
     decoding = sample_groups(
-        policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2,
+        policy,
+        PROMPTS,
+        Sampling(max_new_tokens=20),
+        seed=1,
+        step=2,
         requests=partial(pause_or_stop, control, 2),
-    )  # fmt: skip
+    )
     assert isinstance(next(decoding), RunPaused)
     threading.Timer(0.1, lambda: control.ask("continue")).start()  # the next event waits for it
     events, rollouts = drain(decoding)

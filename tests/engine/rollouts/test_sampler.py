@@ -24,8 +24,9 @@ def kept_by(
 ) -> dict[int, float]:
     """Every token drawn in many tries, with its reported probability."""
     rows = 4000
-    keys = token_keys([row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)],
-                      [0] * rows)  # fmt: skip
+    keys = token_keys(
+        [row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)], [0] * rows
+    )
     drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys, kernels=kernels)
     tokens, said = np.array(drawn.tokens), np.exp(np.array(drawn.logprobs))
     for token in set(tokens.tolist()):
@@ -121,8 +122,9 @@ def test_cuts_keep_the_likeliest_and_say_their_new_probabilities(
 def test_a_repetition_penalty_makes_seen_tokens_less_likely() -> None:
     logits = mx.array([[2.0, -1.0, 1.0]])
     seen = mx.array([[True, True, False]])
-    drawn = draw(logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]),
-                 seen=seen)  # fmt: skip
+    drawn = draw(
+        logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]), seen=seen
+    )
     # 2 / 2 = 1, -1 * 2 = -2, 1: the first of two equal ones is taken.
     assert drawn.tokens.item() == 0
     total = math.exp(1) + math.exp(-2) + math.exp(1)

@@ -39,9 +39,7 @@ def test_the_bytes_of_one_character_end_with_its_last() -> None:
 
 def test_every_answer_of_a_run_says_where_its_tokens_end(tmp_path: Path) -> None:
     events = events_of(settings(write_world(tmp_path / "world"), steps=1), tmp_path / "run")
-    answers = [
-        one for e in events if isinstance(e, ev.GroupScored) for one in e.group.rollouts
-    ]  # fmt: skip
+    answers = [one for e in events if isinstance(e, ev.GroupScored) for one in e.group.rollouts]
     assert answers
     for one in answers:
         assert len(one.ends) == len(one.ids)

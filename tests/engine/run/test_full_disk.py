@@ -77,10 +77,16 @@ def test_the_last_checkpoint_waits_until_there_is_room(world: Path, disk: Path) 
             assert ballast is not None
             ballast.unlink()
     assert [type(event) for event in seen[-4:]] == [
-        CheckpointSaved, NoteWritten, RunResumed, RunFinished,
+        CheckpointSaved,
+        NoteWritten,
+        RunResumed,
+        RunFinished,
     ] or [type(event) for event in seen[-4:]] == [
-        NoteWritten, CheckpointSaved, RunResumed, RunFinished,
-    ]  # fmt: skip
+        NoteWritten,
+        CheckpointSaved,
+        RunResumed,
+        RunFinished,
+    ]
     assert steps(disk / "run")[-1] == 2
 
 

@@ -135,9 +135,10 @@ def facts(events: Sequence[Event]) -> Iterator[Any]:
             yield [(c.ids, c.advantage) for c in event.group.rollouts]
         elif isinstance(event, StepFinished):
             yield {
-                name: value for name, value in event.metrics.items()
+                name: value
+                for name, value in event.metrics.items()
                 if not name.startswith(("time/", "memory/", "step_time", "tokens_per"))
-            }  # fmt: skip
+            }
 
 
 def notes(events: Sequence[Event]) -> str:
@@ -155,15 +156,19 @@ def test_texts_of_mlx_are_told_apart(fault: Fault, text: str) -> None:
     [
         ("[malloc] Unable to allocate 17179869184 bytes.", "memory"),
         ("[metal::malloc] Resource limit (499000) exceeded.", "memory"),
-        (FAILED.format("Impacting Interactivity (0000000e:kIOGPU…ImpactingInteractivity)"),
-         "watchdog"),
-        (FAILED.format("Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)"),
-         "lost"),
+        (
+            FAILED.format("Impacting Interactivity (0000000e:kIOGPU…ImpactingInteractivity)"),
+            "watchdog",
+        ),
+        (
+            FAILED.format("Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)"),
+            "lost",
+        ),
         (FAILED.format("Caused GPU Address Fault Error (0000000b:kIOGPU…PageFault)"), "lost"),
         (FAILED.format("Internal Error (0000000e:Internal Error)"), "lost"),
         ("[broadcast_shapes] Shapes (2,3) and (4,5) cannot be broadcast.", None),
     ],
-)  # fmt: skip
+)
 def test_other_texts_of_mlx_are_told_apart(text: str, fault: Fault | None) -> None:
     assert fault_of(RuntimeError(text)) == fault
 
@@ -333,8 +338,10 @@ def test_a_run_that_swaps_takes_a_smaller_plan_which_its_checkpoint_has(
     saved, _ = checkpoint.latest(tmp_path)
     assert saved is not None
     assert [saved.state[name] for name in ("max_rows", "micro_rows", "grad_checkpoint")] == [
-        4, 2, True,
-    ]  # fmt: skip
+        4,
+        2,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("place", ["groups_scored", "_optimizer_step", "finish_step", "save"])

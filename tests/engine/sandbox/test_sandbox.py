@@ -121,8 +121,9 @@ def test_what_declares_that_it_needs_more_memory_gets_it(tmp_path: Path) -> None
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT, setup=setup) as sandbox:
         assert reason(sandbox.ask(call("fill", megabytes=400))) is None
         assert reason(sandbox.ask(call("fill", megabytes=600))) == (
-            "memory", "needs more than 0.5 GB of memory"
-        )  # fmt: skip
+            "memory",
+            "needs more than 0.5 GB of memory",
+        )
     with Sandbox(SERVICE, tmp_path, "one", setup=[call("declare", gigabytes="much")]) as sandbox:
         (result,) = sandbox.start()
         assert result.failure is not None
@@ -149,9 +150,10 @@ def test_what_loads_may_not_need_all_of_the_memory(tmp_path: Path) -> None:
 def test_calls_beside_one_that_needs_too_much_memory_are_made_again(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT) as sandbox:
         calls = [
-            in_thread("fill", megabytes=400), in_thread("echo", text="a"),
+            in_thread("fill", megabytes=400),
+            in_thread("echo", text="a"),
             in_thread("fill", megabytes=1),
-        ]  # fmt: skip
+        ]
         for each in calls:
             sandbox.submit(each)
         reasons = {done: reason(done) for done in finish([sandbox])}

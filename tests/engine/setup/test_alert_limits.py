@@ -24,9 +24,11 @@ def test_the_rules_know_the_weights_and_the_accuracy_function_of_a_run(
     world = write_world(tmp_path)
     functions = [f"{world}/rewards.py:letters", f"{world}/rewards.py:accuracy"]
     config = settings(
-        world, steps=1, rewards={"functions": functions, "weights": [2.0, -1.0]},
+        world,
+        steps=1,
+        rewards={"functions": functions, "weights": [2.0, -1.0]},
         algorithm={"passes": 3},
-    )  # fmt: skip
+    )
     assert isinstance(events_of(config, tmp_path / "run")[-1], RunFinished)
     (limits,) = told
     assert limits.weights == {"letters": 2.0, "accuracy": -1.0}

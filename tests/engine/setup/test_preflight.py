@@ -80,8 +80,9 @@ def test_no_more_rows_are_chosen_than_help_on_a_cpu(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen(prompt_tokens: int, new_tokens: int) -> int:
-        return planned(policy, 10**12, rows=4096, prompt_tokens=prompt_tokens,
-                       new_tokens=new_tokens).micro_rows  # fmt: skip
+        return planned(
+            policy, 10**12, rows=4096, prompt_tokens=prompt_tokens, new_tokens=new_tokens
+        ).micro_rows
 
     hidden = Sizes.of(policy).hidden
     assert chosen(8, 64) == 2**19 // hidden // 64
@@ -175,9 +176,13 @@ def test_a_head_takes_as_many_positions_as_memory_and_vocabulary_allow(
 def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose activations are larger than the other memory that MLX holds."""
     return write_model(
-        tmp_path_factory.mktemp("models") / "wider", hidden_size=128, intermediate_size=384,
-        num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("models") / "wider",
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+    )
 
 
 def on_the_graph(path: Path, **changes: Any) -> Policy:
@@ -192,9 +197,13 @@ def graph(wider: Path) -> Policy:
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(
-        tmp_path_factory.mktemp("models") / "flat", hidden_size=192, intermediate_size=256,
-        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("models") / "flat",
+        hidden_size=192,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
 
 
 @pytest.mark.slow
@@ -203,14 +212,21 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "changes",
     [
         {},
-        *(pytest.param(changes, marks=pytest.mark.slow) for changes in (
-            {"grad_checkpoint": "on"}, {"dtype": "bfloat16"}, {"compute": "rows"},
-            {"tuning": "full"}, {"tuning": "dora"}, {"lora_layers": 3},
-            {"dtype": "bfloat16", "grad_checkpoint": "on"},
-        )),
+        *(
+            pytest.param(changes, marks=pytest.mark.slow)
+            for changes in (
+                {"grad_checkpoint": "on"},
+                {"dtype": "bfloat16"},
+                {"compute": "rows"},
+                {"tuning": "full"},
+                {"tuning": "dora"},
+                {"lora_layers": 3},
+                {"dtype": "bfloat16", "grad_checkpoint": "on"},
+            )
+        ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_estimate_is_near_the_measured_peaks_of_the_graph(
     request: pytest.FixtureRequest, shape: str, changes: dict[str, Any]
 ) -> None:

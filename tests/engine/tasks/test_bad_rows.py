@@ -29,8 +29,9 @@ UNREADABLE = {
 
 def data(folder: Path, bad: Mapping[int, tuple[str, str]]) -> Path:
     """Twelve rows, some of which are bad."""
-    lines = [bad.get(n, (json.dumps({"prompt": f"say {n}", "answer": str(n)}), "")) for n in
-             range(1, 13)]  # fmt: skip
+    lines = [
+        bad.get(n, (json.dumps({"prompt": f"say {n}", "answer": str(n)}), "")) for n in range(1, 13)
+    ]
     file = folder / "data.jsonl"
     file.write_text("".join(line + "\n" for line, _ in lines), encoding="utf-8")
     return file
@@ -82,8 +83,9 @@ def test_prompts_that_the_model_cannot_read_are_skipped_when_asked_for(tmp_path:
     render, notes = renderer(settings(data(tmp_path, UNREADABLE), bad_rows="skip")).usable()
     assert render.task.skipped == 2
     assert [note[:26] for note in notes] == [
-        "2 of 12 rows are skipped: ", "the prompts are text, and ",
-    ]  # fmt: skip
+        "2 of 12 rows are skipped: ",
+        "the prompts are text, and ",
+    ]
     rows = (*render.task.train, *render.task.held_out)
     assert {row.prompt for row in rows} == {f"say {n}" for n in range(1, 13) if n not in UNREADABLE}
     assert [render(row).text for row in rows] == [row.prompt for row in rows]

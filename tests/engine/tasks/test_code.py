@@ -112,9 +112,11 @@ class Indexed:
 
 TABLE = pandas.DataFrame(ROWS, index=[f"row {n}" for n in range(10)])
 SOURCES: Mapping[str, Any] = {
-    "pandas": TABLE, "pyarrow": pyarrow.Table.from_pandas(TABLE, preserve_index=False),
-    "indexed": Indexed(), "iterator": ROWS,
-}  # fmt: skip
+    "pandas": TABLE,
+    "pyarrow": pyarrow.Table.from_pandas(TABLE, preserve_index=False),
+    "indexed": Indexed(),
+    "iterator": ROWS,
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -132,13 +134,16 @@ def test_every_kind_of_table_is_the_same_task(kind: str) -> None:
 
 def test_cells_of_a_table_are_plain_and_what_is_missing_is_none() -> None:
     cells = {
-        "prompt": ["a", "b"], "level": [1.0, None], "tags": [np.array(["x"]), np.array(["y"])],
+        "prompt": ["a", "b"],
+        "level": [1.0, None],
+        "tags": [np.array(["x"]), np.array(["y"])],
         "kind": pandas.array([1, None], dtype="Int64"),
-    }  # fmt: skip
+    }
     task = task_of(TaskConfig(name="python:rows", held_out_size=0), pandas.DataFrame(cells))
     assert [dict(one.columns) for one in task.train] == [
-        {"level": 1.0, "tags": ["x"], "kind": 1}, {"level": None, "tags": ["y"], "kind": None},
-    ]  # fmt: skip
+        {"level": 1.0, "tags": ["x"], "kind": 1},
+        {"level": None, "tags": ["y"], "kind": None},
+    ]
 
 
 @pytest.mark.parametrize("source", [["a", "b"], pandas.Series(["a", "b"], index=[7, 9])])
@@ -161,9 +166,11 @@ def test_the_settings_change_a_finished_task() -> None:
         return Example(key=str(place), prompt=f"{place}=")
 
     task = Task(
-        name="sums", train=[example(n) for n in range(9)],
-        held_out=[example(n) for n in range(20, 29)], system_prompt="Be brief.",
-    )  # fmt: skip
+        name="sums",
+        train=[example(n) for n in range(9)],
+        held_out=[example(n) for n in range(20, 29)],
+        system_prompt="Be brief.",
+    )
     changes: dict[str, Any] = {"train_size": 3, "held_out_size": 2, "system_prompt": "Be long."}
     made = task_of(TaskConfig(name="python:sums", prefill="= ", shuffle=False, **changes), task)
     assert (len(made.train), len(made.held_out)) == (3, 2)

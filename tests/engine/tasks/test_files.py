@@ -134,8 +134,9 @@ def test_parquet_and_json_are_read_and_columns_that_are_not_json_become_text(
     parquet.write_table(table, path)
     task = make(path, held_out_size=0)
     assert [dict(e.columns) for e in task.train] == [
-        {"answer": "1", "image": "b'x'"}, {"answer": "2", "image": "b'y'"},
-    ]  # fmt: skip
+        {"answer": "1", "image": "b'x'"},
+        {"answer": "2", "image": "b'y'"},
+    ]
     (tmp_path / "d.json").write_text(json.dumps({"data": qa(2)}))
     assert len(make(tmp_path / "d.json", held_out_size=0).train) == 2
 

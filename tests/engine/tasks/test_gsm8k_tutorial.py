@@ -56,7 +56,7 @@ def scores(text: str, answer: str = "72") -> tuple[float | None, ...]:
         ("<think></think><answer>71</answer><answer>72</answer>", "72", 0, 0.5),
         ("<think></think><answer>none</answer><answer>72</answer>", "72", 1, 0.5),
     ],
-)  # fmt: skip
+)
 def test_the_preset_scores_each_text_as_the_tutorial_does(
     text: str, answer: str, accuracy: float, form: float
 ) -> None:

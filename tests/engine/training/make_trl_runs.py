@@ -115,9 +115,14 @@ def _optimizer(one_of: Any, updates: int) -> dict[str, Any]:
     """Optimiser and schedule; a warm-up is whole generations, as ours is counted in these."""
     optim = one_of("adamw_torch", "adamw_torch_fused", "sgd", "sgd", "adafactor")
     schedule = one_of(
-        "linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr", "polynomial",
+        "linear",
+        "cosine",
+        "constant",
+        "constant_with_warmup",
+        "cosine_with_min_lr",
+        "polynomial",
         "cosine_with_restarts",
-    )  # fmt: skip
+    )
     settings = {
         "optim": optim,
         "learning_rate": one_of(0.05, 0.2) if optim == "sgd" else one_of(0.003, 0.01),
@@ -165,8 +170,10 @@ class Recorder(TrainerCallback):
 
         def scored(inputs: Any) -> Any:
             output = score(inputs)
-            rewards = {name: list(v[-1]) if isinstance(v[-1], list) else v[-1]
-                       for name, v in trainer._metrics["train"].items()}  # fmt: skip
+            rewards = {
+                name: list(v[-1]) if isinstance(v[-1], list) else v[-1]
+                for name, v in trainer._metrics["train"].items()
+            }
             self.generations.append(
                 {"advantages": output["advantages"].tolist(), "metrics": rewards, "order": []}
             )
@@ -206,9 +213,13 @@ class Recorder(TrainerCallback):
             values = {name: list(v) for name, v in self.trainer._metrics["train"].items()}
             kept = {name: v for name, v in values.items() if name.startswith(OF_UPDATES)}
             self.updates.append(
-                {"grad_norm": float(logs["grad_norm"]), "learning_rate": logs["learning_rate"],
-                 "micro": self.micro, "metrics": kept}
-            )  # fmt: skip
+                {
+                    "grad_norm": float(logs["grad_norm"]),
+                    "learning_rate": logs["learning_rate"],
+                    "micro": self.micro,
+                    "metrics": kept,
+                }
+            )
             self.micro = []
         self.trainer._log_before(logs, start_time)
 
@@ -221,30 +232,41 @@ shuffle = grpo_trainer.shuffle_sequence_dict
 def solve(case: Case, model: Path, folder: Path) -> dict[str, Any]:
     """Run TRL's trainer on a case."""
     config = GRPOConfig(
-        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, disable_tqdm=True,
-        save_strategy="no", logging_steps=1, gradient_checkpointing=False,
-        model_init_kwargs={"dtype": "float32"}, **case["settings"],
-    )  # fmt: skip
+        output_dir=str(folder),
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_steps=1,
+        gradient_checkpointing=False,
+        model_init_kwargs={"dtype": "float32"},
+        **case["settings"],
+    )
     data = Dataset.from_list([{"prompt": text} for text in prompts()])
     trainer = GRPOTrainer(
-        model=str(model), reward_funcs=[REWARDS[name] for name in case["rewards"]], args=config,
+        model=str(model),
+        reward_funcs=[REWARDS[name] for name in case["rewards"]],
+        args=config,
         train_dataset=data,
-    )  # fmt: skip
+    )
     recorder = Recorder(case)
     recorder.attach(trainer)
     grpo_trainer.shuffle_sequence_dict = recorder.shuffled
     trainer.train()
     for generation in recorder.generations:
         generation["metrics"] = {
-            name: value for name, value in generation["metrics"].items()
+            name: value
+            for name, value in generation["metrics"].items()
             if name.startswith(OF_GENERATIONS)
-        }  # fmt: skip
+        }
     named = dict(trainer.model.named_parameters())
     return {
-        "updates": recorder.updates, "generations": recorder.generations,
+        "updates": recorder.updates,
+        "generations": recorder.generations,
         "gradients": np.stack([recorder.gradients[0], recorder.gradients[-1]]),
         "weights": flat({name: named[name].detach().numpy() for name in shapes()}),
-    }  # fmt: skip
+    }
 
 
 def rounded(value: Any) -> Any:

@@ -29,14 +29,19 @@ def test_the_tasks_own_accuracy_is_measured_beside_other_rewards(
     groups = [event.group for event in events if isinstance(event, GroupScored)]
     names = {g.origin: [(r.name, r.weight) for r in g.rollouts[0].rewards] for g in groups}
     assert names == {
-        "train": [("format_parts", 1)], "pinned": [("format_parts", 1)],
+        "train": [("format_parts", 1)],
+        "pinned": [("format_parts", 1)],
         "eval": [("format_parts", 1), ("countdown", 0)],
-    }  # fmt: skip
+    }
     for event in found:
-        own = [g for g in groups if g.origin == "eval"
-               and (g.sampling["temperature"] == 0) == (event.mode == "greedy")]  # fmt: skip
-        right = {g.example_key: sum((r.rewards[1].value or 0) >= 1 for r in g.rollouts)
-                 for g in own}  # fmt: skip
+        own = [
+            g
+            for g in groups
+            if g.origin == "eval" and (g.sampling["temperature"] == 0) == (event.mode == "greedy")
+        ]
+        right = {
+            g.example_key: sum((r.rewards[1].value or 0) >= 1 for r in g.rollouts) for g in own
+        }
         assert event.metrics["eval/accuracy"] == event.metrics["eval/rewards/countdown"]
         assert all(row.correct == right[row.example_key] for row in event.rows)
         assert event.metrics["eval/reward"] == pytest.approx(
@@ -51,9 +56,12 @@ def test_a_measured_function_does_not_make_up_a_reward(world: Path, tmp_path: Pa
         "def none(completions, **_):\n    return [None] * len(completions)\n"
     )
     config = settings(
-        world, steps=1, task={"name": "countdown", "held_out_size": 6}, evaluation=ONCE,
+        world,
+        steps=1,
+        task={"name": "countdown", "held_out_size": 6},
+        evaluation=ONCE,
         rewards={"functions": [f"{tmp_path}/none.py:none"]},
-    )  # fmt: skip
+    )
     events, found = evaluated(config, tmp_path / "run")
     assert all("eval/accuracy" in event.metrics for event in found)
     groups = [event.group for event in events if isinstance(event, GroupScored)]
@@ -64,9 +72,12 @@ def test_accuracy_is_absent_where_nothing_says_what_is_right(world: Path, tmp_pa
     rows = [{"prompt": f"say {n}: "} for n in range(20)]
     (tmp_path / "plain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = settings(
-        world, steps=1, task={"name": f"{tmp_path}/plain.jsonl", "held_out_size": 6},
-        rewards={"functions": [f"{world}/rewards.py:letters"]}, evaluation=ONCE,
-    )  # fmt: skip
+        world,
+        steps=1,
+        task={"name": f"{tmp_path}/plain.jsonl", "held_out_size": 6},
+        rewards={"functions": [f"{world}/rewards.py:letters"]},
+        evaluation=ONCE,
+    )
     _, found = evaluated(config, tmp_path / "run")
     assert {row.correct for event in found for row in event.rows} == {None}
     assert not [name for event in found for name in event.metrics if "accuracy" in name]

@@ -16,18 +16,33 @@ def group(index: int, lengths: list[int], rewards: list[float]) -> SampledGroup:
     """A group of answers that are this long and scored like this."""
     rollouts = [
         Rollout(
-            key=str(index), group=index, index=n, attempt=0, prompt_ids=(1,), ids=(2,) * length,
-            logprobs=(-1.0,) * length, raw_logprobs=(-1.0,) * length, finish="stop", text="",
+            key=str(index),
+            group=index,
+            index=n,
+            attempt=0,
+            prompt_ids=(1,),
+            ids=(2,) * length,
+            logprobs=(-1.0,) * length,
+            raw_logprobs=(-1.0,) * length,
+            finish="stop",
+            text="",
         )
         for n, length in enumerate(lengths)
-    ]  # fmt: skip
+    ]
     scores = Scores(
         rewards=tuple((RewardValue(name="f", value=value, weight=1.0),) for value in rewards)
     )
     return SampledGroup(
-        index=index, example=Example(key=str(index), prompt=""), prompt_ids=(1,), prompt_text="",
-        attempt=0, rollouts=rollouts, scores=scores, right=Right(""), format="",
-    )  # fmt: skip
+        index=index,
+        example=Example(key=str(index), prompt=""),
+        prompt_ids=(1,),
+        prompt_text="",
+        attempt=0,
+        rollouts=rollouts,
+        scores=scores,
+        right=Right(""),
+        format="",
+    )
 
 
 @pytest.mark.parametrize(

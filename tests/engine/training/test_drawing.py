@@ -44,8 +44,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_tasks(world: Path, weight: float, **changes: Any) -> RunConfig:
     """The usual run, and a second task whose `letters` has another weight."""
     rewards = {f"{world}/rewards.py:letters": 0.25}
-    other = {"name": f"{world}/other.jsonl", "weight": weight, "rewards": rewards,
-             "held_out_size": 3, "accuracy": "letters >= 0.5"}  # fmt: skip
+    other = {
+        "name": f"{world}/other.jsonl",
+        "weight": weight,
+        "rewards": rewards,
+        "held_out_size": 3,
+        "accuracy": "letters >= 0.5",
+    }
     task = {**changes.pop("task", {}), "others": {"other": other}}
     return settings(world, task=task, **changes)
 
@@ -76,14 +81,20 @@ def test_a_task_of_weight_0_changes_nothing(world: Path, tmp_path: Path) -> None
 def drawn(*parts: tuple[str, float, Sequence[Example]], count: int, **task: Any) -> list[Example]:
     """The first problems that a run of these tasks draws."""
     run = SimpleNamespace(
-        config=RunConfig.model_validate({"task": task}), progress=Progress(),
+        config=RunConfig.model_validate({"task": task}),
+        progress=Progress(),
         parts=[
-            Part(label=label, weight=weight, further=label != "a", scorer=cast(Any, None),
-                 task=Task(name=label, train=train, shuffle=False),
-                 render=cast(Any, SimpleNamespace(config=SimpleNamespace(bad_rows="refuse"))))
+            Part(
+                label=label,
+                weight=weight,
+                further=label != "a",
+                scorer=cast(Any, None),
+                task=Task(name=label, train=train, shuffle=False),
+                render=cast(Any, SimpleNamespace(config=SimpleNamespace(bad_rows="refuse"))),
+            )
             for label, weight, train in parts
         ],
-    )  # fmt: skip
+    )
     return Drawing(cast(Run, run)).take(count)
 
 
@@ -237,9 +248,15 @@ def test_harder_problems_are_drawn_oftener() -> None:
     run = SimpleNamespace(
         config=RunConfig.model_validate({"task": {"curriculum": "hardest"}}),
         progress=Progress(rates={"0": (0, 8), "1": (8, 8), "2": (4, 8)}),
-        parts=[Part(label="a", task=Task(name="a", train=train), render=cast(Any, SimpleNamespace(
-            config=SimpleNamespace(bad_rows="refuse"))), scorer=cast(Any, None))],
-    )  # fmt: skip
+        parts=[
+            Part(
+                label="a",
+                task=Task(name="a", train=train),
+                render=cast(Any, SimpleNamespace(config=SimpleNamespace(bad_rows="refuse"))),
+                scorer=cast(Any, None),
+            )
+        ],
+    )
     counts = Counter(one.key for one in Drawing(cast(Run, run)).take(4000))
     # chances .9, .1, .5 and .5 of the untried, of 2 together
     for key, share in {"0": 0.45, "1": 0.05, "2": 0.25, "3": 0.25}.items():

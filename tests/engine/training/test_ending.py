@@ -96,9 +96,10 @@ def test_the_users_reward_and_threshold_say_what_is_right(world: Path, tmp_path:
     def share(accuracy: str) -> tuple[float, float]:
         config = settings(world, steps=1, evaluation={**EVERY, "every": 0, "accuracy": accuracy})
         (first, *_) = [
-            e for e in events_of(config, tmp_path / (accuracy or "own"))
+            e
+            for e in events_of(config, tmp_path / (accuracy or "own"))
             if isinstance(e, EvaluationFinished)
-        ]  # fmt: skip
+        ]
         assert first.metrics["eval/accuracy"] * 8 == sum(row.correct or 0 for row in first.rows)
         return first.metrics["eval/accuracy"], first.metrics["eval/rewards/letters"]
 
@@ -135,8 +136,9 @@ def test_the_best_checkpoint_is_best_by_the_chosen_metric(world: Path, tmp_path:
     events = events_of(config, tmp_path)
     scores = {
         e.step: e.metrics["eval/rewards/letters"]
-        for e in events if isinstance(e, EvaluationFinished) and e.step
-    }  # fmt: skip
+        for e in events
+        if isinstance(e, EvaluationFinished) and e.step
+    }
     best = max(scores, key=lambda step: (scores[step], -step))
     saved, _ = checkpoint.latest(tmp_path)
     assert saved is not None

@@ -35,15 +35,23 @@ from tests.engine.tiny import write_model
 
 Tree = dict[str, Any]
 ENTRIES = {
-    "rollout.options": ROLLOUT_OPTIONS, "algorithm.options": OPTIONS,
+    "rollout.options": ROLLOUT_OPTIONS,
+    "algorithm.options": OPTIONS,
     "optimizer.options": OPTIMIZER_OPTIONS,
-    "evaluation.sampling": EVALUATION_SAMPLING, "task.columns": COLUMNS, "task.splits": SPLITS,
+    "evaluation.sampling": EVALUATION_SAMPLING,
+    "task.columns": COLUMNS,
+    "task.splits": SPLITS,
     "task.pass_rate_range": PASS_RATES,
-}  # fmt: skip
+}
 KINDS = (
-    CheckpointSaved, EvaluationFinished, GroupScored, PassFinished, RunFailed, StepFinished,
+    CheckpointSaved,
+    EvaluationFinished,
+    GroupScored,
+    PassFinished,
+    RunFailed,
+    StepFinished,
     TokensScored,
-)  # fmt: skip
+)
 UNTIMED = ("elapsed", "path", "seconds", "traceback")
 
 
@@ -70,9 +78,10 @@ EVALUATED = {"evaluation": {"every": 1, "pinned": 0}}
 MORE = {"task": {"name": "{world}/splits"}, **EVALUATED}
 BEST = {**EVALUATED, "checkpoint": {"every": 0}, "steps": 3}
 REFILLED = {
-    **recipe("grpo", refill_rounds=2), "rollout": {"group_size": 2},
+    **recipe("grpo", refill_rounds=2),
+    "rollout": {"group_size": 2},
     "rewards": {"functions": ["{world}/rewards.py:accuracy"]},
-}  # fmt: skip
+}
 
 # a value of each setting, and the run that shows its effect
 SHOWN: dict[str, tuple[Any, Tree]] = {
@@ -135,8 +144,11 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "algorithm.minibatches": (2, {}),
     "algorithm.stop": ("kl", THRICE),
     "algorithm.refill_rounds": (2, {**REFILLED, **recipe("grpo")}),
-    "algorithm.options.refill_on": ("total", REFILLED | {"rewards": {
-        "functions": ["{world}/rewards.py:letters", "{world}/rewards.py:accuracy"]}}),
+    "algorithm.options.refill_on": (
+        "total",
+        REFILLED
+        | {"rewards": {"functions": ["{world}/rewards.py:letters", "{world}/rewards.py:accuracy"]}},
+    ),
     "algorithm.overlong_buffer": (0.5, {}),
     "algorithm.mask_truncated": (True, STOPPED),
     "algorithm.entropy_bonus": (0.5, {}),
@@ -154,8 +166,10 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "algorithm.options.target_tolerance": (1.0, recipe("how-much")),
     "algorithm.options.anchor_level": ("sequence", PULLED),
     "algorithm.options.ref_mix": (0.5, {**REFRESHED, "model": {"tuning": "full"}}),
-    "algorithm.options.stop_share": (0.01, recipe("grpo", passes=3, stop="all_at_bound",
-                                                  clip_low=1e-4, clip_high=1e-4)),
+    "algorithm.options.stop_share": (
+        0.01,
+        recipe("grpo", passes=3, stop="all_at_bound", clip_low=1e-4, clip_high=1e-4),
+    ),
     "algorithm.options.stop_kl": (1e-9, recipe("grpo", passes=3, stop="kl")),
     "algorithm.options.stop_plateau": (10.0, recipe("grpo", passes=3, stop="plateau")),
     "algorithm.options.sampler_sync_every": (3, {"steps": 3}),
@@ -191,7 +205,7 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "checkpoint.best_by": ("none", BEST),
     "record.tokens": ("none", {}),
     "record.kl": (True, recipe("dr-grpo")),
-}  # fmt: skip
+}
 
 # the test of each setting whose effect is not a number of a run
 NAMED = {
@@ -255,9 +269,12 @@ NAMED = {
     "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
     "sandbox.environment": "tests/app/test_variables.py::"
     "test_what_the_setting_names_reaches_a_reward_function",
-    **{f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
-       "test_every_threshold_is_a_setting_that_is_obeyed" for name in AlertsConfig.model_fields},
-}  # fmt: skip
+    **{
+        f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
+        "test_every_threshold_is_a_setting_that_is_obeyed"
+        for name in AlertsConfig.model_fields
+    },
+}
 
 
 def put(tree: Tree, path: str, value: Any) -> Tree:
@@ -297,10 +314,11 @@ def _events(tree: Tree, folder: Path) -> list[Event]:
 def _untimed(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name: _untimed(item) for name, item in value.items()
-            if name not in UNTIMED and not str(name).startswith(("time/", "memory/", "step_time",
-                                                                 "tokens_per_second"))
-        }  # fmt: skip
+            name: _untimed(item)
+            for name, item in value.items()
+            if name not in UNTIMED
+            and not str(name).startswith(("time/", "memory/", "step_time", "tokens_per_second"))
+        }
     return [_untimed(item) for item in value] if isinstance(value, list | tuple) else value
 
 

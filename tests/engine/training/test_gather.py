@@ -29,10 +29,20 @@ class Wire(Ranks):
 ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
 logprobs = st.lists(st.floats(-9, 0), max_size=4).map(tuple)
 rollouts = st.builds(
-    Rollout, key=st.text(max_size=3), group=st.integers(0, 3), index=st.integers(0, 3),
-    attempt=st.integers(0, 3), prompt_ids=ids, ids=ids, logprobs=logprobs, raw_logprobs=logprobs,
-    finish=st.sampled_from(["stop", "length"]), text=st.text(max_size=5), forced=ids, ends=ids,
-)  # fmt: skip
+    Rollout,
+    key=st.text(max_size=3),
+    group=st.integers(0, 3),
+    index=st.integers(0, 3),
+    attempt=st.integers(0, 3),
+    prompt_ids=ids,
+    ids=ids,
+    logprobs=logprobs,
+    raw_logprobs=logprobs,
+    finish=st.sampled_from(["stop", "length"]),
+    text=st.text(max_size=5),
+    forced=ids,
+    ends=ids,
+)
 rewards = st.builds(
     RewardValue, name=st.just("f"), value=st.none() | st.floats(-1, 1), weight=st.floats(0, 2)
 )
@@ -61,9 +71,19 @@ def test_rollouts_and_scores_survive_the_exchange_of_ranks(sent: list[ScoredRoll
 
 def test_every_field_of_a_rollout_survives_the_exchange() -> None:
     sent = Rollout(
-        key="k", group=0, index=1, attempt=2, prompt_ids=(1,), ids=(2, 3), logprobs=(-1.0, -2.0),
-        raw_logprobs=(-1.0, -2.0), finish="stop", text="ab", forced=(1,), ends=(1, 2),
-    )  # fmt: skip
+        key="k",
+        group=0,
+        index=1,
+        attempt=2,
+        prompt_ids=(1,),
+        ids=(2, 3),
+        logprobs=(-1.0, -2.0),
+        raw_logprobs=(-1.0, -2.0),
+        finish="stop",
+        text="ab",
+        forced=(1,),
+        ends=(1, 2),
+    )
     bare = Scores(rewards=((RewardValue(name="f", value=1.0, weight=1.0),),))
     [([arrived], _)] = all_rollouts(Wire(), [(0, ([sent], bare))])
     for field in fields(Rollout):

@@ -50,9 +50,13 @@ class Asker:
     def run(self, world: Path, folder: Path) -> None:
         """Train to the end, continuing after a pause."""
         config = settings(
-            world, steps=2, optimizer={"micro_rows": 2}, algorithm={"passes": 2},
-            checkpoint={"every": 0}, evaluation={"pinned": 0},
-        )  # fmt: skip
+            world,
+            steps=2,
+            optimizer={"micro_rows": 2},
+            algorithm={"passes": 2},
+            checkpoint={"every": 0},
+            evaluation={"pinned": 0},
+        )
         for event in trainer.run(config, self.control, folder=folder):
             self.events.append(event)
             if isinstance(event, RunPaused):
@@ -89,10 +93,12 @@ def test_a_checkpoint_from_within_a_step_goes_on_as_the_unbroken_run(
     world: Path, tmp_path: Path, moment: str, tuning: str
 ) -> None:
     changes: dict[str, Any] = {
-        "steps": 3, "model": {"tuning": tuning}, "checkpoint": {"every": 0},
+        "steps": 3,
+        "model": {"tuning": tuning},
+        "checkpoint": {"every": 0},
         "algorithm": {"passes": 2},
         "optimizer": {"learning_rate": 1e-3, "micro_rows": 4},
-    }  # fmt: skip
+    }
     config = settings(world, **changes)
     unbroken = events_of(config, tmp_path / "whole")
     control, saved = Control(), []

@@ -54,9 +54,11 @@ def some_slow(names: Iterable[str]) -> list[Any]:
 def config_of(world: Path, name: str, compute: str = "auto") -> RunConfig:
     changes: dict[str, Any] = {
         "model": {"compute": compute},
-        "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
+        "steps": 5,
+        "algorithm": CASES[name],
+        "checkpoint": {"every": 3},
         "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
-    }  # fmt: skip
+    }
     if name == "sft":
         changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     if name == "dapo":  # few distinct scores, so that groups are refilled
@@ -183,10 +185,11 @@ def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
     options = {"signal_eps": 0.1}
     config = config_of(world, "grpo").model_copy(
         update={
-            "algorithm": AlgorithmConfig(options=options), "steps": 2,
+            "algorithm": AlgorithmConfig(options=options),
+            "steps": 2,
             "checkpoint": CheckpointConfig(every=1),
         }
-    )  # fmt: skip
+    )
     events = trainer.run(config, Control(), folder=tmp_path)
     list(itertools.takewhile(lambda event: event.step < 2, events))
     events.close()  # type: ignore[attr-defined]

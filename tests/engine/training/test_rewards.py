@@ -115,9 +115,10 @@ def test_every_answer_is_scored_with_the_columns_of_its_own_prompt(
         world, steps=1, rewards={"functions": [f"{tmp_path}/own.py:own"]}, rollout={"prompts": 3}
     )
     scored = [
-        event.group for event in events_of(config, tmp_path / "run")
+        event.group
+        for event in events_of(config, tmp_path / "run")
         if isinstance(event, GroupScored) and event.group.origin == "train"
-    ]  # fmt: skip
+    ]
     assert len({group.target for group in scored}) == 3
     for group in scored:
         assert [one.reward for one in group.rollouts] == [1.0 + int(group.target)] * 4

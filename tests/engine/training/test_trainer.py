@@ -183,9 +183,12 @@ def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
     ends, kls = [], []
     for kl in (False, True):
         config = settings(
-            world, steps=2, algorithm={"recipe": "dr-grpo"}, record={"kl": kl},
+            world,
+            steps=2,
+            algorithm={"recipe": "dr-grpo"},
+            record={"kl": kl},
             model={"tuning": tuning, "dtype": dtype},
-        )  # fmt: skip
+        )
         events = events_of(config, tmp_path / str(kl))
         steps = of(StepFinished, events)
         ends.append([event.metrics["loss"] for event in steps])
@@ -211,9 +214,12 @@ def test_how_much_pushes_tokens_after_a_forced_one(
 
     monkeypatch.setattr(update, "step_targets", spied)
     config = settings(
-        world, steps=1, algorithm={"recipe": "how-much", "passes": 1},
-        rollout={"think_budget": 3, "max_new_tokens": 24}, evaluation={"pinned": 0},
-    )  # fmt: skip
+        world,
+        steps=1,
+        algorithm={"recipe": "how-much", "passes": 1},
+        rollout={"think_budget": 3, "max_new_tokens": 24},
+        evaluation={"pinned": 0},
+    )
     assert isinstance(events_of(config, tmp_path)[-1], RunFinished)
     targets, samples = seen[0]
     sign, mask = np.array(targets.sign), np.array(samples.mask_BT) > 0
@@ -317,8 +323,11 @@ def test_rewards_of_all_sampled_answers_are_reported_where_groups_were_replaced(
     replaced_in = set()
     for finished in of(StepFinished, events):
         metrics = finished.metrics
-        groups = [e.group for e in of(GroupScored, events)
-                  if e.step == finished.step and e.group.origin == "train"]  # fmt: skip
+        groups = [
+            e.group
+            for e in of(GroupScored, events)
+            if e.step == finished.step and e.group.origin == "train"
+        ]
         scores = [c.rewards[0].value or 0.0 for g in groups for c in g.rollouts]
         kept = [c.rewards[0].value or 0.0 for g in groups if not g.no_signal for c in g.rollouts]
         if metrics["groups/refilled"]:
@@ -363,9 +372,13 @@ def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None
     events = events_of(settings(world, evaluation=evaluation), tmp_path)
     found = of(EvaluationFinished, events)
     assert [(e.step, e.moment, e.mode) for e in found] == [
-        (0, "before", "greedy"), (0, "before", "sampled"), (2, "during", "greedy"),
-        (2, "during", "sampled"), (4, "after", "greedy"), (4, "after", "sampled"),
-    ]  # fmt: skip
+        (0, "before", "greedy"),
+        (0, "before", "sampled"),
+        (2, "during", "greedy"),
+        (2, "during", "sampled"),
+        (4, "after", "greedy"),
+        (4, "after", "sampled"),
+    ]
     sampled = found[1]
     assert (sampled.problems, sampled.samples) == (4, 3)
     right = sum(row.correct or 0 for row in sampled.rows)

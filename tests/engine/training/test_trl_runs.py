@@ -87,10 +87,17 @@ class Ours:
 
 def _rollout(prompt: PromptRows, index: int, text: str) -> Rollout:
     return Rollout(
-        key=prompt.key, group=prompt.group, index=index, attempt=0, prompt_ids=prompt.ids,
-        ids=ids_of(text), logprobs=(), raw_logprobs=(),
-        finish="stop" if text.endswith(END) else "length", text=text.removesuffix(END),
-    )  # fmt: skip
+        key=prompt.key,
+        group=prompt.group,
+        index=index,
+        attempt=0,
+        prompt_ids=prompt.ids,
+        ids=ids_of(text),
+        logprobs=(),
+        raw_logprobs=(),
+        finish="stop" if text.endswith(END) else "length",
+        text=text.removesuffix(END),
+    )
 
 
 def configured(case: Mapping[str, Any], world: Path) -> RunConfig:
@@ -102,8 +109,9 @@ def configured(case: Mapping[str, Any], world: Path) -> RunConfig:
         "task": {"name": str(world / "prompts.jsonl"), "held_out_size": 0},
         "rewards": {"functions": rewards},
         "evaluation": {"before_and_after": False, "pinned": 0},
-        "checkpoint": {"every": 0}, "record": {"tokens": "none"},
-    }  # fmt: skip
+        "checkpoint": {"every": 0},
+        "record": {"tokens": "none"},
+    }
     weights = case["settings"].get("reward_weights")
     if weights:
         added["rewards"]["weights"] = weights
@@ -286,9 +294,11 @@ def _assert_metrics_of_updates(case: Mapping[str, Any], ours: Ours) -> None:
 
 
 def _merged(
-    name: str, values: Sequence[float], micro: Sequence[Mapping[str, float]],
+    name: str,
+    values: Sequence[float],
+    micro: Sequence[Mapping[str, float]],
     settings: Mapping[str, Any],
-) -> float:  # fmt: skip
+) -> float:
     """One value of those of the micro-batches, all answers or tokens counting the same."""
     if name.endswith(("min", "max")):
         known = [value for value in values if value is not None]
@@ -326,8 +336,16 @@ def test_the_runs_hold_every_loss_signal_optimiser_and_schedule() -> None:
     assert len(CASES) >= 40
     assert len(equal) >= 25
     for name, count in {
-        "loss_type": 8, "importance_sampling_level": 2, "scale_rewards": 5, "num_iterations": 3,
-        "multi_objective_aggregation": 2, "optim": 4, "lr_scheduler_type": 7, "weight_decay": 2,
-        "gradient_accumulation_steps": 3, "mask_truncated_completions": 2, "entropy_coef": 2,
-    }.items():  # fmt: skip
+        "loss_type": 8,
+        "importance_sampling_level": 2,
+        "scale_rewards": 5,
+        "num_iterations": 3,
+        "multi_objective_aggregation": 2,
+        "optim": 4,
+        "lr_scheduler_type": 7,
+        "weight_decay": 2,
+        "gradient_accumulation_steps": 3,
+        "mask_truncated_completions": 2,
+        "entropy_coef": 2,
+    }.items():
         assert len({str(settings[name]) for settings in equal}) == count, name

@@ -53,13 +53,24 @@ def write_model(folder: Path, seed: int = 7) -> Path:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     end, pad = VOCABULARY.index(END), VOCABULARY.index(PAD)
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN,
-        "num_hidden_layers": 1, "intermediate_size": INNER, "num_attention_heads": HEADS,
-        "num_key_value_heads": 1, "head_dim": HEAD_DIM, "rms_norm_eps": 1e-5,
-        "vocab_size": len(VOCABULARY), "max_position_embeddings": 64, "rope_theta": 10000.0,
-        "tie_word_embeddings": True, "eos_token_id": end, "pad_token_id": pad, "bos_token_id": None,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": 1,
+        "intermediate_size": INNER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": 1,
+        "head_dim": HEAD_DIM,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": len(VOCABULARY),
+        "max_position_embeddings": 64,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "eos_token_id": end,
+        "pad_token_id": pad,
+        "bos_token_id": None,
         "torch_dtype": "float32",
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config))
     _write_tokenizer(folder)
     return folder
@@ -74,9 +85,11 @@ def _write_tokenizer(folder: Path) -> None:
     core.add_special_tokens([END, PAD])
     core.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": PAD,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
         "clean_up_tokenization_spaces": False,
-    }  # fmt: skip
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 

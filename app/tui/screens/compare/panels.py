@@ -218,9 +218,10 @@ class PagePanel(ViewPanel, PagesPanel):
         mean = "means over seeds" if view.bands else "raw values"
         notes = {
             "settings": settings_note(view) + " · ⏎ all or changed" * several,
-            "ranking": base, "metrics": f"{mean} at {at}" + f" · {base}" * several,
+            "ranking": base,
+            "metrics": f"{mean} at {at}" + f" · {base}" * several,
             "answers": f"up to {at} · n p prompt",
-        }  # fmt: skip
+        }
         return notes[view.page] if at else ""
 
     def height_needed(self) -> int | None:

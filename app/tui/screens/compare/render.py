@@ -119,8 +119,10 @@ def legend_lines(view: View, width: int) -> list[Line]:
     lines = [[(" " * 4 + title + heads.lstrip().rjust(room - cell_len(title)), "label")]]
     for run, *row in zip(view.runs, *(column[1:] for column in columns), strict=True):
         lines.append([*legend_name(view, run, name), *row])
-    return [list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
-            for index, line in enumerate(lines)]  # fmt: skip
+    return [
+        list_row(line, width, selected=index > 0 and view.runs[index - 1] is view.chosen)
+        for index, line in enumerate(lines)
+    ]
 
 
 def legend_columns(view: View) -> Iterator[list[Cell]]:
@@ -157,10 +159,12 @@ def legend_name(view: View, run: RunSummary, width: int) -> Line:
     glyph, state_colour = status_mark(run.status)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
     return [
-        ("▸" if current else " ", "focus"), view.marker(run.id).span,
-        (" " + pad(view.name(run), width - cell_len(state)), colour), (state, state_colour),
+        ("▸" if current else " ", "focus"),
+        view.marker(run.id).span,
+        (" " + pad(view.name(run), width - cell_len(state)), colour),
+        (state, state_colour),
         (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
-    ]  # fmt: skip
+    ]
 
 
 def verdict_cell(view: View, run: RunSummary) -> Cell:
@@ -393,8 +397,10 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", "label")]]
-    columns = [answer_column(view, run, answers.groups.get(run.id), size - 3)
-               for run in view.runs[window.start : window.stop]]  # fmt: skip
+    columns = [
+        answer_column(view, run, answers.groups.get(run.id), size - 3)
+        for run in view.runs[window.start : window.stop]
+    ]
     rows = side_by_side(columns, size - 3, (" │ ", "border"))
     return [*lines, rows[0], *scrolled(rows[1:], view.row, height - 2)]
 

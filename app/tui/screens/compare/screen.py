@@ -199,10 +199,13 @@ class CompareScreen(WorkbenchScreen):
             return  # or the screen was closed while the store was read
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
-            runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
+            runs=view.runs,
+            metrics=curves.in_sight(),
+            axis=view.axis,
+            smoothing=view.smoothing,
             wide=curves.pixels,
             seeds=view.comparison.seeds if view.bands else (),
-        )  # fmt: skip
+        )
         with reporting(self):
             read = partial(self._curve_loader.charts, request=request)
             self.update(charts=await self.ask(read, "curves"))
@@ -224,8 +227,14 @@ class CompareScreen(WorkbenchScreen):
 
     def action_pick(self) -> None:
         """Let the user choose which runs to compare."""
-        picker = Picker("runs to compare", self._items, verb="compare", marks=self.view.refs,
-                        cursor=self.snapshot.head.id, adds=True)  # fmt: skip
+        picker = Picker(
+            "runs to compare",
+            self._items,
+            verb="compare",
+            marks=self.view.refs,
+            cursor=self.snapshot.head.id,
+            adds=True,
+        )
         self.app.push_screen(
             picker, lambda result: self.compare(result.marks) if result is not None else None
         )

@@ -186,13 +186,18 @@ class View:
             used = set(slots.values())
             slots.setdefault(ref, next(n for n in range(len(used) + 1) if n not in used))
         return replace(
-            self, refs=tuple(refs), slots=slots, at=None,
-            baseline=self.baseline if self.baseline in refs else next(iter(refs), ""), prompts=None,
-            answers=None, row=0,
+            self,
+            refs=tuple(refs),
+            slots=slots,
+            at=None,
+            baseline=self.baseline if self.baseline in refs else next(iter(refs), ""),
+            prompts=None,
+            answers=None,
+            row=0,
             comparison=self.comparison if refs else NOTHING,
             charts=self.charts if refs else NO_CHARTS,
             run=min(self.run, max(0, len(refs) - 1)),
-        )  # fmt: skip
+        )
 
     # -- metrics ----------------------------------------------------------------------------
 
@@ -225,9 +230,13 @@ class View:
             if bands or any(len(ranking.settings) > 2 for ranking in comparison.rankings):
                 page = "ranking"
         return replace(
-            self, comparison=comparison, page=page, bands=bands, metrics=metrics,
+            self,
+            comparison=comparison,
+            page=page,
+            bands=bands,
+            metrics=metrics,
             chart=min(chart, max(0, len(metrics) - 1)),
-        )  # fmt: skip
+        )
 
     @property
     def rows(self) -> tuple[MetricComparison, ...]:
@@ -361,9 +370,11 @@ def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -
     return [
         f"{path.rpartition('.')[2]} {value_text(value)}"
         for path, value in reader.settings(run.key, in_force=True).items()
-        if path in other and path not in ("name", "seed") and not only_recorded(path)
+        if path in other
+        and path not in ("name", "seed")
+        and not only_recorded(path)
         and value_text(value) != value_text(other[path])
-    ][:MAX_CHANGES]  # fmt: skip
+    ][:MAX_CHANGES]
 
 
 def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:

@@ -73,10 +73,13 @@ def header_line(view: View, width: int) -> Line:
     state, message, colour = _status(view)
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
     right = [
-        (runs, "bold headline"), (f"{len(view.form.changed) or 'nothing'} changed",
-                                  "accent" if view.form.changed else "label"),
+        (runs, "bold headline"),
+        (
+            f"{len(view.form.changed) or 'nothing'} changed",
+            "accent" if view.form.changed else "label",
+        ),
         (f"   {state} ", "bold bad" if view.errors else colour),
-    ]  # fmt: skip
+    ]
     space = width - cells(right) - 2
     if not message:
         message, colour = cost_summary(view), "label"
@@ -92,8 +95,10 @@ def _status(view: View) -> tuple[str, str, str]:
     if not view.ready:
         return "… checking", "", "label"
     for name, state in (
-        ("problem", "not checked"), ("now", "cannot start now"), ("fetches", "downloads first"),
-    ):  # fmt: skip
+        ("problem", "not checked"),
+        ("now", "cannot start now"),
+        ("fetches", "downloads first"),
+    ):
         if text := view.ready.get(name):
             message = text if isinstance(text, str) else " ".join(text)
             return f"▲ {state}", f"▲ {message}", "warn"
@@ -262,15 +267,17 @@ def cost_lines(view: View, width: int) -> list[Line]:
         ("tokens", f"{about} {tokens(count)} a step, {tokens(price.tokens)} in all"),
     ]
     others = [
-        ("time", time), ("disk", f"{with_unit(price.gigabytes, 'GB')} of token numbers"),
+        ("time", time),
+        ("disk", f"{with_unit(price.gigabytes, 'GB')} of token numbers"),
         *side_costs(view, config, count / rows),
-    ]  # fmt: skip
+    ]
     if form.count > 1:
         others += [("sweep", f"{form.count} runs, {sweep_cost(view)} in all; above is the first")]
     return [
-        *labelled(entries, LABEL, width), *memory_lines(view, width),
+        *labelled(entries, LABEL, width),
+        *memory_lines(view, width),
         *labelled(others, LABEL, width),
-    ]  # fmt: skip
+    ]
 
 
 def sweep_cost(view: View) -> str:
@@ -302,13 +309,21 @@ def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, 
     return [
         ("held-out", sampled(held_out, checks)),
         ("pinned", sampled(pinned, config.steps // check.pinned_every + 1)),
-        ("KL", f"{rollout.rows} answers scored by the reference as well: +100% of a forward"
-         if by_reference else ""),
-        ("teacher", f"{rollout.rows} answers scored by it: +{teacher:.0%} of a forward"
-         if teacher else ""),
-        ("extra check", f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
-         if again else ""),
-    ]  # fmt: skip
+        (
+            "KL",
+            f"{rollout.rows} answers scored by the reference as well: +100% of a forward"
+            if by_reference
+            else "",
+        ),
+        (
+            "teacher",
+            f"{rollout.rows} answers scored by it: +{teacher:.0%} of a forward" if teacher else "",
+        ),
+        (
+            "extra check",
+            f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)" if again else "",
+        ),
+    ]
 
 
 def memory_lines(view: View, width: int) -> list[Line]:
@@ -325,9 +340,10 @@ def memory_lines(view: View, width: int) -> list[Line]:
 
     used = memory["peak"] / max(1, memory["limit"])
     line = [
-        label, *meter(used, 10, "warn" if used > 0.8 else "accent"),
+        label,
+        *meter(used, 10, "warn" if used > 0.8 else "accent"),
         (f" {in_gigabytes('peak')} of {in_gigabytes('limit')}", "text"),
-    ]  # fmt: skip
+    ]
     if memory.get("teacher"):
         line.append((f", teacher {in_gigabytes('teacher')}", "label"))
     names = ("weights", "optimizer", "sampling", "update")
@@ -364,16 +380,20 @@ def recipe_lines(view: View, width: int) -> list[Line]:
     if form.recipe is None:
         return []
     lines = []
-    changed = {path.partition(".")[2] for path, row in form.fields.items()
-               if path.startswith("algorithm.") and row.text}  # fmt: skip
+    changed = {
+        path.partition(".")[2]
+        for path, row in form.fields.items()
+        if path.startswith("algorithm.") and row.text
+    }
     indent = ("  ", "")
     for answer in answers(form.recipe):
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
         choice = [
-            (mark, "bold accent"), (f"{answer.question:<8} ", "bold headline"),
+            (mark, "bold accent"),
+            (f"{answer.question:<8} ", "bold headline"),
             (answer.choice, "accent"),
-        ]  # fmt: skip
+        ]
         lines.append(justified(choice, [(asks, "label")], width))
         lines += paragraph(answer.text, width, 3, "text", indent)
     lines.append([])
@@ -524,10 +544,16 @@ def value_picker(view: View, field: FormField) -> Picker:
         return {error for name, error in errors.items() if name not in view.form.errors}
 
     items = [
-        Item(text, (text or "by the recipe", card_of(text).title if is_recipe
-                    else meaning_of(path, text, recipe)), bad=bool(refused(text)))
+        Item(
+            text,
+            (
+                text or "by the recipe",
+                card_of(text).title if is_recipe else meaning_of(path, text, recipe),
+            ),
+            bad=bool(refused(text)),
+        )
         for text in choices_of(field)
-    ]  # fmt: skip
+    ]
     items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int) -> list[Line]:
@@ -539,19 +565,28 @@ def value_picker(view: View, field: FormField) -> Picker:
 
     hint = "✗ conflicts with the current settings. Several marked values make a sweep."
     axis = view.form.axes.get(path, ())
-    return Picker("recipe" if is_recipe else path, items, hint=hint, cursor=field.text,
-                  marks=axis, details=details)  # fmt: skip
+    return Picker(
+        "recipe" if is_recipe else path,
+        items,
+        hint=hint,
+        cursor=field.text,
+        marks=axis,
+        details=details,
+    )
 
 
 def recipe_card(view: View, name: str, width: int) -> list[Line]:
     """A recipe's title, summary, six choices, character and paper."""
     card = card_of(name)
     return [
-        [(card.title, "bold headline")], *paragraph(card.summary, width, 3, "text"),
-        [], *recipe_lines(view, width), [],
+        [(card.title, "bold headline")],
+        *paragraph(card.summary, width, 3, "text"),
+        [],
+        *recipe_lines(view, width),
+        [],
         *labelled([("good", card.good), ("bad", card.bad)], LABEL, width, 3),
         *paragraph(card.paper, width, 1, "label"),
-    ]  # fmt: skip
+    ]
 
 
 def start_picker(view: View) -> Picker:
@@ -562,8 +597,9 @@ def start_picker(view: View) -> Picker:
     ]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
-    return Picker("start from", items, hint="u undoes the choice: your changes come back.",
-                  cursor=current)  # fmt: skip
+    return Picker(
+        "start from", items, hint="u undoes the choice: your changes come back.", cursor=current
+    )
 
 
 def launch_dialog(view: View, training: str) -> Choice[str]:

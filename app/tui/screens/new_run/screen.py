@@ -200,9 +200,11 @@ class SettingsPanel(ViewPanel, ListPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines around the cursor; the frame says why settings are hidden."""
         view = self.view
-        notes = [f"find {view.search}" if view.search else "",
-                 f"{len(view.rows)} of {len(view.form.fields)}",
-                 "" if view.listed else "/ finds others"]  # fmt: skip
+        notes = [
+            f"find {view.search}" if view.search else "",
+            f"{len(view.rows)} of {len(view.form.fields)}",
+            "" if view.listed else "/ finds others",
+        ]
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
             return [[("no setting matches; esc shows all again", "")]]
@@ -583,8 +585,9 @@ class NewRunScreen(WorkbenchScreen):
             return
         for method, activity in (
             ("examples", "downloading…" if online else "reading the task…"),
-            ("memory", "estimating memory…"), ("ready", "trying the rewards…"),
-        ):  # fmt: skip
+            ("memory", "estimating memory…"),
+            ("ready", "trying the rewards…"),
+        ):
             self.update(activity=activity)
             result: dict[str, Any] = {method: await self._request(method, config, online)}
             if method != "ready" or self.view.form is form:

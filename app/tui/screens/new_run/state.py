@@ -40,17 +40,37 @@ RECIPE, PRESET, SEEDS = "algorithm.recipe", "preset", "seeds"
 MAX_SWEEP = 256  # runs
 # Lines of the form that are no settings of a run.
 FORM_ONLY: Final[Mapping[str, Setting]] = {
-    PRESET: Setting(path=PRESET, annotation=str, default="starter",
-                    help="What the settings start from: a preset, or an earlier run as a clone."),
-    SEEDS: Setting(path=SEEDS, annotation=int, default=1, ge=1, le=100,
-                   help="The number of runs that differ in their seed only, counted up from "
-                        "`seed`. More than one makes a sweep, as several values of a setting do."),
-}  # fmt: skip
+    PRESET: Setting(
+        path=PRESET,
+        annotation=str,
+        default="starter",
+        help="What the settings start from: a preset, or an earlier run as a clone.",
+    ),
+    SEEDS: Setting(
+        path=SEEDS,
+        annotation=int,
+        default=1,
+        ge=1,
+        le=100,
+        help="The number of runs that differ in their seed only, counted up from "
+        "`seed`. More than one makes a sweep, as several values of a setting do.",
+    ),
+}
 INFO: Final[Mapping[str, Setting]] = {**FORM_ONLY, **settings()}
 MAIN = (
-    "preset", "model.path", "task.name", RECIPE, "algorithm.beta", "optimizer.learning_rate",
-    "rollout.prompts", "rollout.group_size", "steps", "name", "seed", "seeds",
-)  # fmt: skip
+    "preset",
+    "model.path",
+    "task.name",
+    RECIPE,
+    "algorithm.beta",
+    "optimizer.learning_rate",
+    "rollout.prompts",
+    "rollout.group_size",
+    "steps",
+    "name",
+    "seed",
+    "seeds",
+)
 
 
 # -- the form -------------------------------------------------------------------------------
@@ -196,8 +216,9 @@ class RunForm:
             return {path: f"makes {self.count:,} runs; a sweep has at most {MAX_SWEEP}"}
         errors = {
             path: "has an empty value; remove the comma that is too many"
-            for path, values in self.axes.items() if "" in values
-        }  # fmt: skip
+            for path, values in self.axes.items()
+            if "" in values
+        }
         for point in () if errors else points(self.axes):
             for problem in reversed(problems(self._tree({**self.edits, **point}))):
                 path = self._setting_of(problem.settings)
@@ -268,9 +289,18 @@ RECORDED = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0, "nothing": 0.0
 
 # what differs among runs whose steps take as long
 TIMELESS = (
-    "name", "seed", "steps", "stop_when", "alerts.", "checkpoint.", "optimizer.learning_rate",
-    "optimizer.schedule", "optimizer.warmup_steps", "rewards.weights", "algorithm.clip_",
-)  # fmt: skip
+    "name",
+    "seed",
+    "steps",
+    "stop_when",
+    "alerts.",
+    "checkpoint.",
+    "optimizer.learning_rate",
+    "optimizer.schedule",
+    "optimizer.warmup_steps",
+    "rewards.weights",
+    "algorithm.clip_",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

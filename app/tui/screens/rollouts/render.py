@@ -65,8 +65,11 @@ from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
 # The heading of what groups are ordered by, in place of the spread.
 ORDER_HEADINGS: Mapping[Order, str] = {
-    "surprise": "surp", "length": "len", "kl": "KL", "clip": "clip",
-}  # fmt: skip
+    "surprise": "surp",
+    "length": "len",
+    "kl": "KL",
+    "clip": "clip",
+}
 TEXT_LINES, NUMBER_LINES = 7, 3  # at least, of an answer and a token
 LABEL = 9  # cells of a name before what it says of a token
 TRACK = 16  # cells of the line that the ratio is on
@@ -97,12 +100,16 @@ def group_lines(view: View, width: int) -> list[Line]:
         if heading == "temp":
             second = group.sampling.get("temperature")
         prompt = clip(last_question(group.prompt_text), max(1, width - 16))
-        left = [(f"{group.index + 1:>2}", "label"), ("▸" if selected else " ", "focus"),
-                (prompt, "headline" if selected else "text")]  # fmt: skip
+        left = [
+            (f"{group.index + 1:>2}", "label"),
+            ("▸" if selected else " ", "focus"),
+            (prompt, "headline" if selected else "text"),
+        ]
         numbers = [
-            (f"{narrow(group.reward_mean, 4):>5}", "text"), (f"{narrow(second, 4):>5}", "label"),
+            (f"{narrow(group.reward_mean, 4):>5}", "text"),
+            (f"{narrow(second, 4):>5}", "label"),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", "label"),
-        ]  # fmt: skip
+        ]
         lines.append(list_row(justified(left, numbers, width), width, selected=selected))
     return lines
 
@@ -114,9 +121,11 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line
         head = f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} ".ljust(9)
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
         line = [
-            (head, "label"), (before, "text"),
-            (match, "bold underline headline"), (after, "text"),
-        ]  # fmt: skip
+            (head, "label"),
+            (before, "text"),
+            (match, "bold underline headline"),
+            (after, "text"),
+        ]
         lines.append(list_row(line, width, selected=position == selected))
     return lines
 
@@ -336,8 +345,12 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
         (f"{span.name}: {'   '.join(info)}" if info else "", 1, "label"),
         (span.error, 4, "bad"),
     ]
-    return [line for text, limit, style in texts if text
-            for line in paragraph(text, width, limit, style, ("  ", ""))]  # fmt: skip
+    return [
+        line
+        for text, limit, style in texts
+        if text
+        for line in paragraph(text, width, limit, style, ("  ", ""))
+    ]
 
 
 def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
@@ -378,8 +391,9 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
             texts.append(("", f"new ÷ old in each pass: {', '.join(ratios)}"))
         texts.append(("why", explanation(loss, recipe, first_pass=len(row.passes) == 1)))
         texts.append(("gradient", gradient_sum(loss)))
-        share = arithmetic(loss, recipe, row.updates[-1], length=sum(loss_mask(row)),
-                           max_length=run.max_length)  # fmt: skip
+        share = arithmetic(
+            loss, recipe, row.updates[-1], length=sum(loss_mask(row)), max_length=run.max_length
+        )
         texts.append(("share", f"of the objective: {share}"))
     return lines + labelled(texts, LABEL, width, 3)
 
@@ -389,9 +403,13 @@ def probability_line(answer: Answer, token: int, width: int) -> Line:
     row = answer.row
     assert row is not None
     stages = {
-        "ref": row.reference, "teacher": row.teacher, "sampled": () if row.old else row.sampler,
-        "old": row.old, "new": row.passes[-1] if row.passes else (), "after": row.after,
-    }  # fmt: skip
+        "ref": row.reference,
+        "teacher": row.teacher,
+        "sampled": () if row.old else row.sampler,
+        "old": row.old,
+        "new": row.passes[-1] if row.passes else (),
+        "after": row.after,
+    }
     known = {name: values[token] for name, values in stages.items() if token < len(values)}
     digits = 3 if LABEL + 12 * len(known) <= width else 2
     line = [(f"{'prob.':<{LABEL}}", "label")]
@@ -477,8 +495,12 @@ def reward_lines(view: View, width: int) -> list[Line]:
     texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
     for text in texts:
         lines += paragraph(text, width, 3, "label")
-    return [*lines, [], [("prompt", "label")],
-            *paragraph(question(group.prompt_text), width, 99, "text")]  # fmt: skip
+    return [
+        *lines,
+        [],
+        [("prompt", "label")],
+        *paragraph(question(group.prompt_text), width, 99, "text"),
+    ]
 
 
 def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: int) -> list[Line]:

@@ -324,9 +324,12 @@ class RolloutsScreen(WorkbenchScreen):
             self._load(message.run or None, message.step, message.origin, answer)
 
     def _load(
-        self, run: int | None, step: int | None, origin: Origin = "train",
+        self,
+        run: int | None,
+        step: int | None,
+        origin: Origin = "train",
         at: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         # a step requested before its run was read must not be taken from the previous run
         self._requested = run if run is not None else self._requested
         self._loading = step

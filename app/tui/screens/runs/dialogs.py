@@ -135,13 +135,17 @@ class QueueScreen(Dialog[None]):
 
     def action_remove(self) -> None:
         """Remove the run under the cursor from the queue."""
-        self._change(("queued",), lambda queue, item: queue.finish(item.key, "cancelled"),
-                     "no longer waits")  # fmt: skip
+        self._change(
+            ("queued",), lambda queue, item: queue.finish(item.key, "cancelled"), "no longer waits"
+        )
 
     def action_train_anyway(self) -> None:
         """Queue the run under the cursor once more."""
-        self._change(AGAIN, lambda queue, item: queue.requeue(item.state, item=item.key),
-                     "waits again; ⏎ starts a worker")  # fmt: skip
+        self._change(
+            AGAIN,
+            lambda queue, item: queue.requeue(item.state, item=item.key),
+            "waits again; ⏎ starts a worker",
+        )
 
     def _change(self, states: Sequence[str], change: "Change", result: str) -> None:
         """Change the run under the cursor if it is in one of the states."""
@@ -204,11 +208,17 @@ def column_items(
         return declared[path].help.replace("`", "") if path in declared else ""
 
     items = [
-        *(Item(f"={path}", (path, about(path)))
-          for path in sorted(paths, key=[*declared, *paths].index) if path not in groups),
-        *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
-          for key in sorted(metrics, key=[*METRICS, *metrics].index) for stat in ("best", "last")),
-    ]  # fmt: skip
+        *(
+            Item(f"={path}", (path, about(path)))
+            for path in sorted(paths, key=[*declared, *paths].index)
+            if path not in groups
+        ),
+        *(
+            Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
+            for key in sorted(metrics, key=[*METRICS, *metrics].index)
+            for stat in ("best", "last")
+        ),
+    ]
     listed = {item.value for item in items}
     first = [(text, safe(text)) for text in columns if text not in listed]
     first += [(text, text or "no groups") for text in groups]

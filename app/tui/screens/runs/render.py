@@ -154,13 +154,16 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="recipe", width=10, key="recipe", draw=_text("recipe")),
     Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
     Column(title="age", width=7, key="created", draw=_age, align=">"),
-    Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
-           align=">"),
+    Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"),
     Column(title="task", width=14, key="task", draw=_text("task")),
     Column(title="model", width=14, key="model", draw=_text("model")),
-)  # fmt: skip
-SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
-            "steps": "steps"}  # fmt: skip
+)
+SHOWN_AS = {
+    "model.path": "model",
+    "task.name": "task",
+    "algorithm.recipe": "recipe",
+    "steps": "steps",
+}
 
 
 def fitting(width: int, view: View) -> tuple[Column, ...]:
@@ -173,10 +176,12 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
     columns = [
-        name, *map(_added, view.columns), COLUMNS[1],
+        name,
+        *map(_added, view.columns),
+        COLUMNS[1],
         *(_added(f"={path}") for path in view.axes if path not in SHOWN_AS),
         *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
-    ]  # fmt: skip
+    ]
     by_key = {(column.title, column.key): column for column in columns}
     if not any(run.tags for run in view.runs):
         del by_key["tags", ""]
@@ -202,13 +207,14 @@ def table_note(view: View) -> str:
     """How many runs there are and why some are hidden, for the frame."""
     runs = count_of(len(view.runs), "run")
     parts = (
-        f"filter {view.filter}" * bool(view.filter), "archived too" * view.archived,
+        f"filter {view.filter}" * bool(view.filter),
+        "archived too" * view.archived,
         f"by {column_label(view.group)}" * bool(view.group),
         f"{len(view.marked)} marked" * bool(view.marked),
         f"{view.queued} in the queue (Q)" * bool(view.queued),
         f"{view.deleted} deleted (u)" * bool(view.deleted),
         f"the first {runs}, / finds others" if view.more else runs,
-    )  # fmt: skip
+    )
     return " · ".join(filter(None, parts))
 
 
@@ -279,16 +285,26 @@ def _head(preview: Preview, width: int) -> list[Line]:
     descent, origin = preview.detail.descent, preview.detail.origin
     texts = (
         (f"{run.id} · {run.status}", 2, "text"),
-        (f"step {run.step} of {run.total_steps}"
-         + f" · {seconds(run.elapsed)}" * bool(run.elapsed), 2, "text"),
+        (
+            f"step {run.step} of {run.total_steps}"
+            + f" · {seconds(run.elapsed)}" * bool(run.elapsed),
+            2,
+            "text",
+        ),
         (f"{tokens(run.tokens)} tokens", 2, "text"),
         (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, "text"),
-        (run.note, 3, "text"), (run.error, 4, "bad"), (waiting, 4, "warn"),
+        (run.note, 3, "text"),
+        (run.error, 4, "bad"),
+        (waiting, 4, "warn"),
         (f"from {descent}" if descent else "", 3, "label"),
         ("" if origin == "here" else origin, 3, "label"),
-    )  # fmt: skip
-    return [line for text, most, colour in texts if text
-            for line in paragraph(text, width, most, colour)]  # fmt: skip
+    )
+    return [
+        line
+        for text, most, colour in texts
+        if text
+        for line in paragraph(text, width, most, colour)
+    ]
 
 
 def _post_mortem(preview: Preview, width: int) -> list[Line]:
@@ -326,7 +342,10 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
         cut(curve, curve.steps, last, 2 * columns), f"series.{series.key}", ranged=not curve.sparse
     )
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
-    title = [(f"{metric.label} ", "label"), (with_unit(curve.value, metric.unit), "headline"),
-             (" smoothed" * (not curve.sparse), "label")]  # fmt: skip
+    title = [
+        (f"{metric.label} ", "label"),
+        (with_unit(curve.value, metric.unit), "headline"),
+        (" smoothed" * (not curve.sparse), "label"),
+    ]
     cells = plot([trace], scale, columns, CHART_HEIGHT)
     return [title, *plot_lines(cells, scale)]

@@ -173,8 +173,14 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
 
     def listed(axes: Sequence[str]) -> tuple[RunSummary, ...]:
         columns = (*view.columns, *(f"={path}" for path in axes), *group)
-        return reader.runs(view.filter, sort=view.sort, columns=columns, archived=view.archived,
-                           metrics=METRICS, limit=MAX_RUNS + 1)  # fmt: skip
+        return reader.runs(
+            view.filter,
+            sort=view.sort,
+            columns=columns,
+            archived=view.archived,
+            metrics=METRICS,
+            limit=MAX_RUNS + 1,
+        )
 
     try:
         runs = listed(view.axes)
@@ -187,10 +193,12 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
         axes = differing_settings(reader, runs[:COMPARED_RUNS])
         runs = listed(axes) if axes != view.axes else runs
     return {
-        "runs": runs[:MAX_RUNS], "more": len(runs) > MAX_RUNS, "axes": axes,
+        "runs": runs[:MAX_RUNS],
+        "more": len(runs) > MAX_RUNS,
+        "axes": axes,
         "queued": sum(item.state == "queued" for item in reader.queue()),
         "deleted": reader.deleted(),
-    }  # fmt: skip
+    }
 
 
 def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[str, ...]:

@@ -54,8 +54,8 @@ class Curves(WatchPanel, ChartStack, ListPanel):
 
     two_columns = 76
     BINDINGS: ClassVar = [
-        bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
-    ]  # fmt: skip
+        bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric")
+    ]
 
     added: reactive[tuple[str, ...]] = reactive(())  # metrics that have no chart by themselves
 
@@ -120,9 +120,8 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         chosen = index == self.selected and self.has_focus
         key = chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen
         return self.drawn.latest(
-            chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
-        )  # fmt: skip
+            chart.title, key, lambda: render.chart_lines(chart, snapshot, width, height, chosen)
+        )
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
@@ -172,9 +171,8 @@ class Answers(GroupPanel):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar = [
-        bind("enter", "open", "open", "lanes.open",
-             "Open this answer, token by token, on Rollouts"),
-    ]  # fmt: skip
+        bind("enter", "open", "open", "lanes.open", "Open this answer, token by token, on Rollouts")
+    ]
 
     @property
     def snapshot(self) -> Snapshot:
@@ -218,8 +216,8 @@ class Groups(GroupPanel):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
     BINDINGS: ClassVar = [
-        bind("enter", "open", "open", "groups.open", "Open this group on Rollouts"),
-    ]  # fmt: skip
+        bind("enter", "open", "open", "groups.open", "Open this group on Rollouts")
+    ]
 
     @property
     def snapshot(self) -> Snapshot:
@@ -293,7 +291,7 @@ class AlertsLog(WatchPanel, ListPanel):
     BINDINGS: ClassVar = [
         bind("enter", "open", "explain", "log.explain", "Explain the alert and what to try"),
         bind("x", "mute", "mute", "log.mute", "Mute this kind of alert in this run, or unmute it"),
-    ]  # fmt: skip
+    ]
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
@@ -323,10 +321,11 @@ class AlertsLog(WatchPanel, ListPanel):
         limit = max(ALERT_LINES, height // 4)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         blocks = [
-            render.entry_lines(entry, self.has_focus and index == selected, width, limit,
-                               active=index < active)
+            render.entry_lines(
+                entry, self.has_focus and index == selected, width, limit, active=index < active
+            )
             for index, entry in enumerate(entries[: selected + height])
-        ]  # fmt: skip
+        ]
         return self.listed(blocks, height, selected)
 
     def action_open(self) -> None:

@@ -72,10 +72,13 @@ def chart_lines(
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
-            Curve(cut(series, series.steps, end, 2 * wide), curve_colour(chart, i),
-                  ranged=i == 0 and not series.sparse)
+            Curve(
+                cut(series, series.steps, end, 2 * wide),
+                curve_colour(chart, i),
+                ranged=i == 0 and not series.sparse,
+            )
             for i, series in reversed(curves.items())
-        ]  # fmt: skip
+        ]
         scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])
         plotted = plot_lines(plot(traced, scale, wide, tall, guides), scale)
         if any(f" {hint} " in text for line in plotted for text, _ in line):
@@ -117,8 +120,11 @@ def function_lines(snapshot: Snapshot, width: int) -> list[Line]:
         moved = name == snapshot.mover
         times = f" ×{short(weights[name])}" if name in weights else ""
         space = width - 5 - right - cell_len(times)
-        left = [(" ━ ", curve_colour(chart, i + 1)), (clip_middle(name, space), "text"),
-                (times, "label")]  # fmt: skip
+        left = [
+            (" ━ ", curve_colour(chart, i + 1)),
+            (clip_middle(name, space), "text"),
+            (times, "label"),
+        ]
         number = (end.rjust(right), "headline" if moved else "text")
         lines.append(justified(left, [number, (" ◂" if moved else "  ", "accent")], width))
     return lines
@@ -160,9 +166,7 @@ def push_of(rollout: StepRollout) -> str:
     return push if len(push) <= PUSH else narrow(rollout.advantage, PUSH)
 
 
-def lane_lines(
-    rollout: StepRollout, width: int, rows: int, group: StepGroup
-) -> list[Line]:  # fmt: skip
+def lane_lines(rollout: StepRollout, width: int, rows: int, group: StepGroup) -> list[Line]:
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     lead = [(f"{letter(rollout.index):>2} ", "text")]
     if isinstance(rollout, BoardRollout):
@@ -241,17 +245,24 @@ def group_header(number: int, cell: int, answers: int, width: int) -> Line:
 
 
 def group_line(
-    group: StepGroup, width: int, number: int, cell: int, *,
-    focused: bool = False, marked: int | None = None,
-) -> Line:  # fmt: skip
+    group: StepGroup,
+    width: int,
+    number: int,
+    cell: int,
+    *,
+    focused: bool = False,
+    marked: int | None = None,
+) -> Line:
     """One prompt: number, the pushes of its answers, the mean reward."""
     bright = "bold headline" if focused else "text"
     left = [
         (f"{group.index + 1:>{number - 2}}", bright),
         ("▸ " if focused else "  ", "accent"),
-        *(_cell(rollout, cell, largest_push(group), rollout.index == marked)
-          for rollout in group.rollouts[: (width - number - MEAN - 1) // cell]),
-    ]  # fmt: skip
+        *(
+            _cell(rollout, cell, largest_push(group), rollout.index == marked)
+            for rollout in group.rollouts[: (width - number - MEAN - 1) // cell]
+        ),
+    ]
     mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
     return justified(left, [(f"{mean:>{MEAN}}", bright)], width)
 
@@ -392,8 +403,11 @@ def _phases(snapshot: Snapshot, now: float, spent: dict[str, float], bar: int = 
         if name == board.phase:
             spans += _running(snapshot, name, now, bar)
         elif name in board.phase_seconds:
-            spans += [(f" {name} ", "text"), ("✓", "good"),
-                      (f" {seconds(board.phase_seconds[name])} ", "label")]  # fmt: skip
+            spans += [
+                (f" {name} ", "text"),
+                ("✓", "good"),
+                (f" {seconds(board.phase_seconds[name])} ", "label"),
+            ]
         else:
             spans.append((f" {name} ", "label"))
     if snapshot.status == "paused":
@@ -407,8 +421,11 @@ def _usual_step(spent: dict[str, float]) -> Line:
     spans = []
     for name, took in spent.items():
         mark = " ◂ slowest" if name == slowest else ""
-        spans += [(f"  {name} ", "bold headline" if mark else "text"), (seconds(took), "label"),
-                  (mark, "accent")]  # fmt: skip
+        spans += [
+            (f"  {name} ", "bold headline" if mark else "text"),
+            (seconds(took), "label"),
+            (mark, "accent"),
+        ]
     return spans
 
 

@@ -119,8 +119,12 @@ class WatchScreen(ControlScreen):
     @property
     def state(self) -> WatchState:
         """What the panels draw."""
-        return WatchState(snapshot=self.snapshot, past=self.past, prompt=self.prompt,
-                          on_groups=self.focused is self.query_one(Groups))  # fmt: skip
+        return WatchState(
+            snapshot=self.snapshot,
+            past=self.past,
+            prompt=self.prompt,
+            on_groups=self.focused is self.query_one(Groups),
+        )
 
     def _draw(self) -> None:
         if not self.is_mounted:
@@ -145,8 +149,12 @@ class WatchScreen(ControlScreen):
         """The prompts on screen, by their answers as well."""
         for index, group in enumerate(self.query_one(Answers).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
-            yield Entry(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
-                        go=partial(setattr, self, "prompt", index))  # fmt: skip
+            yield Entry(
+                f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}",
+                "",
+                also=answers,
+                go=partial(setattr, self, "prompt", index),
+            )
 
     def watch_prompt(self) -> None:
         """Show the selected prompt in all panels."""
@@ -225,8 +233,12 @@ class WatchScreen(ControlScreen):
             self.notify("The metrics of a run begin after step 1.")
             return
         chosen = self.query_one(Curves).chosen
-        picker = Picker("metrics", metric_items(self.snapshot.series), verb="draw",
-                        cursor=chosen.keys[0] if chosen else "")  # fmt: skip
+        picker = Picker(
+            "metrics",
+            metric_items(self.snapshot.series),
+            verb="draw",
+            cursor=chosen.keys[0] if chosen else "",
+        )
         self.app.push_screen(
             picker, lambda picked: self.show_alone(picked.value) if picked is not None else None
         )

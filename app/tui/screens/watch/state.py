@@ -110,8 +110,9 @@ def spent_in(snapshot: Snapshot) -> dict[str, float]:
     series = {name: snapshot.series.get(name) for name in map(time_of, PHASES)}
     means = {
         name: item.value if snapshot.active else item.overall
-        for name, item in series.items() if item is not None and item.count
-    }  # fmt: skip
+        for name, item in series.items()
+        if item is not None and item.count
+    }
     return phase_seconds({**means, "step_time": snapshot.step_seconds})
 
 
@@ -134,16 +135,25 @@ def chart_of(key: str, *family: str) -> Chart:
 
 
 FIXED = (
-    chart_of("kl", "kl"), chart_of("teacher/kl", "kl"),
+    chart_of("kl", "kl"),
+    chart_of("teacher/kl", "kl"),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
-    Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
-          ("entropy", "clip")),
-    chart_of("completions/clipped_ratio", "clip"), chart_of("entropy", "entropy"),
-    chart_of("completions/mean_length", "length"), chart_of("loss", "loss"),
-    chart_of("grad_norm", "gradient"), chart_of("learning_rate", "rate"),
-    chart_of("step_time", "time"), chart_of("tokens_per_second", "time"),
+    Chart(
+        "clipped",
+        ("clip_ratio/low_mean", "clip_ratio/high_mean"),
+        ("low", "high"),
+        ("entropy", "clip"),
+    ),
+    chart_of("completions/clipped_ratio", "clip"),
+    chart_of("entropy", "entropy"),
+    chart_of("completions/mean_length", "length"),
+    chart_of("loss", "loss"),
+    chart_of("grad_norm", "gradient"),
+    chart_of("learning_rate", "rate"),
+    chart_of("step_time", "time"),
+    chart_of("tokens_per_second", "time"),
     chart_of("memory/peak_gb", "memory"),
-)  # fmt: skip
+)
 
 # The thresholds of alerts behind the guide lines, and what a line is called.
 GUIDES = {

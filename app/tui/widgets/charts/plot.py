@@ -84,25 +84,29 @@ class Canvas:
     def rows(self) -> list[list[Cell]]:
         """Each row of cells; empty ones are spaces."""
         return [
-            [(chr(0x2800 + bits), colour) if bits else (" ", "")
-             for bits, colour in zip(*row, strict=True)]
+            [
+                (chr(0x2800 + bits), colour) if bits else (" ", "")
+                for bits, colour in zip(*row, strict=True)
+            ]
             for row in zip(self.bits, self.colours, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def axis_of(key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = ()) -> Axis:
     """The vertical axis of a metric's chart of some rows of cells."""
     values = (value for curve in curves for value in curve.values() if math.isfinite(value))
     return axis(
-        values, unit=spec(key).unit, natural=natural_range(key), guides=tuple(guides),
+        values,
+        unit=spec(key).unit,
+        natural=natural_range(key),
+        guides=tuple(guides),
         labels=3 if height >= MIDDLE_FROM else 2,
-    )  # fmt: skip
+    )
 
 
 def plot(
-    curves: Sequence[Curve], scale: Axis, width: int, height: int,
-    guides: Sequence[Guide] = (),
-) -> list[list[Cell]]:  # fmt: skip
+    curves: Sequence[Curve], scale: Axis, width: int, height: int, guides: Sequence[Guide] = ()
+) -> list[list[Cell]]:
     """The cells of the curves, the last one in front, with guide lines and marks."""
     canvas = Canvas(width, height)
     tall = 4 * height
@@ -127,8 +131,11 @@ def plot(
 
 
 def _path(trace: Trace, scale: Axis, tall: int) -> list[Dot | None]:
-    return [(item.x, scale.dot(value, tall)) if value == value else None
-            for item in trace.columns for value in item.line]  # fmt: skip
+    return [
+        (item.x, scale.dot(value, tall)) if value == value else None
+        for item in trace.columns
+        for value in item.line
+    ]
 
 
 def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> list[Dot]:

@@ -81,8 +81,11 @@ class ChartStack(Panel):
     def chart_at(self, offset: Offset) -> tuple[int, int] | None:
         """The chart under the mouse, and the column within it."""
         at = self.inside(offset)
-        boxes = ((index, at.x - corner.x) for index, corner, height in reversed(self._boxes)
-                 if corner.y <= at.y < corner.y + height and at.x >= corner.x)  # fmt: skip
+        boxes = (
+            (index, at.x - corner.x)
+            for index, corner, height in reversed(self._boxes)
+            if corner.y <= at.y < corner.y + height and at.x >= corner.x
+        )
         return next(boxes, None)
 
 

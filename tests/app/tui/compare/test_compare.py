@@ -28,8 +28,9 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refs = refs_of(store)
-    whole = json.loads(cli(capsys, *refs, "--baseline", refs[0], "--at", "step", "--json",
-                           "--db", str(store)))  # fmt: skip
+    whole = json.loads(
+        cli(capsys, *refs, "--baseline", refs[0], "--at", "step", "--json", "--db", str(store))
+    )
     app = workbench(store)
     reader = StoreReader(store)
     async with app.run_test(size=(200, 60)) as pilot:
@@ -205,8 +206,9 @@ def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_pat
     record(path, iter(begun), name="new")
     record(path, run_events(steps=2), name="old")
     with closing(StoreReader(path)) as reader:
-        alone, both = (load_comparison(reader, refs, "", "step", None)
-                       for refs in (["new"], ["new", "old"]))  # fmt: skip
+        alone, both = (
+            load_comparison(reader, refs, "", "step", None) for refs in (["new"], ["new", "old"])
+        )
     view = View().with_comparison(alone)
     assert view.metrics == ("eval/greedy/accuracy",)
     assert {"reward", "kl", "entropy"} <= set(view.with_comparison(both).metrics)

@@ -100,9 +100,7 @@ async def test_searching_keeps_matching_settings_and_metrics(store: Path) -> Non
         screen = await opened(app, pilot)
         await pilot.press("slash", *"clip")
         await pilot.pause()
-        assert {row.key.split("/")[0] for row in screen.view.rows} == {
-            "clip_ratio", "completions"
-        }  # fmt: skip
+        assert {row.key.split("/")[0] for row in screen.view.rows} == {"clip_ratio", "completions"}
         # a metric is named in words, with its key, and found by both
         await pilot.press("escape", "slash", *"without sig")
         await until(app, lambda: [one.key for one in screen.view.rows] == ["frac_reward_zero_std"])

@@ -68,8 +68,13 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
             metrics = {"reward": share, "frac_reward_zero_std": 0.1}
             step = ev.StepFinished(step=3, metrics=metrics, tokens=9, elapsed=1.0)
             events: list[ev.Event] = [started(), step, evaluation(3, share, "after")]
-            record(path, iter(events), name=f"b{beta}-{seed}", seed=seed,
-                   algorithm=algorithm(beta=beta))  # fmt: skip
+            record(
+                path,
+                iter(events),
+                name=f"b{beta}-{seed}",
+                seed=seed,
+                algorithm=algorithm(beta=beta),
+            )
     app = workbench(path)
     async with app.run_test(size=(80, 40)) as pilot:
         screen = await opened(app, pilot)
@@ -174,9 +179,11 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         found = screen.view.comparison
         assert found is not None
         for row in ranking_rows(found.rankings[1], found):
-            shown = next(line for line in text.splitlines()
-                         if f" {row['setting']} " in line and row["points"] in line
-                         and "▸" not in line)  # fmt: skip
+            shown = next(
+                line
+                for line in text.splitlines()
+                if f" {row['setting']} " in line and row["points"] in line and "▸" not in line
+            )
             for column in ("right", "points", "95%", "best?"):
                 assert row[column] in shown
         # the title is shorter where there is less room, but names what counts as reached
@@ -255,8 +262,10 @@ def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> 
     (metric,) = comparison.metrics
     # at the crosshair: .8 and .7 of steps 6 and 4, and .3 from before the first step
     ends = ((0.8, 6), (0.7, 4), (0.3, 0))
-    cells = [replace(cell, at=at, at_step=step)
-             for cell, (at, step) in zip(metric.cells, ends, strict=True)]  # fmt: skip
+    cells = [
+        replace(cell, at=at, at_step=step)
+        for cell, (at, step) in zip(metric.cells, ends, strict=True)
+    ]
     view = View(refs=tuple(run.id for run in runs)).with_comparison(
         replace(comparison, metrics=(replace(metric, cells=tuple(cells)),))
     )

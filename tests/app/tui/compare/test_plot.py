@@ -165,8 +165,9 @@ def test_the_crosshair_is_in_the_column_of_its_step(made: Made) -> None:
     assert [cross_column(x, 40.0, 40) for x in (0.0, 20.0, 40.0, 99.0)] == [0, 20, 39, 39]
     (look,) = {look for line in lines for text, look in line if text == "│"}
     assert look is not None
-    guided = view_of(made, "kl", [[(step, 0.2 * step / 40) for step in range(41)]], smooth=0,
-                     at=3.0)  # fmt: skip
+    guided = view_of(
+        made, "kl", [[(step, 0.2 * step / 40) for step in range(41)]], smooth=0, at=3.0
+    )
     cells, lines = drawn(guided, 40, 5), lines_of(guided, 40, 5)
     assert "┼" in written(lines[2])
     for y, line in enumerate(lines):
@@ -191,8 +192,9 @@ def test_a_click_puts_the_crosshair_where_it_was_clicked(
 
 
 def test_the_value_of_a_run_that_ended_before_the_crosshair_is_grey(made: Made) -> None:
-    view = view_of(made, "eval/accuracy", [[(0, 0.36), (20, 0.86)], [(0, 0.34), (10, 0.5)]],
-                   at=20.0)  # fmt: skip
+    view = view_of(
+        made, "eval/accuracy", [[(0, 0.36), (20, 0.86)], [(0, 0.34), (10, 0.5)]], at=20.0
+    )
     # the second run ended at step 10: its value is grey
     before = replace(view, at=10.0)
     after = readouts(view)[1].value_style

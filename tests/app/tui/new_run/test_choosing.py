@@ -34,9 +34,7 @@ def test_paths_functions_and_names_are_completed(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / ".hidden").mkdir()
     at = f"{tmp_path}/"
-    assert completions("task.name", at) == (
-        f"{at}mine.py", f"{at}models/", f"{at}problems.jsonl"
-    )  # fmt: skip
+    assert completions("task.name", at) == (f"{at}mine.py", f"{at}models/", f"{at}problems.jsonl")
     assert completions("model.path", f"{at}m") == (f"{at}models/",)
     assert completions("model.path", "sta") == ("starter", "starter-guess")
     assert completions("model.path", f"{at}none/") == ()

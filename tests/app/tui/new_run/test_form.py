@@ -63,10 +63,18 @@ def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() ->
 def test_every_field_shows_the_value_that_the_run_uses(
     functions: list[str], weights: list[float], options: str, order: list[str]
 ) -> None:
-    base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]},
-                  "task": {"options": {"kinds": ["add"]}}})  # fmt: skip
-    texts = {"rewards.functions": as_text(functions), "rewards.weights": as_text(weights),
-             "task.options": options, "task.name": "countdown"}  # fmt: skip
+    base = build(
+        {
+            "rewards": {"functions": ["length", "contains"], "weights": [1, 2]},
+            "task": {"options": {"kinds": ["add"]}},
+        }
+    )
+    texts = {
+        "rewards.functions": as_text(functions),
+        "rewards.weights": as_text(weights),
+        "task.options": options,
+        "task.name": "countdown",
+    }
     form = RunForm(base)
     for path in order:
         form = form.type(path, texts[path])
@@ -140,13 +148,20 @@ def test_cost_is_that_of_the_newest_run_whose_steps_take_as_long() -> None:
     def ran(name: str, elapsed: float, changes: Any = ()) -> Any:
         metrics = {"completions/mean_length": SimpleNamespace(mean=32.0)}
         columns = flat(BASE.model_dump(mode="json")) | dict(changes)
-        return SimpleNamespace(name=name, model=BASE.model.path, tokens=4096, elapsed=elapsed,
-                               metrics=metrics, columns=columns)  # fmt: skip
+        return SimpleNamespace(
+            name=name,
+            model=BASE.model.path,
+            tokens=4096,
+            elapsed=elapsed,
+            metrics=metrics,
+            columns=columns,
+        )
 
     runs: Any = [
         ran("other", 1.0, {"algorithm.passes": 2}),
-        ran("two", 12.0, {"steps": 9, "optimizer.learning_rate": 1.0}), ran("one", 20.0),
-    ]  # fmt: skip
+        ran("two", 12.0, {"steps": 9, "optimizer.learning_rate": 1.0}),
+        ran("one", 20.0),
+    ]
     got = cost(BASE, runs)
     # 4 prompts x 8 answers x 32 tokens = 1024 tokens, of 4096 in 12 s
     assert (got.seconds, got.run) == (3.0 * 100, "two")

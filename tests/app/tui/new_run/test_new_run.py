@@ -60,11 +60,16 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         assert isinstance(screen, NewRunScreen)
         await pilot.press("enter", "enter")
         changes = {
-            "model.path": "./model", "task.name": "./problems.jsonl",
-            "algorithm.beta": "0.1", "rollout.prompts": "2", "rollout.group_size": "4",
-            "steps": "2", "rollout.max_new_tokens": "8", "task.held_out_size": "6",
+            "model.path": "./model",
+            "task.name": "./problems.jsonl",
+            "algorithm.beta": "0.1",
+            "rollout.prompts": "2",
+            "rollout.group_size": "4",
+            "steps": "2",
+            "rollout.max_new_tokens": "8",
+            "task.held_out_size": "6",
             "evaluation.problems": "2",
-        }  # fmt: skip
+        }
         for path, text in changes.items():
             await go_to(pilot, screen, path)
             await pilot.press("enter")

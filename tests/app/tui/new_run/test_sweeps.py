@@ -56,8 +56,11 @@ def test_lists_and_texts_with_commas_are_no_sweeps() -> None:
         "rewards__weights": "1,3",
     }
     assert form(**changes).axes == {}
-    assert [path for path in ("rewards.weights", "task.name", "model.path", "seeds", "preset")
-            if can_sweep(INFO[path])] == []  # fmt: skip
+    assert [
+        path
+        for path in ("rewards.weights", "task.name", "model.path", "seeds", "preset")
+        if can_sweep(INFO[path])
+    ] == []
     assert all(can_sweep(INFO[path]) for path in ("steps", "algorithm.beta", "model.tuning"))
 
 

@@ -84,21 +84,33 @@ async def test_what_is_typed_is_kept_and_the_mouse_edits(store: Path) -> None:
 async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> None:
     app = workbench(store)
     examples = [
-        {"key": text[:300], "where": text[:300], "text": text[:20_000], "tokens": 3,
-         "folded": True, "target": text[:300], "columns": text[:300]}
+        {
+            "key": text[:300],
+            "where": text[:300],
+            "text": text[:20_000],
+            "tokens": 3,
+            "folded": True,
+            "target": text[:300],
+            "columns": text[:300],
+        }
         for text in HOSTILE
-    ]  # fmt: skip
+    ]
     row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "failed": False}
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         for place in range(0, len(HOSTILE), 3):
             screen.view = replace(
                 screen.view,
-                examples={"about": HOSTILE[1], "train": 1, "held_out": 1, "notes": [HOSTILE[3]],
-                          "examples": examples[place : place + 3]},
+                examples={
+                    "about": HOSTILE[1],
+                    "train": 1,
+                    "held_out": 1,
+                    "notes": [HOSTILE[3]],
+                    "examples": examples[place : place + 3],
+                },
                 scores={"rows": [row], "total": 0.5, "problems": [HOSTILE[3]]},
                 memory={"problem": HOSTILE[0]},
-            )  # fmt: skip
+            )
             for page in ("prompts", "try", "cost"):
                 await turn_to(pilot, screen, page)
                 frames.check(app)
@@ -254,7 +266,11 @@ async def main():
 asyncio.run(main())
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
         cwd=Path(__file__).parents[4],
-    )  # fmt: skip
+    )
     assert done.stdout.strip() == "[]", done.stderr

@@ -109,8 +109,10 @@ def test_the_suggested_name_is_free_also_beside_the_runs_of_a_sweep() -> None:
 def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
     view = preset_view("starter").searched("warm-up")
     assert [row.path for row in view.rows] == [
-        "optimizer.schedule", "optimizer.warmup_steps", "optimizer.options",
-    ]  # fmt: skip
+        "optimizer.schedule",
+        "optimizer.warmup_steps",
+        "optimizer.options",
+    ]
     assert view.cursor == "optimizer.schedule"
     assert [row.path for row in view.searched("nothing of the kind").rows] == []
 

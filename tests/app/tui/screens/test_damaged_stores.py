@@ -26,7 +26,7 @@ EDITS = {
     "infinite numbers": EDITED["infinite numbers"],
     "the largest numbers": EDITED["the largest numbers"],
     "damaged": tuple(map(damage, DAMAGED)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         handle = start_run(path, build({**CONFIG, "seed": seed}), name=f"run{seed}")
         for event in run_events(steps=2, seed=seed):
             if isinstance(event, ev.StepFinished):
-                handle.put(ev.AlertRaised(
-                    step=event.step, rule="kl_high", severity="warning", value=1.0, limit=0.5,
-                    explanation="why", remedy="what",
-                ))  # fmt: skip
+                handle.put(
+                    ev.AlertRaised(
+                        step=event.step,
+                        rule="kl_high",
+                        severity="warning",
+                        value=1.0,
+                        limit=0.5,
+                        explanation="why",
+                        remedy="what",
+                    )
+                )
             handle.put(event)
         handle.close()
     return path
@@ -47,11 +54,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param("texts", marks=pytest.mark.slow), "bytes",
-             pytest.param("numbers", marks=pytest.mark.slow), "damaged",
-             pytest.param("infinite numbers", marks=pytest.mark.slow),
-             pytest.param("the largest numbers", marks=pytest.mark.slow)],
-)  # fmt: skip
+    "name",
+    [
+        pytest.param("texts", marks=pytest.mark.slow),
+        "bytes",
+        pytest.param("numbers", marks=pytest.mark.slow),
+        "damaged",
+        pytest.param("infinite numbers", marks=pytest.mark.slow),
+        pytest.param("the largest numbers", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_store_edited_by_hand_ends_no_screen(
     store: Path, tmp_path: Path, name: str
 ) -> None:

@@ -41,8 +41,17 @@ async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
 def test_an_alert_has_the_numbers_of_the_charts(
     rule: str, value: float, limit: float, written: str
 ) -> None:
-    once = AlertView(step=9, first_step=9, count=1, rule=rule, severity="warning", explanation="",
-                     remedy="", value=value, limit=limit)  # fmt: skip
+    once = AlertView(
+        step=9,
+        first_step=9,
+        count=1,
+        rule=rule,
+        severity="warning",
+        explanation="",
+        remedy="",
+        value=value,
+        limit=limit,
+    )
     rows = dict(alert_part(rule, Snapshot(alerts=(once,))).paragraphs)
     assert (rows["value"], rows["raised"]) == (written, "at step 9")
     often = replace(once, first_step=4, count=3)

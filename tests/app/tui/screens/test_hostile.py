@@ -32,15 +32,26 @@ OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "grpo.db"
     for seed in (0, 1):
-        tree = {**CONFIG, "seed": seed, "name": f"{seed} {NAME}",
-                "model": {"path": NAME, "tuning": "lora"}}  # fmt: skip
+        tree = {
+            **CONFIG,
+            "seed": seed,
+            "name": f"{seed} {NAME}",
+            "model": {"path": NAME, "tuning": "lora"},
+        }
         handle = start_run(path, build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
         for event in run_events(steps=2, seed=seed):
             if isinstance(event, ev.StepFinished):
-                handle.put(ev.AlertRaised(
-                    step=event.step, rule="kl_high", severity="warning", value=1.0, limit=0.5,
-                    explanation=NAME, remedy=NAME,
-                ))  # fmt: skip
+                handle.put(
+                    ev.AlertRaised(
+                        step=event.step,
+                        rule="kl_high",
+                        severity="warning",
+                        value=1.0,
+                        limit=0.5,
+                        explanation=NAME,
+                        remedy=NAME,
+                    )
+                )
                 handle.put(ev.NoteWritten(step=event.step, text=NAME, severity="error"))
                 event = replace(event, metrics={**event.metrics, f"rewards/{NAME}/mean": 1.0})
             handle.put(event)
@@ -76,9 +87,12 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
 
 
 WORDS = {
-    "run": ("status",), "alert": ("rule", "severity"), "rollout": ("finish",),
-    "rollout_group": ("no_signal",), "evaluation": ("mode", "moment"),
-}  # fmt: skip
+    "run": ("status",),
+    "alert": ("rule", "severity"),
+    "rollout": ("finish",),
+    "rollout_group": ("no_signal",),
+    "evaluation": ("mode", "moment"),
+}
 
 
 @pytest.mark.slow
@@ -93,8 +107,9 @@ async def test_words_of_another_version_are_shown_as_they_are(tmp_path: Path, st
             place = f"$.{word}"
             conn.execute(
                 "UPDATE event SET payload = json_set(payload, ?, 'vexed') "
-                "WHERE json_extract(payload, ?) IS NOT NULL", (place, place),
-            )  # fmt: skip
+                "WHERE json_extract(payload, ?) IS NOT NULL",
+                (place, place),
+            )
         conn.commit()
     app = Workbench(path, preferences=Preferences())
     async with app.run_test(size=(120, 40), notifications=True) as pilot:

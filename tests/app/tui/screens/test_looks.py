@@ -13,13 +13,22 @@ from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
 SIMULATIONS = {
-    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
-               (-0.003882, -0.048116, 1.051998)),
-    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
-               (-0.011820, 0.042940, 0.968881)),
-    "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
-               (0.004733, 0.691367, 0.303900)),
-}  # fmt: skip
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
 
 
 def seen(number: int, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
@@ -79,8 +88,9 @@ def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
 def test_text_can_be_read_in_every_theme(name: str) -> None:
     palette = PALETTES[name]
     names = ["text", "headline", "label", "focus", "accent", "good", "warn", "bad"]
-    names += [f"{ramp}.{index}" for ramp in ("push", "cycle")
-              for index in range(len(palette.marks[ramp]))]  # fmt: skip
+    names += [
+        f"{ramp}.{index}" for ramp in ("push", "cycle") for index in range(len(palette.marks[ramp]))
+    ]
     names += [f"series.{key}" for key in palette.marks["series"]]
     written = {palette.colour(one) for one in names}
     paper = palette.colour("paper")

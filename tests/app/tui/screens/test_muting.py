@@ -30,12 +30,20 @@ from tests.app.script import CONFIG, Script
 from tests.app.stored import record, workbench
 from tests.app.tui.screens.test_screens import Walk
 
-HACKED = ev.AlertRaised(step=4, rule="format_hacking", severity="warning",
-                        explanation="Reward rose while accuracy fell.",
-                        remedy="Weigh accuracy more.")  # fmt: skip
-CUT = ev.AlertRaised(step=4, rule="most_truncated", severity="warning",
-                     explanation="61 % of the answers were cut.",
-                     remedy="Allow more tokens.")  # fmt: skip
+HACKED = ev.AlertRaised(
+    step=4,
+    rule="format_hacking",
+    severity="warning",
+    explanation="Reward rose while accuracy fell.",
+    remedy="Weigh accuracy more.",
+)
+CUT = ev.AlertRaised(
+    step=4,
+    rule="most_truncated",
+    severity="warning",
+    explanation="61 % of the answers were cut.",
+    remedy="Allow more tokens.",
+)
 RULES = ("format_hacking", "most_truncated")
 
 
@@ -152,8 +160,10 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         shown = load_preview(reader, reader.resolve("@last"))
         assert shown.alert is not None
         assert shown.alert.rule == "format_hacking"
-        whole = ("Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
-                 "model earns by form and not by being right.")  # fmt: skip
+        whole = (
+            "Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
+            "model earns by form and not by being right."
+        )
         shown = replace(shown, alert=replace(shown.alert, explanation=whole))
         lines = preview_lines(shown, 42, 40)
         assert whole in " ".join(text for line in lines for text, _ in line)

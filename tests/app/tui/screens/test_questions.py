@@ -43,11 +43,16 @@ def events(live: bool) -> Iterator[ev.Event]:
             isinstance(event, ev.RunFinished)
             or (isinstance(event, ev.EvaluationFinished) and event.moment == "after")
         ):
-            continue  # fmt: skip
+            continue
         yield event
         if isinstance(event, ev.StepFinished) and event.step == STEPS:
-            yield ev.AlertRaised(step=STEPS, rule="format_hacking", severity="warning",
-                                 explanation=HACKED, remedy="Weigh accuracy more.")  # fmt: skip
+            yield ev.AlertRaised(
+                step=STEPS,
+                rule="format_hacking",
+                severity="warning",
+                explanation=HACKED,
+                remedy="Weigh accuracy more.",
+            )
     if live:
         script = Script(steps=STEPS, total_steps=60, prompts=4, group=4)
         yield from (e for e in script.sampling() if e.step > STEPS)
@@ -56,8 +61,9 @@ def events(live: bool) -> Iterator[ev.Event]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = sweep_of_rates(tmp_path_factory.mktemp("store"))
-    record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1,
-           algorithm=algorithm(beta=0.1))  # fmt: skip
+    record(
+        path, run_events(steps=6, seed=2), name="brave-fox", seed=1, algorithm=algorithm(beta=0.1)
+    )
     record(path, events(live=False), name=ENDED, seed=0)
     handle = start_run(path, build({**CONFIG, "steps": 60}), name=LIVE)
     for event in events(live=True):
@@ -143,10 +149,13 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
     _, kl = smoothed(reader, run, "kl")
     assert re.search(rf"KL to reference .*{re.escape(short(kl))}", text)
     furthest, row, token = max(
-        ((k3(new, ref), row, token) for _, row in rows_of(reader, run)
-         for token, (new, ref) in enumerate(zip(row.passes[-1], row.reference, strict=True))),
+        (
+            (k3(new, ref), row, token)
+            for _, row in rows_of(reader, run)
+            for token, (new, ref) in enumerate(zip(row.passes[-1], row.reference, strict=True))
+        ),
         key=lambda found: found[0],
-    )  # fmt: skip
+    )
     assert f"highest KL {short(furthest, 3)} in the step" in text
     assert f"answer {'abcd'[row.index]} by token" in text
     assert f"← token {token + 1} of" in text
@@ -245,8 +254,9 @@ async def seen_on(app: Workbench, pilot: Pilot[int], run: str, keys: Way) -> str
     """Open a run on Watch and press keys; return the text of Watch and of the last screen."""
     app.post_message(RunOpened(run))
     begun = "run completed" if run == ENDED else f"step {STEPS + 1}/"
-    await until(app, lambda: begun in frames.text(app) and "accuracy" in frames.text(app),
-                app.frame_now)  # fmt: skip
+    await until(
+        app, lambda: begun in frames.text(app) and "accuracy" in frames.text(app), app.frame_now
+    )
     watch = frames.text(app)
     for key in keys:
         typed = key.removeprefix(TYPED)

@@ -49,8 +49,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: ev.Origin = "train",
-                 group: int = 1, answer: int = 1) -> RolloutsScreen:  # fmt: skip
+async def opened(
+    app: Workbench,
+    pilot: Pilot[int],
+    step: int = 4,
+    origin: ev.Origin = "train",
+    group: int = 1,
+    answer: int = 1,
+) -> RolloutsScreen:
     """Open the screen on one answer and wait for its numbers."""
     await app.forward(RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer))
     screen = app.screen
@@ -339,8 +345,9 @@ def clipped_in_store(store: Path) -> list[tuple[int, int, int, int]]:
             for answer in detail.answers:
                 found += [
                     (at, group.index, answer.rollout.index, token)
-                    for token, term in enumerate(answer.losses) if term.side != "free"
-                ]  # fmt: skip
+                    for token, term in enumerate(answer.losses)
+                    if term.side != "free"
+                ]
     reader.close()
     return found
 
@@ -428,11 +435,19 @@ async def test_another_step_keeps_the_prompt_also_where_the_order_is_another(
 
     events = (event for event in run_events(steps=4) if event.step <= 4)
     pinned = [*asked(2, wrong, right), *asked(4, right, wrong)]
-    record(tmp_path / "grpo.db", iter([
-        *(event for event in events
-          if not (isinstance(event, ev.GroupScored) and event.group.origin == "pinned")),
-        *pinned,
-    ]))  # fmt: skip
+    record(
+        tmp_path / "grpo.db",
+        iter(
+            [
+                *(
+                    event
+                    for event in events
+                    if not (isinstance(event, ev.GroupScored) and event.group.origin == "pinned")
+                ),
+                *pinned,
+            ]
+        ),
+    )
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=2, origin="pinned", group=1, answer=0)
@@ -662,8 +677,16 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
 
 def test_an_answer_is_split_at_the_ends_of_its_tokens() -> None:
     row = TokenRow(
-        index=0, ids=(1, 2, 3, 4), sampler=(), ends=(1, 3, 3, 5), old=(), reference=(), passes=(),
-        after=(), entropy=(), advantages=(),
-    )  # fmt: skip
+        index=0,
+        ids=(1, 2, 3, 4),
+        sampler=(),
+        ends=(1, 3, 3, 5),
+        old=(),
+        reference=(),
+        passes=(),
+        after=(),
+        entropy=(),
+        advantages=(),
+    )
     assert split("abcde", row) == ("a", "bc", "", "de")
     assert split("abcde", replace(row, ends=())) == ("abcde",)

@@ -97,9 +97,10 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
     handle = start_run(path, build(CONFIG), name="otter")
     events = list(run_events(steps=3))
     scored_at = max(
-        n for n, one in enumerate(events)
+        n
+        for n, one in enumerate(events)
         if isinstance(one, ev.GroupScored) and one.group.origin == "train"
-    )  # fmt: skip
+    )
     for event in events[: scored_at + 1]:
         handle.put(event)
     handle.flush()

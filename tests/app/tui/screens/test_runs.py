@@ -45,8 +45,13 @@ from tests.experiments.made import CONFIG, finished
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     for seed in range(3):
-        record(path, run_events(steps=4, seed=seed), name=f"otter-{seed}", seed=seed,
-               algorithm=algorithm(beta=0.04 if seed else 0.1))  # fmt: skip
+        record(
+            path,
+            run_events(steps=4, seed=seed),
+            name=f"otter-{seed}",
+            seed=seed,
+            algorithm=algorithm(beta=0.04 if seed else 0.1),
+        )
     return path
 
 

@@ -38,8 +38,13 @@ WALKS = [((80, 24), "dark"), ((200, 60), "light")]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("screens") / "runs.db"
     for seed in range(3):
-        record(path, run_events(steps=6, seed=seed), name=f"otter-{seed}", seed=seed,
-               algorithm=algorithm(beta=0.04 if seed else 0.1))  # fmt: skip
+        record(
+            path,
+            run_events(steps=6, seed=seed),
+            name=f"otter-{seed}",
+            seed=seed,
+            algorithm=algorithm(beta=0.04 if seed else 0.1),
+        )
     return path
 
 
@@ -182,10 +187,13 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
     mode: str, size: tuple[int, int], tmp_path: Path
 ) -> None:
     app = Workbench(tmp_path / "none.db", mode=mode, preferences=Preferences())
-    words = {"runs": ("two-minute starter run", "recorded run"), "new_run": ("2 New",),
-             "watch": ("No run is open", "Press 1", "Curves appear here after step 1"),
-             "rollouts": ("No run is open",),
-             "compare": ("5 Compare",)}  # fmt: skip
+    words = {
+        "runs": ("two-minute starter run", "recorded run"),
+        "new_run": ("2 New",),
+        "watch": ("No run is open", "Press 1", "Curves appear here after step 1"),
+        "rollouts": ("No run is open",),
+        "compare": ("5 Compare",),
+    }
     async with app.run_test(size=size) as pilot:
         await Walk(app, pilot).see(*words[mode])
         keys = app.screen.query_one(KeyBar).shown

@@ -51,8 +51,14 @@ def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: objec
     preferences = Preferences()
     preferences.remember(theme=theme)
     feed = ScriptFeed(events, at=FIRST_WALL_TIME)  # type: ignore[arg-type]
-    return Workbench(tmp_path / "none.db", feed=feed, mode="watch", preferences=preferences,
-                     clock=lambda: FIRST_WALL_TIME, **more)  # type: ignore[arg-type]  # fmt: skip
+    return Workbench(
+        tmp_path / "none.db",
+        feed=feed,
+        mode="watch",
+        preferences=preferences,
+        clock=lambda: FIRST_WALL_TIME,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 async def settle(pilot: Pilot[int], app: Workbench) -> None:
@@ -216,8 +222,13 @@ async def test_the_marked_line_of_the_log_is_read_whole_and_the_sentence_without
 
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
     remedy = "Raise rollout.max_new_tokens, or reward shorter answers. " * 2
-    alert = ev.AlertRaised(step=24, rule="most_truncated", severity="warning", remedy=remedy,
-                           explanation="61% of the answers were cut. " * 3)  # fmt: skip
+    alert = ev.AlertRaised(
+        step=24,
+        rule="most_truncated",
+        severity="warning",
+        remedy=remedy,
+        explanation="61% of the answers were cut. " * 3,
+    )
     app = workbench([*SHORT.events(), alert], tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
@@ -244,9 +255,10 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         assert panel.note.startswith("no alerts")
         panel.focus()
         place = next(
-            n for n, one in enumerate(panel.entries)
+            n
+            for n, one in enumerate(panel.entries)
             if isinstance(one, AlertView) and one.rule == alert.rule
-        )  # fmt: skip
+        )
         below = panel.entries[place + 1]
         assert isinstance(below, LogLine)
         assert below.step <= 4

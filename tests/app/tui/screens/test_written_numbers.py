@@ -39,16 +39,24 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     }
     # debiased average: .1*1 / (1 - .9^2) = .526
     assert narrate(Snapshot(status="completed", step=3, series=series)) == (
-        "The run is complete after 3 steps.", "Held-out accuracy, sampled: 36% to 88%.",
+        "The run is complete after 3 steps.",
+        "Held-out accuracy, sampled: 36% to 88%.",
         "Reward, smoothed: 0 to .53, highest in one step 1.",
-    )  # fmt: skip
-    whole = Snapshot(status="completed", step=3, series=series | {
-        "rewards/right/mean": Series.of("rewards/right/mean", (1, 2), (0.25, 0.75)),
-        "rewards/form/mean": Series.of("rewards/form/mean", (1, 2), (0.5, 0.0))})  # fmt: skip
+    )
+    whole = Snapshot(
+        status="completed",
+        step=3,
+        series=series
+        | {
+            "rewards/right/mean": Series.of("rewards/right/mean", (1, 2), (0.25, 0.75)),
+            "rewards/form/mean": Series.of("rewards/form/mean", (1, 2), (0.5, 0.0)),
+        },
+    )
     # now (.9*.1*.25 + .1*.75) / (1 - .81) = .513 and .237; changes +.263 and -.263 by weight 1
     assert {name: round(move, 3) for name, move in whole.moves.items()} == {
-        "right": 0.263, "form": -0.263
-    }  # fmt: skip
+        "right": 0.263,
+        "form": -0.263,
+    }
     change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26 of it)."
     assert narrate(whole)[2] == change
 

@@ -89,8 +89,11 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     wide = width - LABELS
     curves: list[Curve] = []
     for index, recipe in enumerate((view.base, view.recipe)):
-        values = {step: value for step, effect in view.curve(recipe).items()
-                 if (value := effect.measures[measure]) is not None}  # fmt: skip
+        values = {
+            step: value
+            for step, effect in view.curve(recipe).items()
+            if (value := effect.measures[measure]) is not None
+        }
         series = Series(smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         curves.append(Curve(trace, COLOURS[index]))
@@ -160,8 +163,10 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
     if view.recipe.pays_in_reward:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
-    parts.append("Exact for the stored answers, by the loss itself, in each step's last pass. "
-                 "Later steps would have had another policy and other answers.")  # fmt: skip
+    parts.append(
+        "Exact for the stored answers, by the loss itself, in each step's last pass. "
+        "Later steps would have had another policy and other answers."
+    )
     if view.base.passes == view.base.minibatches == 1:
         parts.append("Every ratio is 1: with one pass, no bound is reached.")
     return paragraph(" ".join(parts), width, limit, "label")

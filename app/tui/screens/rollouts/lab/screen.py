@@ -105,15 +105,24 @@ class LabScreen(Dialog[None]):
     """
     BINDINGS: ClassVar = [
         bind("escape,q", "dismiss", "close", "lab.close", "Back to the rollouts"),
-        bind("enter", "type", "edit", "lab.type",
-             "Type the value"),
-        bind("t", "switch('in_step')", "scope", "lab.scope",
-             "Show all steps, or the answers of the step"),
+        bind("enter", "type", "edit", "lab.type", "Type the value"),
+        bind(
+            "t",
+            "switch('in_step')",
+            "scope",
+            "lab.scope",
+            "Show all steps, or the answers of the step",
+        ),
         bind("c", "clone", "clone", "lab.clone", "A new run with these settings"),
         bind("backspace", "reset", "reset", "lab.reset", "Reset this setting to the run's value"),
-        bind("question_mark,f1", "explain", "explain", "lab.explain",
-             "Explain the setting, the numbers and the keys"),
-    ]  # fmt: skip
+        bind(
+            "question_mark,f1",
+            "explain",
+            "explain",
+            "lab.explain",
+            "Explain the setting, the numbers and the keys",
+        ),
+    ]
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
