@@ -60,12 +60,11 @@ def token_scores(
         states, scores = _scores_of_states(policy, segments, scoring)
     arrays = (*scores, policy.value(states) if values else None)
     is_live = (gradient, gradient and entropy_gradient, gradient)
-    return TokenScores(
-        *(
-            None if array is None else batch.spread(array if live else mx.stop_gradient(array))
-            for array, live in zip(arrays, is_live, strict=True)
-        )
-    )  # type: ignore[arg-type]
+    spread = (
+        None if array is None else batch.spread(array if live else mx.stop_gradient(array))
+        for array, live in zip(arrays, is_live, strict=True)
+    )
+    return TokenScores(*spread)  # type: ignore[arg-type]
 
 
 def _scores_of_states(

@@ -21,7 +21,7 @@ from grpo_engine.events import (
     StepFinished,
 )
 from grpo_engine.platform.faults import Fault, fault_of
-from grpo_engine.policy import memory
+from grpo_engine.policy import checkpointing, memory
 from grpo_engine.presets import preset
 from grpo_engine.run import checkpoint, recovery
 from grpo_engine.trainer import run
@@ -262,10 +262,13 @@ def test_a_smaller_plan_is_in_the_checkpoint_and_is_what_a_resume_takes(
     world: Path, inject: Inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recomputed: list[Any] = []
-    apply = memory.checkpoint_layers
-    monkeypatch.setattr(
-        memory, "checkpoint_layers", lambda model: (recomputed.append(model), apply(model))
-    )
+    apply = checkpointing.checkpoint_layers
+
+    def checkpoint_layers(model: Any) -> None:
+        recomputed.append(model)
+        apply(model)
+
+    monkeypatch.setattr(memory, "checkpoint_layers", checkpoint_layers)
     settled = config(world, steps=2, checkpoint={"every": 0})
     inject("_gradient", "memory")
     events = events_of(settled, tmp_path)

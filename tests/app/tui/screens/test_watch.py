@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ from tests.patience import PATIENCE
 SHORT = Script(steps=24, total_steps=60)
 
 
-def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: object) -> Workbench:
+def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: Any) -> Workbench:
     """The app on Watch with a scripted feed, no store and a fixed clock."""
     preferences = Preferences()
     preferences.remember(theme=theme)
@@ -58,7 +59,7 @@ def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: objec
         preferences=preferences,
         clock=lambda: FIRST_WALL_TIME,
         **more,
-    )  # type: ignore[arg-type]
+    )
 
 
 async def settle(pilot: Pilot[int], app: Workbench) -> None:
