@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.screens import SEVERAL
-from grpo_engine.alerts.rules import RULES, Limits
+from grpo_engine.alerts.rules import RULES, RunLimits
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
@@ -388,11 +388,11 @@ def read(path: Path) -> tuple[Tree, list[Tree]]:
     return head, lines
 
 
-def limits_of(config: RunConfig) -> Limits:
+def limits_of(config: RunConfig) -> RunLimits:
     """Return what the rules know about a run of the starter."""
     recipe = config.algorithm.resolved()
     names = [name.rpartition(":")[2] for name in config.rewards.functions]
-    return Limits(
+    return RunLimits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),

@@ -85,9 +85,17 @@ CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape"
 QUEUE = Stop(
     ("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x question_mark escape escape"
 )
-MESSAGES = Stop(("Workbench", "Page"), f"1 {'y ' * 40}", "exclamation_mark j k y enter")
+MESSAGES = Stop(("Workbench", "PageDialog"), f"1 {'y ' * 40}", "exclamation_mark j k y enter")
 WATCH = Stop(
-    ("WatchScreen", "WorkbenchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
+    (
+        "WatchScreen",
+        "WorkbenchScreen",
+        "Curves",
+        "CompletionsPanel",
+        "Groups",
+        "AlertsLog",
+        "ControlScreen",
+    ),
     f"{SECOND} enter 3",
     "down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "

@@ -20,7 +20,7 @@ from benchmarks.graph import loaded
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 
 TOKENS_OF_ROW = 96
 QUESTION = "What is {} {} {}? Explain {}, then give the number."
@@ -66,7 +66,7 @@ def answered(policy: Policy, prompts: list[PromptRows], seed: int) -> list[Fed]:
     """The prompts with their sampled answers."""
     sampling = Sampling(max_new_tokens=TOKENS_OF_ROW)
     decoding = sample_groups(policy, prompts, sampling, seed=seed, step=0)
-    rollouts: list[Rollout] = []
+    rollouts: list[Trajectory] = []
     while True:
         try:
             next(decoding)

@@ -26,14 +26,14 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.presets import preset
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import rows_to_train, step_advantages
 from grpo_engine.training.samples import Experience, OldScores, gather
-from grpo_engine.training.sampling import StepGroups, sample_step
+from grpo_engine.training.sampling import SampledGroups, sample_step
 from grpo_engine.training.update import update
 
 TUNINGS = ("lora", "full")
@@ -94,14 +94,14 @@ def drain(events: Generator[Event, None, Any]) -> Any:
 
 
 def first_update(
-    config: RunConfig, folder: Path, given: StepGroups | None
-) -> tuple[StepGroups, dict[str, mx.array], float]:
+    config: RunConfig, folder: Path, given: SampledGroups | None
+) -> tuple[SampledGroups, dict[str, mx.array], float]:
     """Apply one update to these answers, or to new ones; return the answers and weight changes.
 
     The last value is the share of weights that changed as the forward pass reads them.
     """
     with ExitStack() as stack:
-        current: Run = drain(
+        current: EngineRun = drain(
             load_run(config, Control(), folder, stack, load_tasks(config, NO_OBJECTS), 0, threads=1)
         )
         given = given or drain(sample_step(current, 1))
@@ -122,7 +122,7 @@ def first_update(
         return given, moved, sum(map(float, others.values())) / total
 
 
-def kept(current: Run) -> dict[str, mx.array]:
+def kept(current: EngineRun) -> dict[str, mx.array]:
     """Return the weights that the optimiser updates."""
     return current.policy.snapshot() | current.optimizer.masters
 
@@ -131,7 +131,7 @@ def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
     """Compare the weight change of one update with float32's, on float32's answers."""
     found: Found = {}
     once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference equals the policy here
-    given: StepGroups | None = None
+    given: SampledGroups | None = None
     for rate in (*SMALL, RATES[tuning]):
         moved = []
         for place, kind in enumerate(("float32", dtype)):

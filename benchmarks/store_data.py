@@ -151,7 +151,7 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
         reward_std=0.5,
         sampling={"temperature": 1.0, "top_p": 1.0},
         rollouts=tuple(
-            ev.Completion(
+            ev.Rollout(
                 index=place,
                 ids=tuple(chance.randrange(100) for _ in range(tokens)),
                 text=text,

@@ -124,7 +124,7 @@ def _group(
     )
 
 
-def _complete(item: ev.Completion) -> BoardRollout:
+def _complete(item: ev.Rollout) -> BoardRollout:
     return BoardRollout(
         index=item.index,
         text=item.text,

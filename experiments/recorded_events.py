@@ -113,9 +113,9 @@ def _group(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
     return ev.GroupScored(step=view.step, group=group)
 
 
-def _completion(item: v.RolloutView, row: v.TokenRow | None) -> Any:
+def _completion(item: v.RolloutView, row: v.RecordedTokens | None) -> Any:
     tokens = {"ids": row.ids, "sampler_logprobs": row.sampler, "ends": row.ends} if row else {}
-    return _as(ev.Completion, item, **tokens)
+    return _as(ev.Rollout, item, **tokens)
 
 
 def _tokens(view: v.GroupView, tokens: v.TokenView) -> ev.Event:

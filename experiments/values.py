@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 from grpo_engine.events import (
     AlertRaised,
-    Completion,
     EvaluationFinished,
     EvaluationSample,
     Event,
@@ -16,6 +15,7 @@ from grpo_engine.events import (
     Group,
     Origin,
     RewardValue,
+    Rollout,
     Span,
     TokenNumbers,
 )
@@ -180,7 +180,7 @@ class MetricSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutView(Completion):
+class RolloutView(Rollout):
     """A stored rollout with its database keys; its ids are read with its token numbers."""
 
     key: int
@@ -207,7 +207,7 @@ class GroupView(Group):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow(TokenNumbers):
+class RecordedTokens(TokenNumbers):
     """One rollout's tokens with their numbers.
 
     `sampler` are the log-probabilities under the sampling policy at its temperature. `spans` are
@@ -241,7 +241,7 @@ class TokenView:
     """The token numbers of a group: the prompt's ids, and a row for each completion."""
 
     prompt_ids: tuple[int, ...] = ()
-    rows: tuple[TokenRow, ...] = ()
+    rows: tuple[RecordedTokens, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

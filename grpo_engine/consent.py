@@ -66,7 +66,7 @@ _accepting = False
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TrustItem:
     """One thing that settings name: what happens to it, where it is, and the files it consists of.
 
     The path is that of the setting.
@@ -94,7 +94,7 @@ class Question:
 
     subject: str
     settings: Mapping[str, Any]
-    items: tuple[Item, ...]
+    items: tuple[TrustItem, ...]
 
     @cached_property
     def began(self) -> str:
@@ -221,11 +221,11 @@ def question_of_functions(
         name, file = str(source.get("name", "")), Path(str(source.get("file", "")))
         if not name.startswith(names.IN_PROCESS):
             what = f"{file}:{name.rpartition(':')[2]}"
-            items.append(Item("import", f"algorithm.{choice}", what, (file,)))
+            items.append(TrustItem("import", f"algorithm.{choice}", what, (file,)))
     return Question(subject, {}, tuple(items))
 
 
-def _items(tree: Mapping[str, Any]) -> Iterator[Item]:
+def _items(tree: Mapping[str, Any]) -> Iterator[TrustItem]:
     model = _section(ModelConfig, tree, "model")
     yield from _model(model, "model.path", model.path)
     if model.adapter:
@@ -250,9 +250,11 @@ def _items(tree: Mapping[str, Any]) -> Iterator[Item]:
     trackers = record.get("trackers") if isinstance(record, Mapping) else None
     for tracker in trackers if isinstance(trackers, list | tuple) else [trackers]:
         if tracker and tracker != "tensorboard":
-            yield Item("contact", "record.trackers", f"the tracker {tracker}")
+            yield TrustItem("contact", "record.trackers", f"the tracker {tracker}")
     if isinstance(sandbox, Mapping) and (variables := sandbox.get("environment")):
-        yield Item("send", "sandbox.environment", f"the variables {_json(variables)} to its code")
+        yield TrustItem(
+            "send", "sandbox.environment", f"the variables {_json(variables)} to its code"
+        )
 
 
 def _section(kind: type[S], tree: Mapping[str, Any], name: str) -> S:
@@ -264,7 +266,7 @@ def _section(kind: type[S], tree: Mapping[str, Any], name: str) -> S:
         raise
 
 
-def _model(model: ModelConfig, path: str, named: str) -> Iterator[Item]:
+def _model(model: ModelConfig, path: str, named: str) -> Iterator[TrustItem]:
     """A model by folder or hub id, and whether its code runs."""
     if named in EMBEDDED:
         return
@@ -272,12 +274,12 @@ def _model(model: ModelConfig, path: str, named: str) -> Iterator[Item]:
     kind: Kind = "run" if code else "read"
     folder = Path(named).expanduser()
     if not folder.exists() and named.count("/") == 1 and not named.startswith((".", "~", "/")):
-        yield Item(kind if code else "contact", path, f"the hub's model {named}{code}")
+        yield TrustItem(kind if code else "contact", path, f"the hub's model {named}{code}")
     else:
-        yield Item(kind, path, f"{folder.absolute()}{code}", (folder.absolute(),))
+        yield TrustItem(kind, path, f"{folder.absolute()}{code}", (folder.absolute(),))
 
 
-def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[Item]:
+def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[TrustItem]:
     if name.startswith(JUDGE):
         yield _judge(name, path)
     elif name not in REWARDS:
@@ -286,21 +288,23 @@ def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[Item]:
         yield from _code(name, path, "rewards", *options)
 
 
-def _judge(name: str, path: str) -> Item:
+def _judge(name: str, path: str) -> TrustItem:
     """The address that a judge's file names, and whose key it gets."""
     file = Path(name.removeprefix(JUDGE)).expanduser().absolute()
     try:
         rubric = read_rubric(file)
     except (RewardError, OSError) as error:
         reason = str(error).partition("\n")[0]
-        return Item("contact", path, f"what {file} names, which cannot be read: {reason}", (file,))
+        return TrustItem(
+            "contact", path, f"what {file} names, which cannot be read: {reason}", (file,)
+        )
     key = f" with the value of ${rubric.key_variable}" if rubric.key_variable else ""
-    return Item(
+    return TrustItem(
         "contact", path, f"the judge {rubric.model} at {rubric.url}{key}, by {file}", (file,)
     )
 
 
-def _task(task: TaskConfig, at: str) -> Iterator[Item]:
+def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
     """The task, its data, tools, environment, interpreter and template."""
     kind = task.name.partition(":")[0]
     if kind in TASKS and f"{kind}:" != TASKSET:
@@ -317,18 +321,18 @@ def _task(task: TaskConfig, at: str) -> Iterator[Item]:
             words = name.removeprefix(AGENT).split()
             files = tuple(path for word in words if (path := Path(word).absolute()).is_file())
             command = f"{name.removeprefix(AGENT).strip()} in {Path.cwd()}"
-            yield Item("run", f"{at}.environment", command, files)
+            yield TrustItem("run", f"{at}.environment", command, files)
         else:
             options = task.options if name.startswith(TASKSET) else {}
             yield from _code(name, f"{at}.environment", "environments", options)
     if task.interpreter:
         program = Path(task.interpreter).expanduser().absolute()
-        yield Item("run", f"{at}.interpreter", str(program), (program,))
+        yield TrustItem("run", f"{at}.interpreter", str(program), (program,))
     if task.chat_template not in ("", "plain", "chatml"):
         yield _file(f"{at}.chat_template", task.chat_template)
 
 
-def _algorithm(section: object) -> Iterator[Item]:
+def _algorithm(section: object) -> Iterator[TrustItem]:
     """The functions that make a recipe's choices, and a package's recipe."""
     if not isinstance(section, Mapping):
         return
@@ -341,7 +345,7 @@ def _algorithm(section: object) -> Iterator[Item]:
 
 def _code(
     name: str, path: str, group: names.EntryGroup | None, *options: Mapping[str, Any]
-) -> Iterator[Item]:
+) -> Iterator[TrustItem]:
     """A function or class by its name, where it is, and what it is called with."""
     if name.startswith(names.IN_PROCESS):
         return
@@ -350,15 +354,15 @@ def _code(
     if group is not None and (point := names.installed(group).get(name)) is not None:
         where, location = f"{name} of the package {names.package_of(point)}", point.module
         file = _module_file(location)
-        yield Item("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
+        yield TrustItem("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
     elif name.startswith(TASKSET):
-        yield Item("import", path, f"the package of {name}{keywords}")
+        yield TrustItem("import", path, f"the package of {name}{keywords}")
     elif location.endswith(".py") or "/" in location:
         file = Path(location).expanduser().resolve()
-        yield Item("import", path, f"{file}:{attribute}{keywords}", (file,))
+        yield TrustItem("import", path, f"{file}:{attribute}{keywords}", (file,))
     elif location:
         file = _module_file(location)
-        yield Item("import", path, f"{name} ({file}){keywords}", (file,))
+        yield TrustItem("import", path, f"{name} ({file}){keywords}", (file,))
 
 
 def _module_file(module: str) -> Path:
@@ -374,14 +378,14 @@ def _module_file(module: str) -> Path:
     return Path()
 
 
-def _file(path: str, named: str) -> Item:
+def _file(path: str, named: str) -> TrustItem:
     file = Path(named).expanduser().absolute()
-    return Item("read", path, str(file), (file,))
+    return TrustItem("read", path, str(file), (file,))
 
 
-def _data(path: str, named: str) -> Item:
+def _data(path: str, named: str) -> TrustItem:
     if not Path(named).expanduser().exists() and not named.startswith((".", "~", "/")):
-        return Item("contact", path, f"the hub's data set {named}")
+        return TrustItem("contact", path, f"the hub's data set {named}")
     return _file(path, named)
 
 

@@ -111,7 +111,7 @@ def model_tokens(ids: Sequence[int], spans: Iterable[Span]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Rollout:
     """One scored rollout: its ids as sampled, its text for people, and its rewards.
 
     `ends[t]` counts the characters of `text` up to and including token t; empty if unknown.
@@ -146,7 +146,7 @@ class Group:
     prompt_hash: str
     target: str
     refill: int = field(default=0, metadata={"stored": "attempt"})  # 0 for the first sampling
-    rollouts: tuple[Completion, ...] = field(metadata={"stored": "completions"})
+    rollouts: tuple[Rollout, ...] = field(metadata={"stored": "completions"})
     reward_mean: float | None
     reward_std: float | None
     no_signal: str = ""

@@ -42,7 +42,7 @@ from grpo_engine.policy.memory import free_cache
 from grpo_engine.run.persist import save_after_failure, save_if_due, save_last
 from grpo_engine.run.recovery import as_engine_error
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
-from grpo_engine.run.session import Run, is_stopping
+from grpo_engine.run.session import EngineRun, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run, plan_next_step
 from grpo_engine.setup.parts import LoadedTask, load_tasks
@@ -95,7 +95,7 @@ def run(
         yield _failed(step, error, _lost_rank(control))
 
 
-def _loaded_run(run: Run) -> Iterator[Event]:
+def _loaded_run(run: EngineRun) -> Iterator[Event]:
     """The run after everything is loaded."""
     yield from answer_requests(run)
     if run.step == 0 and not run.progress.evaluated_before:
@@ -122,7 +122,7 @@ def _loaded_run(run: Run) -> Iterator[Event]:
     )
 
 
-def _before_first_step(run: Run) -> Iterator[Event]:
+def _before_first_step(run: EngineRun) -> Iterator[Event]:
     """The self-check, the first evaluation, and the pinned prompts at step 0."""
     yield from check_itself(run)
     if run.config.evaluation.before_and_after:
@@ -134,7 +134,7 @@ def _before_first_step(run: Run) -> Iterator[Event]:
     yield from score_pinned_after_update(run, 0, pinned, updated=False)
 
 
-def _train(run: Run) -> Iterator[Event]:
+def _train(run: EngineRun) -> Iterator[Event]:
     """The training loop. `run.progress` changes only when a step is complete."""
     recipe = run.recipe
     while not run.is_complete and not is_stopping(run):
@@ -197,7 +197,7 @@ def _train(run: Run) -> Iterator[Event]:
 
 
 def score_before_update(
-    run: Run, step: int, samples: Samples, rows: Sequence[int] | None = None
+    run: EngineRun, step: int, samples: Samples, rows: Sequence[int] | None = None
 ) -> Generator[Event, None, OldScores]:
     """What the recipe needs of some or all rows before its first update."""
     recipe, scores = run.recipe, OldScores()
@@ -232,7 +232,7 @@ def score_before_update(
 
 
 def score_after_update(
-    run: Run, step: int, experience: Experience, result: UpdateResult | None
+    run: EngineRun, step: int, experience: Experience, result: UpdateResult | None
 ) -> Iterator[Event]:
     """Score some groups again with the updated policy, and yield the numbers of every token."""
     samples, trained = experience.samples, set(experience.trained_rows)
@@ -252,7 +252,7 @@ def score_after_update(
             yield tokens_scored(step, index, experience, result, after_BT)
 
 
-def control_entropy(run: Run, result: UpdateResult | None) -> None:
+def control_entropy(run: EngineRun, result: UpdateResult | None) -> None:
     """Adjust the weight of the entropy bonus towards the recipe's target entropy."""
     progress, target = run.progress, run.recipe.entropy_target
     if target is not None and result is not None and result.entropy[1]:
@@ -262,7 +262,7 @@ def control_entropy(run: Run, result: UpdateResult | None) -> None:
         )
 
 
-def refresh_reference(run: Run) -> Iterator[Event]:
+def refresh_reference(run: EngineRun) -> Iterator[Event]:
     """Mix the policy into its reference, at the recipe's interval."""
     every = run.recipe.ref_refresh_every
     if every and run.step % every == 0:

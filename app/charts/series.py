@@ -157,7 +157,7 @@ def positions(
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PixelColumn:
     """What a curve has in a column of pixels: the range of its values, and where its line goes.
 
     NaN is a gap.
@@ -178,7 +178,7 @@ class Column:
 class Trace:
     """A curve cut to pixel columns."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PixelColumn, ...] = ()
     sparse: bool = False
 
 
@@ -201,7 +201,7 @@ def cut(
         )
         finite = [value for value in values[start:end] if math.isfinite(value)]
         columns.append(
-            Column(
+            PixelColumn(
                 x,
                 min(finite, default=math.nan),
                 max(finite, default=math.nan),
@@ -248,5 +248,5 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
             low, high = mean_interval(finite, limits=limits)
             if low is None or high is None:
                 low = high = mean
-            columns.append(Column(x, low, high, (mean,)))
+            columns.append(PixelColumn(x, low, high, (mean,)))
     return Trace(tuple(columns), all(trace.sparse for trace in traces))

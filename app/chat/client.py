@@ -11,13 +11,13 @@ from grpo_engine import consent
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.evaluation.target import of_run
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Sandbox, ServiceCall
 from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-SERVICE = "grpo_tui.app.chat.service:Answers"
+SERVICE = "grpo_tui.app.chat.service:ChatService"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ class Chat:
             if self._closed.is_set():
                 raise ChatError("the chat is closed")
             try:
-                return self._sandbox.ask(Call(method, arguments, inf)).value_or(ChatError)
+                return self._sandbox.ask(ServiceCall(method, arguments, inf)).value_or(ChatError)
             except StopNow as error:
                 raise ChatError(str(error)) from None
 
 
-def _load(config: RunConfig) -> Call:
-    return Call("load", {"config": config.model_dump(mode="json")}, inf)
+def _load(config: RunConfig) -> ServiceCall:
+    return ServiceCall("load", {"config": config.model_dump(mode="json")}, inf)

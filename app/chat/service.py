@@ -6,14 +6,14 @@ from typing import Any
 from grpo_engine.api.policy import LoadedPolicy, of_config
 from grpo_engine.config.parse import build
 from grpo_engine.errors import EngineError
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Task
 
 Piece = dict[str, Any]
 Turns = Sequence[tuple[str, Sequence[str]]]  # each a prompt and what the models answered
 
 
-class Answers:
+class ChatService:
     """The models in the order in which they were loaded, and the answer that is being sampled."""
 
     def __init__(self, _server: object) -> None:
@@ -64,14 +64,14 @@ class Answers:
 
 
 def _texts(
-    model: int, texts: Generator[str, None, list[Rollout]]
-) -> Generator[Piece, None, Rollout]:
+    model: int, texts: Generator[str, None, list[Trajectory]]
+) -> Generator[Piece, None, Trajectory]:
     """The text as it grows; returns the answer."""
     while True:
         try:
             yield {"model": model, "text": next(texts)}
         except StopIteration as end:
-            answers: list[Rollout] = end.value
+            answers: list[Trajectory] = end.value
             return answers[0]
 
 

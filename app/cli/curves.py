@@ -24,7 +24,7 @@ Points = tuple[list[float], list[float]]
 _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
 
-class Canvas(NamedTuple):
+class ChartOptions(NamedTuple):
     """Properties of the output that a chart depends on."""
 
     width: int = 80
@@ -32,10 +32,10 @@ class Canvas(NamedTuple):
     unicode: bool = True
 
 
-def terminal() -> Canvas:
+def terminal() -> ChartOptions:
     """Return the canvas for stdout: its width, and no colour in a pipe."""
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
-    return Canvas(
+    return ChartOptions(
         width=max(LEAST_WIDTH, shutil.get_terminal_size().columns),
         colour=uses_colour() and os.environ.get("TERM") != "dumb",
         unicode=writes_unicode() and not plain,
@@ -43,7 +43,7 @@ def terminal() -> Canvas:
 
 
 def metric_chart(
-    key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0
+    key: str, read: Iterable[tuple[str, MetricSeries]], canvas: ChartOptions, *, smooth: float = 0.0
 ) -> list[str]:
     """Return the lines of a metric's chart; `read` has each run's name and stored values.
 

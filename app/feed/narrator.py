@@ -13,7 +13,7 @@ from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.experiments.values import AlertView
 
 if TYPE_CHECKING:
-    from grpo_engine.alerts.rules import Change
+    from grpo_engine.alerts.rules import MetricChange
 
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
@@ -161,9 +161,9 @@ def steps_of(alert: AlertView) -> str:
     return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
-def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Change"]]]:
+def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "MetricChange"]]]:
     """How each curve changed to its last ten steps: from the ten before, and from the first."""
-    from grpo_engine.alerts.rules import SPAN, Change, change_of
+    from grpo_engine.alerts.rules import SPAN, MetricChange, change_of
 
     lately = {
         name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
@@ -172,7 +172,7 @@ def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Cha
     }
     yield f"in {SPAN} steps", lately
     first = {
-        name: Change(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
+        name: MetricChange(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
         for name, one in lately.items()
     }
     yield "since the first step", first

@@ -171,7 +171,7 @@ def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) ->
         )
 
 
-def _ends(completion: ev.Completion) -> Sequence[int]:
+def _ends(completion: ev.Rollout) -> Sequence[int]:
     """The characters up to each token, evenly spread where they were not recorded."""
     count = len(completion.ids) or max(1, len(completion.text) // 3)
     if len(completion.ends) == count:
@@ -180,7 +180,7 @@ def _ends(completion: ev.Completion) -> Sequence[int]:
 
 
 def _delta(
-    group: int, completion: ev.Completion, ends: Sequence[int], low: int, high: int
+    group: int, completion: ev.Rollout, ends: Sequence[int], low: int, high: int
 ) -> ev.RowDelta:
     """An answer's tokens from `low` to `high`."""
     spans = tuple(

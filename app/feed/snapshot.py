@@ -20,7 +20,7 @@ EMPTY_BOARD = BoardView()
 
 # a group is drawn from the board until it is recorded, and then from its event
 StepGroup = BoardGroup | ev.Group
-StepRollout = BoardRollout | ev.Completion
+StepRollout = BoardRollout | ev.Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

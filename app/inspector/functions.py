@@ -18,7 +18,7 @@ from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.names import IN_PROCESS
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Sandbox, ServiceCall
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -88,7 +88,7 @@ def _sandbox() -> Sandbox:
 
 
 def _ask(method: str, **arguments: Any) -> Any:
-    return _sandbox().ask(Call(method, arguments, LIMIT_S)).value_or(MathsError)
+    return _sandbox().ask(ServiceCall(method, arguments, LIMIT_S)).value_or(MathsError)
 
 
 class Functions:

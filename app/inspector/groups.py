@@ -127,21 +127,21 @@ def balance(group: GroupView) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TextChange:
     """A stretch of text that is in both answers, or only in the older or the newer one."""
 
     tag: Literal["same", "removed", "added"]
     text: str
 
 
-def word_diff(older: str, newer: str) -> tuple[Change, ...]:
+def word_diff(older: str, newer: str) -> tuple[TextChange, ...]:
     """Diff two answers by words; the added and the common parts form the newer one."""
     older, newer = older[:DIFF_LENGTH], newer[:DIFF_LENGTH]
     parts = WORDS if len(older) + len(newer) <= DIFF_LIMIT else LINES
     a, b = parts.findall(older), parts.findall(newer)
-    changes: list[Change] = []
+    changes: list[TextChange] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
-        added = Change("same" if tag == "equal" else "added", "".join(b[b1:b2]))
-        removed = Change("removed", "" if tag == "equal" else "".join(a[a1:a2]))
+        added = TextChange("same" if tag == "equal" else "added", "".join(b[b1:b2]))
+        removed = TextChange("removed", "" if tag == "equal" else "".join(a[a1:a2]))
         changes += [change for change in (removed, added) if change.text]
     return tuple(changes)

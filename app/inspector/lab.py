@@ -17,7 +17,7 @@ from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
 from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.losses import Packed, gradients, loss_of, packed
-from grpo_tui.experiments.values import GroupView, TokenRow
+from grpo_tui.experiments.values import GroupView, RecordedTokens
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice, with the
 # values that the arrows go through.
@@ -76,7 +76,7 @@ class StepNumbers:
 def step_numbers(
     step: int,
     groups: Sequence[GroupView],
-    rows: Mapping[tuple[int, int], TokenRow],
+    rows: Mapping[tuple[int, int], RecordedTokens],
     max_length: int,
 ) -> StepNumbers:
     """Pack the last pass of a step; `rows`, by index of group and answer, have tokens."""
@@ -107,7 +107,7 @@ def step_numbers(
     )
 
 
-class Effect(NamedTuple):
+class LossEffect(NamedTuple):
     """What the loss did with some answers, summed."""
 
     tokens: int = 0  # in the loss
@@ -144,14 +144,14 @@ class Effect(NamedTuple):
 MEASURES = (("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL penalty", ""))
 
 
-def together(effects: Collection[Effect]) -> Effect:
+def together(effects: Collection[LossEffect]) -> LossEffect:
     """Several steps as one."""
     *sums, missing = zip(*effects, strict=True)
-    return Effect._make([*map(sum, sums), frozenset().union(*missing)])
+    return LossEffect._make([*map(sum, sums), frozenset().union(*missing)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class RecipeOutcome:
     """A step's last pass under one recipe: [A,T] of the answers that have token numbers."""
 
     numbers: StepNumbers
@@ -159,9 +159,9 @@ class Outcome:
     missing: frozenset[str] = frozenset()
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
-    def effect(self, row: int | None = None) -> Effect:
+    def effect(self, row: int | None = None) -> LossEffect:
         """The step, or one of the answers that have token numbers."""
-        effect = Effect(
+        effect = LossEffect(
             groups=len(set(self.numbers.groups)),
             with_signal=len(self.signal),
             missing=self.missing,
@@ -188,7 +188,7 @@ class Outcome:
 
 def outcome_of(
     numbers: StepNumbers, recipe: Recipe, base: Recipe, *, by_token: bool = False
-) -> Outcome:
+) -> RecipeOutcome:
     """Compute a step's last pass under another recipe than the run's, `base`.
 
     Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
@@ -218,7 +218,7 @@ def outcome_of(
             advantages = mx.array(values[list(numbers.recorded)])
             packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
         arrays = _arrays(packed, recipe, by_token)
-    return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing), arrays=arrays)
+    return RecipeOutcome(numbers=numbers, signal=signal, missing=frozenset(missing), arrays=arrays)
 
 
 def _signal_settings(recipe: Recipe) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_engine.platform.device import require_mlx
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -76,7 +76,7 @@ class Packed:
 
 
 def packed(
-    rows: Sequence[TokenRow], groups: Sequence[int] = (), *, step: int, max_length: int
+    rows: Sequence[RecordedTokens], groups: Sequence[int] = (), *, step: int, max_length: int
 ) -> Packed:
     """Pack answers in the last pass of each.
 
@@ -111,7 +111,7 @@ def packed(
     )
 
 
-def _columns(row: TokenRow) -> dict[str, Sequence[float]]:
+def _columns(row: RecordedTokens) -> dict[str, Sequence[float]]:
     """An answer's numbers in a pass, by the arguments of the loss; empty if not recorded."""
     repeated = len(row.ids) if len(row.advantages) == 1 else 1  # one for the answer
     return {
@@ -190,7 +190,7 @@ def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
 
 
 def token_losses(
-    rows: Sequence[TokenRow], recipe: Recipe, *, max_length: int, step: int
+    rows: Sequence[RecordedTokens], recipe: Recipe, *, max_length: int, step: int
 ) -> tuple[tuple[TokenLoss, ...], ...]:
     """Each token of a group in the last pass of its answer.
 
@@ -232,12 +232,12 @@ def latest(passes: Sequence[T]) -> T | None:
     return passes[-1] if passes else None
 
 
-def loss_mask(row: TokenRow) -> tuple[int, ...]:
+def loss_mask(row: RecordedTokens) -> tuple[int, ...]:
     """1 for each token of an answer that is in the loss."""
     return row.mask or (1,) * len(row.ids)
 
 
-def not_recorded(rows: Sequence[TokenRow], recipe: Recipe) -> str:
+def not_recorded(rows: Sequence[RecordedTokens], recipe: Recipe) -> str:
     """What the loss read and the run did not record, as a sentence; empty if nothing."""
     unknown = "its share of the loss is not known: this run"
     if not all(row.updates for row in rows):

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from grpo_tui.app.inspector.losses import TokenLoss, latest
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 HeatMode = Literal["push", "change", "kl", "teacher", "entropy", "clip"]
 HEAT_NAMES: dict[HeatMode, str] = {
@@ -35,12 +35,14 @@ Values = tuple[float | None, ...]
 Cursor = tuple[int, ...]  # step, group, answer and token, or the first of them
 
 
-def newest(row: TokenRow) -> Sequence[float]:
+def newest(row: RecordedTokens) -> Sequence[float]:
     """The log-probabilities after the step, or of the last pass that was recorded."""
     return row.after or latest(row.passes) or row.old
 
 
-def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[TokenLoss]) -> Values:
+def values_of(
+    measure: HeatMode | Measure, row: RecordedTokens, tokens: Sequence[TokenLoss]
+) -> Values:
     """The measure of each token; None where there is no number, and for an environment's replies.
 
     `tokens` are the losses of the last pass, empty if they are not known.
@@ -81,7 +83,7 @@ class Highlight:
 
 
 def highlights_of(
-    measure: Measure, answer: Cursor, row: TokenRow, losses: Sequence[TokenLoss]
+    measure: Measure, answer: Cursor, row: RecordedTokens, losses: Sequence[TokenLoss]
 ) -> list[Highlight]:
     """The tokens of an answer that have a measure; `losses` are of the last pass."""
     return [

@@ -112,7 +112,7 @@ class LinePrinter(Printer):
         sys.stdout.flush()
 
 
-class Bar(Progress):
+class StepBar(Progress):
     """The bar with a line of numbers below it; both leave room at the right edge.
 
     A terminal echoes `^C` after the last line, which must not wrap.
@@ -137,7 +137,7 @@ class BarPrinter(LinePrinter):
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished]) -> None:
         super().__init__(evaluations)
         self._console = Console(stderr=True, highlight=False)
-        self._progress = Bar(
+        self._progress = StepBar(
             TextColumn("{task.fields[phase]:<18}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),

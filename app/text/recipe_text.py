@@ -10,7 +10,7 @@ from typing import NamedTuple
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
-class Answer(NamedTuple):
+class ChoiceText(NamedTuple):
     """One of the six choices: its question, its value, what that means, the settings it reads."""
 
     question: str
@@ -30,7 +30,7 @@ ASKS = {
 }
 
 
-def answers(recipe: Recipe) -> tuple[Answer, ...]:
+def answers(recipe: Recipe) -> tuple[ChoiceText, ...]:
     """The six choices of a recipe, with the settings that each reads."""
     values = values_of(recipe)
     result = []
@@ -45,7 +45,7 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
         if question == "weight" and counts_by_length(recipe):
             text += ", and the push of an answer counts once for each of its tokens"
         read = {s.path: getattr(recipe, s.path) for s in settings}
-        result.append(Answer(question, asks, choice, text.format(**values), read))
+        result.append(ChoiceText(question, asks, choice, text.format(**values), read))
     return tuple(result)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Sandbox, ServiceCall
 from grpo_tui.experiments.processes import environment
 
 SERVICE = "grpo_tui.app.trial.service:Trials"
@@ -47,7 +47,7 @@ def call(
 ) -> dict[str, Any]:
     """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
-    result = sandbox.ask(Call(method, arguments, limit))
+    result = sandbox.ask(ServiceCall(method, arguments, limit))
     if (failure := result.failure) is None:
         return dict(result.value)
     prefix = "" if failure.cause == "exception" else "trying the settings: "

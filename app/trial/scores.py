@@ -13,14 +13,14 @@ from grpo_engine.errors import EngineError
 from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import RenderedPrompt, conversation, for_rewards
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_tui.app.trial.loaded import Loaded, changed
 
 MOST = 2_000
 MADE_UP = "I do not know."
 
 
-class Rewards:
+class TrialRewards:
     """Keeps the reward process while the functions and their files are unchanged."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -66,7 +66,7 @@ class Rewards:
         prompt = for_rewards(example, conversation(task, example))
         rendered = RenderedPrompt(ids=(), text="", prompt=prompt)
         rollouts = [
-            Rollout(
+            Trajectory(
                 key=example.key,
                 group=0,
                 index=number,

@@ -24,7 +24,7 @@ from grpo_engine.sandbox.report import describe
 from grpo_engine.tasks.base import Example
 from grpo_tui.app.trial.client import MAY_FETCH
 from grpo_tui.app.trial.loaded import Loaded
-from grpo_tui.app.trial.scores import Rewards
+from grpo_tui.app.trial.scores import TrialRewards
 
 MOST = 20_000  # characters of a text on the screen
 Settings = Mapping[str, Any]
@@ -37,7 +37,7 @@ class Trials:
         if server is not None:
             set_priority("utility", 10)
         self._loaded = Loaded()
-        self._rewards = Rewards(self._loaded)
+        self._rewards = TrialRewards(self._loaded)
 
     def close(self) -> None:
         self._rewards.close()

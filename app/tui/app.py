@@ -290,11 +290,11 @@ class Workbench(RunApp):
 
     def action_messages(self) -> None:
         """List the latest messages, the newest first."""
-        from grpo_tui.app.tui.dialogs.page import Page
+        from grpo_tui.app.tui.dialogs.page import PageDialog
 
         if isinstance(self.screen, WorkbenchScreen):
             lines = [safe(f"{head} {text}", "\n") for head, text in reversed(self.said)]
-            self.push_screen(Page("messages", map(Content, lines or ["No messages."])))
+            self.push_screen(PageDialog("messages", map(Content, lines or ["No messages."])))
 
     async def action_quit(self) -> None:
         """Ask before quitting; Textual's own quit key also ends up here."""

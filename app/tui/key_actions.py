@@ -51,7 +51,7 @@ SECTIONS = {
     "everywhere": ("Workbench", "WorkbenchScreen", "Panel"),
     "Runs": ("RunsScreen", "QueueScreen"),
     "New run": ("NewRunScreen",),
-    "Watch": ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog"),
+    "Watch": ("WatchScreen", "Curves", "CompletionsPanel", "Groups", "AlertsLog"),
     "Rollouts": ("RolloutsScreen",),
     "lab": ("LabScreen",),
     "Compare": ("CompareScreen",),

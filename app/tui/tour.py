@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.widgets.panel import Bar, Line
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
 
@@ -71,7 +71,7 @@ def key_of(screen: Screen[Any], binding: str) -> str:
     return next(map(format_key, keys), "?")
 
 
-class TourLine(Bar):
+class TourLine(BarPanel):
     """The tour's sentence, below the tabs."""
 
     DEFAULT_CSS = "TourLine { height: 2; }"

@@ -277,7 +277,7 @@ def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ProblemShares:
     """What several settings answered to the same problems: the shares that are right."""
 
     mode: str
@@ -286,7 +286,7 @@ class Answers:
     problems: int
 
     @classmethod
-    def of(cls, mode: str, groups: Sequence[Sequence[Judged]]) -> "Answers | None":
+    def of(cls, mode: str, groups: Sequence[Sequence[Judged]]) -> "ProblemShares | None":
         """Take the problems that all runs answered; None if there is nothing to compare."""
         import numpy as np
 
@@ -333,7 +333,7 @@ def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     tests = []
     for mode in MODES:
         items = [item for item in judged if item.evaluation.mode == mode and item.shares]
-        if len(items) > 1 and (answers := Answers.of(mode, [items[:1], items[-1:]])):
+        if len(items) > 1 and (answers := ProblemShares.of(mode, [items[:1], items[-1:]])):
             tests.append(answers.test(1))
     return tests
 
@@ -387,7 +387,7 @@ def _ranking(
     goal: tuple[str, float] | None,
 ) -> Ranking | None:
     """Rank settings by the problems that all their runs answered."""
-    answers = Answers.of(mode, groups)
+    answers = ProblemShares.of(mode, groups)
     if answers is None:
         return None
     sides = answers.sides

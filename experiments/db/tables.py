@@ -17,6 +17,7 @@ from sqlmodel.sql.sqltypes import AutoString
 
 from grpo_engine.events import Event, Span
 from grpo_tui.experiments.db.types import (
+    EscapedText,
     EventJson,
     Flag,
     Json,
@@ -28,7 +29,6 @@ from grpo_tui.experiments.db.types import (
     Real,
     Spans,
     StatusText,
-    Text,
     Time,
     Timestamp,
     WholeNumber,
@@ -776,7 +776,7 @@ def schema() -> tuple[str, ...]:
 
 # for SQLModel's types of what is declared as `str`, `int`, `float` or `bool`
 _TYPES: dict[type, type[Readable]] = {
-    AutoString: Text,
+    AutoString: EscapedText,
     Integer: WholeNumber,
     Float: Number,
     Boolean: Flag,

@@ -22,14 +22,14 @@ import numpy.typing as npt
 
 from grpo_engine.events import TokenNumbers, UpdateTotals
 from grpo_tui.experiments.db.types import compact
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.experiments.values import RecordedTokens, TokenView
 
 CODEC = 2
 MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
 MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
 
 NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
-FIELDS = [field.name for field in fields(TokenRow) if field.name not in NO_ARRAYS]
+FIELDS = [field.name for field in fields(RecordedTokens) if field.name not in NO_ARRAYS]
 KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
 _totals = lru_cache(asdict)  # most rows of a step share theirs
 BY_PASS = ("passes", "entropies", "values")  # several arrays a row
@@ -94,11 +94,13 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
     return TokenView(prompt_ids=prompt, rows=tuple(rows))
 
 
-def _row(index: int, updates: Sequence[Any], arrays: Mapping[str, Sequence[Any]]) -> TokenRow:
+def _row(index: int, updates: Sequence[Any], arrays: Mapping[str, Sequence[Any]]) -> RecordedTokens:
     """Build a row of the arrays of each field: several by pass, one of the others."""
     values = {name: tuple(a) if name in BY_PASS else a[0] for name, a in arrays.items()}
     totals = tuple(UpdateTotals(**total) for total in updates)
-    return TokenRow(index=index, updates=totals, **{"ids": (), "old": (), "sampler": ()} | values)
+    return RecordedTokens(
+        index=index, updates=totals, **{"ids": (), "old": (), "sampler": ()} | values
+    )
 
 
 # -- blobs of version 0.1 ------------------------------------------------------------------------

@@ -144,14 +144,14 @@ class Real(Number):
     write = staticmethod(lambda value: None if value is None or math.isnan(value) else float(value))
 
 
-class Text(Readable, TEXT):
+class EscapedText(Readable, TEXT):
     """Text, with escapes for what SQLite cannot hold."""
 
     write: Convert = staticmethod(escape)
     read: Convert = staticmethod(unescape)
 
 
-class Time(Text):
+class Time(EscapedText):
     """A time as ISO text, UTC."""
 
     @staticmethod
@@ -160,13 +160,13 @@ class Time(Text):
         return text
 
 
-class StatusText(Text):
+class StatusText(EscapedText):
     """The status of a run."""
 
     read = {status: status for status in get_args(Status)}.__getitem__
 
 
-class Json(Text):
+class Json(EscapedText):
     """Any JSON, in ASCII and in its own order; an empty text is an empty object."""
 
     cls: ClassVar[type] = object
@@ -195,7 +195,7 @@ class JsonList(Json):
     replacement: Convert = staticmethod(lambda _: [])
 
 
-class EventJson(Text):
+class EventJson(EscapedText):
     """An event as JSON; a note of it if it cannot be read."""
 
     write = staticmethod(lambda event: compact(ev.to_json(event)))
@@ -222,7 +222,7 @@ def _texts(kind: str) -> tuple[str, ...]:
     return tuple(name for name, hint in hints.items() if hint is str)
 
 
-class Numbers(Text):
+class Numbers(EscapedText):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
     @staticmethod
@@ -236,7 +236,7 @@ class Numbers(Text):
     replacement = staticmethod(lambda text: {"unreadable": UnreadableFloat.of(text)})
 
 
-class Spans(Text):
+class Spans(EscapedText):
     """The spans of a completion as JSON; an empty text without any."""
 
     write = staticmethod(lambda spans: compact(ev.encode(spans)) if spans else "")

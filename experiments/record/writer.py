@@ -32,7 +32,7 @@ from grpo_tui.experiments.db.tokens import encode, write_blobs
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.recorded_events import SOURCES
 from grpo_tui.experiments.store import ExperimentStore, last_attempt
-from grpo_tui.experiments.values import RecordedEvent, TokenRow
+from grpo_tui.experiments.values import RecordedEvent, RecordedTokens
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
 
@@ -80,7 +80,7 @@ class RunWriter(StoreFile):
                 return encode(
                     group.prompt_ids,
                     [
-                        TokenRow(
+                        RecordedTokens(
                             index=item.index,
                             ids=item.ids,
                             ends=item.ends,

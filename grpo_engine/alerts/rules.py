@@ -40,7 +40,7 @@ BUSIER = 0.5  # processors that other programs use beside those they used before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class MetricChange:
     """How a number changed between two samples of it, and the standard error of the difference."""
 
     before: float
@@ -69,10 +69,10 @@ class Evaluation:
     accuracy: float
     answers: int
 
-    def change(self, later: "Evaluation") -> Change:
+    def change(self, later: "Evaluation") -> MetricChange:
         """The change to a later evaluation; the problems are taken as different ones."""
         error = math.sqrt(self._variance + later._variance)
-        return Change(before=self.accuracy, after=later.accuracy, error=error)
+        return MetricChange(before=self.accuracy, after=later.accuracy, error=error)
 
     @property
     def _variance(self) -> float:
@@ -82,7 +82,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RunLimits:
     """What the rules need to know about the run besides its metrics; None where not applicable.
 
     `weights` are those of the reward functions. `whole_answers` says that a ratio is of an answer:
@@ -105,7 +105,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState(Limits):
+class MonitoredRun(RunLimits):
     """The run as rules see it; `history` ends with the current step, `start` has the first ten.
 
     `evaluations` are of one mode, oldest first.
@@ -127,11 +127,11 @@ class RunState(Limits):
         values = [row[key] for row in self.start if key in row]
         return values if len(values) == SPAN else []
 
-    def changes(self, key: str) -> Iterator[Change]:
+    def changes(self, key: str) -> Iterator[MetricChange]:
         """How a metric's mean over ten steps changed since the ten before, and since the start."""
         return (change for (change,) in self.changes_of(key))
 
-    def changes_of(self, *keys: str) -> Iterator[tuple[Change, ...]]:
+    def changes_of(self, *keys: str) -> Iterator[tuple[MetricChange, ...]]:
         """The changes of several metrics over the same steps."""
         if self.is_early:
             return
@@ -154,7 +154,7 @@ class RunState(Limits):
         return [name for name in names if name in self.weights or not self.weights]
 
     @property
-    def held_out(self) -> Change | None:
+    def held_out(self) -> MetricChange | None:
         """How held-out accuracy changed from the first evaluation to the last."""
         first, *later = self.evaluations or (None,)
         return first.change(later[-1]) if first and later else None
@@ -165,12 +165,12 @@ class RunState(Limits):
         return max(self.evaluations[:-1], key=lambda earlier: earlier.accuracy, default=None)
 
     @property
-    def right(self) -> list[Change]:
+    def right(self) -> list[MetricChange]:
         """How the share of right answers in training changed: lately, and since the start."""
         return list(self.changes(mean_of(self.accuracy))) if self.accuracy else []
 
     @property
-    def progress(self) -> Change | None:
+    def progress(self) -> MetricChange | None:
         """How right answers in training changed since the very first steps.
 
         Some recipes learn within ten steps, so the mean of ten says little about the start.
@@ -180,7 +180,7 @@ class RunState(Limits):
         if not first or not late or self.is_early:
             return None
         spread = max(_variance(first), _variance(late)) * (1 / EARLY + 1 / SPAN)
-        return Change(before=_mean(first[:EARLY]), after=_mean(late), error=math.sqrt(spread))
+        return MetricChange(before=_mean(first[:EARLY]), after=_mean(late), error=math.sqrt(spread))
 
     @property
     def is_early(self) -> bool:
@@ -253,14 +253,14 @@ def _usual(values: Sequence[float], default: float = 0.0) -> float:
     return statistics.median(values) if values else default
 
 
-def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
+def change_of(early: Sequence[float], late: Sequence[float]) -> MetricChange:
     """The change of the mean from some steps, two or more, to later ones."""
     error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
-    return Change(before=_mean(early), after=_mean(late), error=error)
+    return MetricChange(before=_mean(early), after=_mean(late), error=error)
 
 
 def _share_above(
-    run: RunState, key: str, steps: int, limit: float, explanation: str, remedy: str
+    run: MonitoredRun, key: str, steps: int, limit: float, explanation: str, remedy: str
 ) -> Alert | None:
     """A warning if a share is high in the mean of some steps; `explanation` formats it."""
     share = _mean(run.last(key, steps))
@@ -269,7 +269,7 @@ def _share_above(
     return Alert("warning", explanation.format(share), remedy, share, limit)
 
 
-def no_signal(run: RunState) -> Alert | None:
+def no_signal(run: MonitoredRun) -> Alert | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
     if run.solves or run.has_teacher:
         return None
@@ -285,7 +285,7 @@ def no_signal(run: RunState) -> Alert | None:
     )
 
 
-def task_solved(run: RunState) -> Alert | None:
+def task_solved(run: MonitoredRun) -> Alert | None:
     share = _mean(run.last("frac_reward_zero_std", SPAN))
     right = _mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
     if run.has_teacher or share <= run.thresholds.no_signal or right < SOLVED:
@@ -300,7 +300,7 @@ def task_solved(run: RunState) -> Alert | None:
     )
 
 
-def format_hacking(run: RunState) -> Alert | None:
+def format_hacking(run: MonitoredRun) -> Alert | None:
     """Reward rises while right answers become fewer, or stay as few as they were.
 
     Many models learn the format first, so answers that stay as they were count after 30 steps.
@@ -323,7 +323,7 @@ def format_hacking(run: RunState) -> Alert | None:
     return None
 
 
-def _paid(run: RunState) -> str:
+def _paid(run: MonitoredRun) -> str:
     """Which other reward rose most in all, as a sentence."""
     rises = {
         name: run.weights.get(name, 1.0) * change.size
@@ -336,7 +336,7 @@ def _paid(run: RunState) -> str:
     return f" Most of the rise is from {best}." if best else ""
 
 
-def reward_conflict(run: RunState) -> Alert | None:
+def reward_conflict(run: MonitoredRun) -> Alert | None:
     """One reward function rises while another falls; the accuracy has a rule of its own."""
     for up, down in permutations(run.rewards, 2):
         if down == run.accuracy:
@@ -355,14 +355,14 @@ def reward_conflict(run: RunState) -> Alert | None:
     return None
 
 
-def _gain(run: RunState, function: str, change: Change) -> Change:
+def _gain(run: MonitoredRun, function: str, change: MetricChange) -> MetricChange:
     """The change of a reward's scores; one with a negative weight gains where they fall."""
     if run.weights.get(function, 1.0) >= 0:
         return change
-    return Change(before=-change.before, after=-change.after, error=change.error)
+    return MetricChange(before=-change.before, after=-change.after, error=change.error)
 
 
-def reward_fell(run: RunState) -> Alert | None:
+def reward_fell(run: MonitoredRun) -> Alert | None:
     for change in run.changes("reward"):
         if change.fell():
             return Alert(
@@ -375,7 +375,7 @@ def reward_fell(run: RunState) -> Alert | None:
     return None
 
 
-def nothing_learned(run: RunState) -> Alert | None:
+def nothing_learned(run: MonitoredRun) -> Alert | None:
     """The policy stays at its reference, and the reward where it was."""
     kl, (*_, change) = _usual(run.last("kl", SPAN), math.inf), (None, *run.changes("reward"))
     if kl >= AT_REFERENCE or len(run.history) < 3 * SPAN:
@@ -392,7 +392,7 @@ def nothing_learned(run: RunState) -> Alert | None:
     )
 
 
-def reward_saturated(run: RunState) -> Alert | None:
+def reward_saturated(run: MonitoredRun) -> Alert | None:
     """A reward that varied gives nearly all answers the same high score, and the rest stands."""
     if run.accuracy is None or run.learns:
         return None
@@ -415,7 +415,7 @@ def reward_saturated(run: RunState) -> Alert | None:
     return None
 
 
-def kl_above_limit(run: RunState) -> Alert | None:
+def kl_above_limit(run: MonitoredRun) -> Alert | None:
     """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
     kl = _usual(run.last("kl", COMPARED["kl"]))
     limit = run.excused(run.thresholds.kl)
@@ -431,7 +431,7 @@ def kl_above_limit(run: RunState) -> Alert | None:
     )
 
 
-def kl_exploding(run: RunState) -> Alert | None:
+def kl_exploding(run: MonitoredRun) -> Alert | None:
     """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
     now = run.last("kl", 2)
     for values, floor in (now, 0.05), (now[1:], KL_JUMP * run.thresholds.kl):
@@ -450,7 +450,9 @@ def kl_exploding(run: RunState) -> Alert | None:
     return None
 
 
-def _collapse(run: RunState, key: str, share: float, explanation: str, remedy: str) -> Alert | None:
+def _collapse(
+    run: MonitoredRun, key: str, share: float, explanation: str, remedy: str
+) -> Alert | None:
     """A warning if a metric fell below this share of its start; `explanation` formats both."""
     start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
     now, limit = _mean(recent), share * start
@@ -459,7 +461,7 @@ def _collapse(run: RunState, key: str, share: float, explanation: str, remedy: s
     return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
 
 
-def entropy_collapse(run: RunState) -> Alert | None:
+def entropy_collapse(run: MonitoredRun) -> Alert | None:
     return _collapse(
         run,
         "entropy",
@@ -471,7 +473,7 @@ def entropy_collapse(run: RunState) -> Alert | None:
     )
 
 
-def length_collapse(run: RunState) -> Alert | None:
+def length_collapse(run: MonitoredRun) -> Alert | None:
     return _collapse(
         run,
         "completions/mean_length",
@@ -483,7 +485,7 @@ def length_collapse(run: RunState) -> Alert | None:
     )
 
 
-def length_growth(run: RunState) -> Alert | None:
+def length_growth(run: MonitoredRun) -> Alert | None:
     length = next(run.changes("completions/mean_length"), None)
     reward = next(run.changes("reward"), None)
     if length is None or reward is None or reward.rose(LIKELY) or run.learns:
@@ -502,7 +504,7 @@ def length_growth(run: RunState) -> Alert | None:
     )
 
 
-def most_truncated(run: RunState) -> Alert | None:
+def most_truncated(run: MonitoredRun) -> Alert | None:
     return _share_above(
         run,
         "completions/clipped_ratio",
@@ -514,7 +516,7 @@ def most_truncated(run: RunState) -> Alert | None:
     )
 
 
-def clip_too_much(run: RunState) -> Alert | None:
+def clip_too_much(run: MonitoredRun) -> Alert | None:
     if run.updates_per_step < 2 or run.whole_answers:
         return None
     return _share_above(
@@ -528,7 +530,7 @@ def clip_too_much(run: RunState) -> Alert | None:
     )
 
 
-def clip_never(run: RunState) -> Alert | None:
+def clip_never(run: MonitoredRun) -> Alert | None:
     shares = run.last("clip_ratio/region_mean", 10)
     if run.updates_per_step < 2 or not run.has_bounds or not shares or max(shares) > CLIP_LEAST:
         return None
@@ -542,7 +544,7 @@ def clip_never(run: RunState) -> Alert | None:
     )
 
 
-def gradient_spike(run: RunState) -> Alert | None:
+def gradient_spike(run: MonitoredRun) -> Alert | None:
     now, before = run.last("grad_norm", 1), run.last("grad_norm", 20, skip=1)
     usual, times = _usual(before), run.excused(GRAD_NORM)
     if not now or not before or now[0] <= times * usual:
@@ -556,7 +558,7 @@ def gradient_spike(run: RunState) -> Alert | None:
     )
 
 
-def sampler_disagrees(run: RunState) -> Alert | None:
+def sampler_disagrees(run: MonitoredRun) -> Alert | None:
     """Report a gap that rounding does not explain; a corrected gap is judged by the first step."""
     mean, largest = now = [run.history[-1].get(key, 0.0) for key in (MEAN_GAP, MAX_GAP)]
     limits: Sequence[float] = run.sampler_gap
@@ -581,7 +583,7 @@ def sampler_disagrees(run: RunState) -> Alert | None:
     return Alert("warning" if run.corrected else "error", problem + reason, remedy, *beyond[0])
 
 
-def many_masked(run: RunState) -> Alert | None:
+def many_masked(run: MonitoredRun) -> Alert | None:
     return _share_above(
         run,
         "sampling/masked_ratio",
@@ -595,7 +597,7 @@ def many_masked(run: RunState) -> Alert | None:
     )
 
 
-def reward_slow(run: RunState) -> Alert | None:
+def reward_slow(run: MonitoredRun) -> Alert | None:
     score, step = sum(run.last("time/score", 3)), sum(run.last("step_time", 3))
     if not step or score < max(1.0, REWARD_TIME * step):
         return None
@@ -608,7 +610,7 @@ def reward_slow(run: RunState) -> Alert | None:
     )
 
 
-def reward_constant(run: RunState) -> Alert | None:
+def reward_constant(run: MonitoredRun) -> Alert | None:
     """A function that gives every answer the same score, and no higher one than at the start."""
     for name in run.rewards:
         spread, now = run.last(f"rewards/{name}/std", SPAN), run.last(mean_of(name), SPAN)
@@ -625,7 +627,7 @@ def reward_constant(run: RunState) -> Alert | None:
     return None
 
 
-def duplicates(run: RunState) -> Alert | None:
+def duplicates(run: MonitoredRun) -> Alert | None:
     """Many answers are copies, and no more of them are right than at the start."""
     if run.learns or run.is_early:
         return None
@@ -640,7 +642,7 @@ def duplicates(run: RunState) -> Alert | None:
     )
 
 
-def memory_near_limit(run: RunState) -> Alert | None:
+def memory_near_limit(run: MonitoredRun) -> Alert | None:
     peak, limit = run.last("memory/peak_gb", 1), MEMORY * run.memory_gb
     if not peak or peak[0] <= limit:
         return None
@@ -653,7 +655,7 @@ def memory_near_limit(run: RunState) -> Alert | None:
     )
 
 
-def memory_swapped(run: RunState) -> Alert | None:
+def memory_swapped(run: MonitoredRun) -> Alert | None:
     """Swap grows for three steps while memory is short, or while the run has more than planned."""
     swap, held = run.last("memory/swap_gb", 4), run.last("memory/footprint_gb", 1)
     grows = all(later - earlier > SWAPPED for earlier, later in pairwise(swap))
@@ -674,7 +676,7 @@ def memory_swapped(run: RunState) -> Alert | None:
     )
 
 
-def step_time_doubled(run: RunState) -> Alert | None:
+def step_time_doubled(run: MonitoredRun) -> Alert | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(run.last("step_time", *span)) for span in STEP_TIMES)
     limit = max(STEP_TIME * before, 0.5)
@@ -702,7 +704,7 @@ def step_time_doubled(run: RunState) -> Alert | None:
 STEP_TIMES = (3, 0), (20, 3)  # steps that are compared: how many, before how many others
 
 
-def _is_slow_itself(run: RunState) -> bool:
+def _is_slow_itself(run: MonitoredRun) -> bool:
     """Whether a slow step is slow by itself: other programs were measured and are no busier.
 
     On a full machine a little more for them can be half of what they leave, so a step must also
@@ -712,7 +714,7 @@ def _is_slow_itself(run: RunState) -> bool:
     return now - before <= BUSIER and left > STEP_TIME * left_before
 
 
-def _other_load(run: RunState, count: int, skip: int) -> tuple[float, float]:
+def _other_load(run: MonitoredRun, count: int, skip: int) -> tuple[float, float]:
     """Processors that other programs used, and seconds of a step less their share of them all."""
     steps, loads = (run.last(key, count, skip) for key in ("step_time", "time/others"))
     pairs = [pair for pair in zip(steps, loads, strict=False) if pair[0]]
@@ -720,7 +722,7 @@ def _other_load(run: RunState, count: int, skip: int) -> tuple[float, float]:
     return _usual([load / step for step, load in pairs]), left
 
 
-def held_out_flat(run: RunState) -> Alert | None:
+def held_out_flat(run: MonitoredRun) -> Alert | None:
     """Training answers become right and held-out ones do not."""
     held_out, right = run.held_out, run.right
     if held_out is None or not right or run.evaluations[0].step > SPAN:
@@ -738,7 +740,7 @@ def held_out_flat(run: RunState) -> Alert | None:
     )
 
 
-def held_out_fell(run: RunState) -> Alert | None:
+def held_out_fell(run: MonitoredRun) -> Alert | None:
     """Held-out accuracy is below the best of an earlier evaluation."""
     best = run.best
     if best is None or not (change := best.change(run.evaluations[-1])).fell():
@@ -754,7 +756,7 @@ def held_out_fell(run: RunState) -> Alert | None:
 
 
 # The functions' names are in users' files: none is renamed.
-RULES: Mapping[str, Callable[[RunState], Alert | None]] = {rule.__name__: rule for rule in (
+RULES: Mapping[str, Callable[[MonitoredRun], Alert | None]] = {rule.__name__: rule for rule in (
     no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
     reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
     length_growth, most_truncated, clip_too_much, clip_never, gradient_spike, sampler_disagrees,

@@ -14,8 +14,8 @@ from grpo_engine.alerts.rules import (
     SPAN,
     Alert,
     Evaluation,
-    Limits,
-    RunState,
+    MonitoredRun,
+    RunLimits,
     memory_swapped,
 )
 from grpo_engine.events import AlertEnded, AlertRaised, EvaluationFinished, Event, StepFinished
@@ -27,7 +27,7 @@ SAMPLED = "sampled/"  # means over all answers, where those of the kept groups a
 class Alerts:
     """A fold of events into alerts."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RunLimits) -> None:
         self._limits = limits
         self._history: list[dict[str, float]] = []
         self.start: list[dict[str, float]] = []  # metrics of the first ten steps
@@ -67,14 +67,14 @@ class Alerts:
         """Whether the run's memory is swapped to disk, more in each step."""
         return bool(self._history) and memory_swapped(self._state(step)) is not None
 
-    def _state(self, step: int) -> RunState:
+    def _state(self, step: int) -> MonitoredRun:
         by_mode = self._evaluations
-        return RunState(
+        return MonitoredRun(
             step=step,
             history=self._history,
             start=self.start,
             evaluations=by_mode.get("sampled") or by_mode.get("greedy") or (),
-            **{limit.name: getattr(self._limits, limit.name) for limit in fields(Limits)},
+            **{limit.name: getattr(self._limits, limit.name) for limit in fields(RunLimits)},
         )
 
     def _raise(self, step: int) -> Iterator[AlertRaised | AlertEnded]:

@@ -7,7 +7,7 @@ from typing import Any
 from grpo_engine import consent, names
 from grpo_engine import events as ev
 from grpo_engine.api.evaluation import evaluate_target
-from grpo_engine.api.progress import Bar
+from grpo_engine.api.progress import ProgressBar
 from grpo_engine.api.records import open_store
 from grpo_engine.api.run import Callbacks, Run
 from grpo_engine.api.settings import Settings, merged, name_object, named_tree, settings_of
@@ -254,7 +254,7 @@ def evaluate(
 
 def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
-    bar = Bar(run.config.steps, False if launched_rank() else progress)
+    bar = ProgressBar(run.config.steps, False if launched_rank() else progress)
     run.write = bar.write
     try:
         run.finish(bar.show)

@@ -17,7 +17,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
 from grpo_engine.rollouts.prompts import PromptRenderer
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.tasks.base import Example, Task, user_message
 
 Prompt = str | Iterable[Mapping[str, Any]]
@@ -54,7 +54,7 @@ class LoadedPolicy:
         temperature: float | None = None,
         seed: int = 0,
         control: Control | None = None,
-    ) -> Generator[str, None, list[Rollout]]:
+    ) -> Generator[str, None, list[Trajectory]]:
         """Answer a prompt, yield the text as it grows, and return the answers with their tokens.
 
         A prompt is a text or chat messages; the temperature is the run's if it is not given.
@@ -96,7 +96,7 @@ class LoadedPolicy:
             if isinstance(event, RolloutsAdvanced):
                 yield "".join(row.text for row in event.rows)
 
-    def logprobs(self, answer: Rollout, temperature: float = 1.0) -> tuple[float, ...]:
+    def logprobs(self, answer: Trajectory, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-probabilities that this model gives to the tokens of an answer."""
         enter()
         batch = make_batch([answer], [0], pad_id=self.policy.pad_id)

@@ -11,7 +11,7 @@ from grpo_engine import events as ev
 SHOWN = (("reward", "reward"), ("kl", "kl"), ("completions/mean_length", "length"))
 
 
-class Bar:
+class ProgressBar:
     """One bar over the steps of a run; without a notebook or a terminal only the lines."""
 
     def __init__(self, total: int, visible: bool | None) -> None:

@@ -46,19 +46,19 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Compound:
     parts: tuple[Any, ...]  # nodes, or what the reader of the tree puts in their stead
 
 
-class Not(Group):
+class Not(Compound):
     """Its one part must not hold."""
 
 
-class Every(Group):
+class Every(Compound):
     """All parts must hold."""
 
 
-class Either(Group):
+class Either(Compound):
     """One of the parts must hold."""
 
 

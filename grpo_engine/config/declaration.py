@@ -13,7 +13,7 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from grpo_engine.config.custom import FORMS, is_name
-from grpo_engine.config.safe_json import RefusedError, read_number
+from grpo_engine.config.safe_json import UnsafeJsonError, read_number
 from grpo_engine.config.safe_yaml import dump_yaml, parse_yaml
 from grpo_engine.errors import quoted, shortened
 
@@ -239,7 +239,7 @@ def _read_mapping(text: str) -> Any:
     """A mapping from YAML; what is no YAML stays text, which is refused with an example."""
     try:
         return parse_yaml(text)
-    except RefusedError:
+    except UnsafeJsonError:
         raise
     except yaml.YAMLError:
         return text
@@ -282,7 +282,7 @@ def read_list(text: str) -> list[Any]:
     try:
         value = parse_yaml(text)
     except yaml.YAMLError as error:
-        if is_list and isinstance(error, RefusedError):
+        if is_list and isinstance(error, UnsafeJsonError):
             raise
         if is_list:
             problem = " ".join(str(getattr(error, "problem", error)).split())

@@ -16,7 +16,7 @@ from grpo_engine.config.aliases import meant
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import path_of
 from grpo_engine.config.removed import REMOVED, without_removed
-from grpo_engine.config.safe_json import RefusedError, read_text
+from grpo_engine.config.safe_json import UnsafeJsonError, read_text
 from grpo_engine.config.safe_yaml import dump_yaml, parse_yaml
 from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import CheckpointError, ConfigError, RecipeError, quoted
@@ -159,7 +159,7 @@ def _parsed(path: str, text: str) -> Any:
         empty = NoneType in declared.types and text.strip() in ("", "~", "null")
         return None if empty else declared.parsed(text)
     except (ValueError, yaml.YAMLError) as error:
-        if declared is None and isinstance(error, RefusedError):
+        if declared is None and isinstance(error, UnsafeJsonError):
             raise ConfigError(f"{path}: {error}", _setting_of(path)) from None
         return text
 
@@ -184,7 +184,7 @@ def _setting_of(path: str) -> str:
     raise ConfigError(f"there is no setting {quoted(path)}{meant(path, settings())}")
 
 
-class Problem(NamedTuple):
+class ConfigProblem(NamedTuple):
     """What is wrong with a configuration, and the paths of the settings that would fix it."""
 
     text: str
@@ -218,7 +218,7 @@ def with_steps(config: RunConfig, steps: int, step: int) -> RunConfig:
     return build(merge(config.model_dump(mode="json"), {"steps": steps}))
 
 
-def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
+def problems(tree: Mapping[str, Any]) -> tuple[ConfigProblem, ...]:
     try:
         RunConfig.model_validate(without_removed(tree)[0])
     except ValidationError as error:
@@ -226,22 +226,22 @@ def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
     return ()
 
 
-def _problems(error: ValidationError) -> tuple[Problem, ...]:
+def _problems(error: ValidationError) -> tuple[ConfigProblem, ...]:
     return tuple(dict.fromkeys(map(_problem, error.errors())))
 
 
-def _problem(item: Any) -> Problem:
+def _problem(item: Any) -> ConfigProblem:
     path, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
-        return Problem(f"there is no setting {quoted(path)}{meant(path, settings())}", ())
+        return ConfigProblem(f"there is no setting {quoted(path)}{meant(path, settings())}", ())
     error = item.get("ctx", {}).get("error")
     setting = next((name for name in settings() if f"{path}.".startswith(f"{name}.")), "")
     if setting:
         text = str(error) if error else settings()[setting].refusal(value)
-        return Problem(text, (setting,), path)
+        return ConfigProblem(text, (setting,), path)
     if error:
         names = getattr(error, "settings", ())
         if isinstance(error, RecipeError):
             names = (*(_setting_of(path_of(name)) for name in names), "algorithm.recipe")
-        return Problem(str(error), names)
-    return Problem(f"must hold settings; got {quoted(value)}", (), path)
+        return ConfigProblem(str(error), names)
+    return ConfigProblem(f"must hold settings; got {quoted(value)}", (), path)

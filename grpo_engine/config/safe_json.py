@@ -16,7 +16,7 @@ NUMBER = re.compile(
 )
 
 
-class RefusedError(ValueError):
+class UnsafeJsonError(ValueError):
     """It has two meanings or is beyond the bounds."""
 
 
@@ -45,13 +45,13 @@ def read_number(text: str) -> int | float | None:
         return None
     if match["whole"]:
         if len(text) > MOST_DIGITS:
-            raise RefusedError(f"{quoted(text)} is too long for a number")
+            raise UnsafeJsonError(f"{quoted(text)} is too long for a number")
         return int(text)
     value = float(text)
     if math.isinf(value):
-        raise RefusedError(f"{quoted(text)} is too large: numbers end at 1.8e308")
+        raise UnsafeJsonError(f"{quoted(text)} is too large: numbers end at 1.8e308")
     if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
-        raise RefusedError(f"{quoted(text)} is too small: write 0, or at least 5e-324")
+        raise UnsafeJsonError(f"{quoted(text)} is too small: write 0, or at least 5e-324")
     return value
 
 

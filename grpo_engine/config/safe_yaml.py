@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from grpo_engine.config.safe_json import NUMBER, RefusedError, read_number
+from grpo_engine.config.safe_json import NUMBER, UnsafeJsonError, read_number
 from grpo_engine.errors import quoted
 
 MOST_DEPTH, MOST_NODES = 30, 100_000
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
-class RefusedYamlError(yaml.YAMLError, RefusedError):
+class RefusedYamlError(yaml.YAMLError, UnsafeJsonError):
     """It is YAML, but has two meanings or is beyond the bounds."""
 
 
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
 def _construct_number(_loader: _Loader, node: yaml.ScalarNode) -> int | float:
     try:
         value = read_number(node.value)
-    except RefusedError as error:
+    except UnsafeJsonError as error:
         raise RefusedYamlError(f"{error}{_at(node)}") from None
     if value is None:
         raise RefusedYamlError(f"{quoted(node.value)} is no number{_at(node)}")

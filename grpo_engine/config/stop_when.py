@@ -12,9 +12,9 @@ from typing import Any
 
 from grpo_engine.config.conditions import (
     OPERATORS,
+    Compound,
     Either,
     Every,
-    Group,
     Node,
     Not,
     Term,
@@ -38,7 +38,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class StopCheck:
     """One metric, compared with a limit or flat, at this many measurements in a row."""
 
     metric: str
@@ -106,8 +106,8 @@ def _is_met(node: Any, seen: Mapping[str, Seen]) -> bool:
     return str(node) in seen and seen[str(node)].times >= node.times
 
 
-def _checks(node: Any) -> list[Check]:
-    if isinstance(node, Group):
+def _checks(node: Any) -> list[StopCheck]:
+    if isinstance(node, Compound):
         return [check for part in node.parts for check in _checks(part)]
     return [node]
 
@@ -115,18 +115,18 @@ def _checks(node: Any) -> list[Check]:
 def _resolved(node: Node) -> Any:
     """The tree with its terms read as checks."""
     match node:
-        case Group(parts):
+        case Compound(parts):
             return type(node)(tuple(map(_resolved, parts)))
         case Term(name, "~", value) if value.startswith("flat"):
             if not (times := value[len("flat@") :]):
                 raise ValueError("`flat` needs `for N`, the measurements without a new best")
-            return Check(_metric(name), "flat", 0.0, int(times))
+            return StopCheck(_metric(name), "flat", 0.0, int(times))
         case Term(name, op, value) if op in OPERATORS:
             number, _, times = value.partition("@")
             limit = number_of(number)
             if limit is None or times.strip("0123456789") or times.startswith("0"):
                 raise ValueError(f"{name} {op} {quoted(value)} compares with no number")
-            return Check(_metric(name), op, limit, int(times or 1))
+            return StopCheck(_metric(name), op, limit, int(times or 1))
         case Term(name, op, value):
             raise ValueError(f"{quoted(name + op + value)} compares no numbers")
         case Text(name):

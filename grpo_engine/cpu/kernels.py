@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_engine.cpu import passes
 from grpo_engine.cpu.draw import draw
-from grpo_engine.cpu.passes import Scores, Sequences, TrunkPass
+from grpo_engine.cpu.passes import PassScores, Sequences, TrunkPass
 from grpo_engine.cpu.rows import Rows
 from grpo_engine.cpu.weights import HeadWeights, TrunkWeights
 
@@ -51,6 +51,6 @@ class Kernels:
 
     def score(
         self, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
-    ) -> Scores:
+    ) -> PassScores:
         """Log-probabilities of the tokens after these states, and their gradient if asked for."""
         return passes.score(self.head, states, targets, temperature, gradient=gradient)

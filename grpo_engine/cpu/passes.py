@@ -14,11 +14,11 @@ import numpy as np
 
 from grpo_engine.cpu.structs import (
     ADDRESS,
-    Batch,
+    BatchStruct,
     HeadPass,
     LayerGradients,
     LoraGradients,
-    Pass,
+    PassStruct,
 )
 from grpo_engine.cpu.weights import HeadWeights, TrunkWeights, adapted
 
@@ -131,9 +131,9 @@ class TrunkPass:
 
 
 def run_pass(
-    function: Callable[[Pass], None],
+    function: Callable[[PassStruct], None],
     weights: TrunkWeights,
-    batch: Batch,
+    batch: BatchStruct,
     states: np.ndarray,
     *,
     first_layer: int = 0,
@@ -142,7 +142,7 @@ def run_pass(
 ) -> int:
     """Run all layers and the final norm on `states`, in place; return the bytes of workspace."""
     address = ctypes.addressof
-    arguments = Pass(
+    arguments = PassStruct(
         model=address(weights.model),
         layers=address(weights.layers),
         batch=address(batch),
@@ -159,7 +159,7 @@ def run_pass(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class PassScores:
     """Log-probabilities and entropies of tokens, [N]."""
 
     logprobs: np.ndarray
@@ -169,7 +169,7 @@ class Scores:
 
 def score(
     head: nn.Module, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
-) -> Scores:
+) -> PassScores:
     """Scores of the tokens after these states, a chunk at a time.
 
     d logprob / d logits is (onehot(token) - softmax(logits / T)) / T.
@@ -191,7 +191,7 @@ def score(
     if gradients is not None:
         gradients /= -np.float32(temperature) * exp_sums[:, None]
     log_sums = np.log(exp_sums)
-    return Scores(target_logits - log_sums, log_sums - weighted_sums / exp_sums, gradients)
+    return PassScores(target_logits - log_sums, log_sums - weighted_sums / exp_sums, gradients)
 
 
 def next_logits(weights: HeadWeights, states: np.ndarray) -> np.ndarray:

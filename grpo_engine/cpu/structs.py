@@ -38,7 +38,7 @@ class Model(ctypes.Structure):
     ]
 
 
-class Batch(ctypes.Structure):
+class BatchStruct(ctypes.Structure):
     """Tokens, and the positions of the keys and values that they attend to."""
 
     _fields_ = [
@@ -68,7 +68,7 @@ class LayerGradients(ctypes.Structure):
     _fields_ = [(name, LoraGradients) for name in PROJECTIONS]
 
 
-class Pass(ctypes.Structure):
+class PassStruct(ctypes.Structure):
     """A pass over all layers; see `passes.c`."""
 
     _fields_ = [
@@ -93,10 +93,10 @@ def declare(library: ctypes.CDLL) -> Any:
     """Declare the argument types of the library's functions to ctypes."""
     pointer = ctypes.POINTER
     arguments: dict[str, list[Any]] = {
-        "forward_pass": [pointer(Pass)],
-        "backward_pass": [pointer(Pass)],
+        "forward_pass": [pointer(PassStruct)],
+        "backward_pass": [pointer(PassStruct)],
         "head_pass": [pointer(HeadPass)],
-        "pass_workspace": [pointer(Pass)],
+        "pass_workspace": [pointer(PassStruct)],
         "saved_size": [pointer(Model), pointer(Layer), ctypes.c_int],
     }
     for name, types in arguments.items():

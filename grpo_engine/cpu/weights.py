@@ -10,7 +10,7 @@ from mlx_lm.models import rope_utils
 from mlx_lm.tuner.lora import LoRALinear
 
 from grpo_engine.cpu import blas
-from grpo_engine.cpu.structs import PROJECTIONS, Batch, Layer, Linear, Model, declare
+from grpo_engine.cpu.structs import PROJECTIONS, BatchStruct, Layer, Linear, Model, declare
 
 FIXED: Final = (nn.RoPE, rope_utils.Llama3RoPE, rope_utils.YarnRoPE, rope_utils.SuScaledRoPE)
 """Rotations that depend on a token's position alone, not on the length of its sequence."""
@@ -120,7 +120,7 @@ class TrunkWeights(_Weights):
         """The states of tokens before the first layer, [N, D]."""
         return np.ascontiguousarray(self._embedding[tokens])
 
-    def batch(self, positions: int, spans: np.ndarray) -> Batch:
+    def batch(self, positions: int, spans: np.ndarray) -> BatchStruct:
         """Tokens that attend to a prompt and a segment: their starts and lengths, [4, N]."""
         spans = np.ascontiguousarray(spans, np.int32)
         lengths = spans[1] + spans[3]
@@ -130,7 +130,7 @@ class TrunkWeights(_Weights):
             self._cos_sin = _cos_sin(self._rope, self.model.head_dim, count)
         cos_sin = self._cos_sin[lengths - 1]
         first, size = spans.ctypes.data, spans.strides[0]
-        batch = Batch(
+        batch = BatchStruct(
             len(lengths),
             positions,
             longest,

@@ -23,8 +23,8 @@ from grpo_engine.environments.adapters import UnusableError, number
 from grpo_engine.environments.endpoint import (
     MODEL,
     Endpoint,
-    RefusedError,
     Request,
+    RequestRefusedError,
     plain_message,
     response_of,
 )
@@ -108,7 +108,7 @@ class Player(Endpoint):
         """Refuse what it asks until it ends, if it has not; return its reward."""
         self._is_over, reply = True, None
         while self._current is not None:
-            self._current.response.set_exception(RefusedError(OVER))
+            self._current.response.set_exception(RequestRefusedError(OVER))
             reply = await self._reply()
         return reply and {"reward": reply["reward"], "state": reply["info"]}
 
@@ -150,9 +150,11 @@ class Player(Endpoint):
 
     async def ask(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
-            raise RefusedError(OVER)
+            raise RequestRefusedError(OVER)
         if self._requests.qsize() >= WAITING:
-            raise RefusedError(f"{WAITING} requests of this rollout wait for their answers", 429)
+            raise RequestRefusedError(
+                f"{WAITING} requests of this rollout wait for their answers", 429
+            )
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(waiting)
         return await waiting.response

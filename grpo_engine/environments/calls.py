@@ -15,7 +15,7 @@ CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ParsedCall:
     """One call as the model wrote it; `error` says why it cannot be made."""
 
     name: str = ""
@@ -23,23 +23,23 @@ class Call:
     error: str = ""
 
 
-def find_calls(answer: str) -> list[Call]:
+def find_calls(answer: str) -> list[ParsedCall]:
     return [_read(text.strip()) for text in CALL.findall(answer)]
 
 
-def _read(text: str) -> Call:
+def _read(text: str) -> ParsedCall:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Call(error=f"the call is not JSON: {error}")
+        return ParsedCall(error=f"the call is not JSON: {error}")
     match data:
         case {"name": str(name)}:
             arguments = data.get("arguments", {})
         case _:
-            return Call(error='a call is an object with "name" and "arguments"')
+            return ParsedCall(error='a call is an object with "name" and "arguments"')
     if isinstance(arguments, str):  # some models quote them
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
-        return Call(name=name, error="the arguments are not an object")
-    return Call(name=name, arguments=arguments)
+        return ParsedCall(name=name, error="the arguments are not an object")
+    return ParsedCall(name=name, arguments=arguments)

@@ -19,8 +19,8 @@ from grpo_engine.errors import BrokenEnvironmentError, DataError
 from grpo_engine.rewards.rubric import key_variables
 from grpo_engine.rollouts.dialogue import NO_USAGE, EnvironmentReply, Usage
 from grpo_engine.rollouts.prompts import Opening
-from grpo_engine.rollouts.types import Outcome
-from grpo_engine.sandbox.client import Call, Sandbox, finish, poll
+from grpo_engine.rollouts.types import EnvironmentOutcome
+from grpo_engine.sandbox.client import Sandbox, ServiceCall, finish, poll
 from grpo_engine.tasks.base import Task
 
 REPLY = TypeAdapter(EnvironmentReply)
@@ -81,7 +81,7 @@ class Episode:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _EpisodeCall(Call):
+class _EpisodeCall(ServiceCall):
     """A call of an episode, which is repeated first in a process that has not seen it."""
 
     episode: Episode
@@ -156,7 +156,7 @@ class EnvironmentClient:
         others = (name for other in settings.others.values() for name in other.rewards)
         keys = key_variables((*rewards, *others))
         loads = ", ".join(filter(None, (*tools, *names.values())))
-        setup = [Call("load", arguments, self._load_limit, loads=loads)]
+        setup = [ServiceCall("load", arguments, self._load_limit, loads=loads)]
         self._open = ExitStack()
         self._sandboxes = [
             self._open.enter_context(
@@ -224,14 +224,14 @@ class EnvironmentClient:
         """The last reply of a row's environment, how it began or how it failed at its end."""
         return self.episodes[index].last
 
-    def finish(self, failed: Sequence[bool]) -> list[Outcome]:
+    def finish(self, failed: Sequence[bool]) -> list[EnvironmentOutcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
         for episode, has_failed in zip(self.episodes, failed, strict=True):
             if not has_failed or episode.described.is_agent:
                 self._submit(episode, "drop" if has_failed else "finish")
         self._receive(finish(self._sandboxes))
         return [
-            Outcome(
+            EnvironmentOutcome(
                 name=episode.described.name,
                 by_turn=episode.described.by_turn,
                 calls=episode.calls,
@@ -254,7 +254,7 @@ class EnvironmentClient:
             )
         )
 
-    def _receive(self, calls: Sequence[Call]) -> None:
+    def _receive(self, calls: Sequence[ServiceCall]) -> None:
         for call in calls:
             if not isinstance(call, _EpisodeCall):  # it loads an environment again
                 continue
@@ -269,7 +269,7 @@ class EnvironmentClient:
             if method == "step":
                 self._replies[episode.slot] = episode.last
 
-    def _replied(self, episode: Episode, call: Call) -> None:
+    def _replied(self, episode: Episode, call: ServiceCall) -> None:
         reply = REPLY.validate_python({**call.value, "ms": 1000 * call.seconds})
         episode.calls += len(reply.calls)
         episode.failures += sum(tool.failed for tool in reply.calls)

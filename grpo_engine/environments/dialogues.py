@@ -28,7 +28,7 @@ from grpo_engine.rollouts.prompts import (
     without_tools,
 )
 from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example, Message, Task
 
 
@@ -147,7 +147,7 @@ class Environments:
         tools = self.client.episodes[index].tools
         return self._with_tools(index).with_calls(ids, answer, tools) if tools else answer
 
-    def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    def finish(self, rollouts: Sequence[Trajectory]) -> list[Trajectory]:
         """The rollouts with what their environments say at the end."""
         outcomes = self.client.finish([rollout.failed for rollout in rollouts])
         results, episodes = [], self.client.episodes

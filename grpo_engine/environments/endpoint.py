@@ -39,7 +39,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request that gets no answer, with the HTTP status that says why."""
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -108,13 +108,13 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"the body is not JSON: {error}") from None
+        raise RequestRefusedError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise RefusedError("the body is not an object")
+        raise RequestRefusedError("the body is not an object")
     fixed = {name: (value,) for name, value in sampling.items()}
     for name, values in {**NEUTRAL, **fixed}.items():
         if body.get(name) not in (None, *values):
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{name} is {quoted(body[name])}, but the run samples with {values[0]}, and learns "
                 "from what it sampled; leave it out, or change the run's rollout settings"
             )
@@ -133,10 +133,12 @@ def read_request(data: bytes, sampling: Mapping[str, float]) -> Request:
         (all(map(_is_function, tools)), "tools is not a list of functions with names"),
     ):
         if not is_right:
-            raise RefusedError(problem)
+            raise RequestRefusedError(problem)
     read = [plain_message(message) for message in messages]
     if read[-1]["role"] == "assistant":
-        raise RefusedError("the last message is the assistant's; an answer follows another's")
+        raise RequestRefusedError(
+            "the last message is the assistant's; an answer follows another's"
+        )
     return Request(
         messages=read,
         tools=[] if body.get("tool_choice") == "none" else tools,
@@ -152,11 +154,13 @@ def plain_message(message: Any) -> dict[str, Any]:
     role = message.get("role") if isinstance(message, dict) else None
     role = "system" if role == "developer" else role
     if role not in ROLES:
-        raise RefusedError(f"a message has the role {quoted(role)}, not one of {', '.join(ROLES)}")
+        raise RequestRefusedError(
+            f"a message has the role {quoted(role)}, not one of {', '.join(ROLES)}"
+        )
     parts = _listed(message.get("content"))
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise RefusedError(f"a message of the role {role} has a content that is not text")
+        raise RequestRefusedError(f"a message of the role {role} has a content that is not text")
     result = {"role": role, "content": "".join(texts)}
     names = ("name", "tool_call_id")
     result |= {name: message[name] for name in names if isinstance(message.get(name), str)}
@@ -164,7 +168,7 @@ def plain_message(message: Any) -> dict[str, Any]:
         try:
             result["tool_calls"] = [_plain_call(call["function"]) for call in calls]
         except (TypeError, KeyError, ValueError, RecursionError):
-            raise RefusedError("tool_calls are not calls with JSON arguments") from None
+            raise RequestRefusedError("tool_calls are not calls with JSON arguments") from None
     return result
 
 
@@ -236,7 +240,7 @@ class Endpoint(ABC):
             method, path, headers = await _read_head(reader)
             self._admit(headers)
             response = await self._respond(method, path, await _read_body(reader, headers))
-        except RefusedError as refusal:
+        except RequestRefusedError as refusal:
             error = {"message": str(refusal), "type": "invalid_request_error"}
             self.refused = f"; the last request that was refused: {refusal}"
             status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
@@ -256,10 +260,10 @@ class Endpoint(ABC):
         """Refuse a request without the key of the rollout, and too many with it."""
         sent = headers.get("authorization", "")
         if not hmac.compare_digest(sent.encode(), f"Bearer {self._key}".encode()):
-            raise RefusedError("the key is not that of this rollout", 401)
+            raise RequestRefusedError("the key is not that of this rollout", 401)
         self._strangers.pop(asyncio.current_task(), None)
         if len(self._connections - self._strangers.keys()) > SERVED:
-            raise RefusedError(f"{SERVED} requests of this rollout are being served", 429)
+            raise RequestRefusedError(f"{SERVED} requests of this rollout are being served", 429)
 
     async def _respond(self, method: str, path: str, body: bytes) -> Mapping[str, Any] | str:
         """The body of a response: JSON, or the events of a stream."""
@@ -271,7 +275,7 @@ class Endpoint(ABC):
             case "GET", "/v1/models":
                 model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "grpo-tui"}
                 return {"object": "list", "data": [model]}
-        raise RefusedError(
+        raise RequestRefusedError(
             f"there is no {quoted(f'{method} {path}')}; there is POST chat/completions", 404
         )
 
@@ -284,9 +288,11 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, Message]:
         first, _, lines = head.partition("\r\n")
         method, path, _ = first.split(" ")
     except TimeoutError:
-        raise RefusedError(f"the headers did not come within {HEAD_S:g} s", 408) from None
+        raise RequestRefusedError(f"the headers did not come within {HEAD_S:g} s", 408) from None
     except (asyncio.LimitOverrunError, ValueError):
-        raise RefusedError(f"this is no HTTP request with {MAX_HEAD} bytes of headers") from None
+        raise RequestRefusedError(
+            f"this is no HTTP request with {MAX_HEAD} bytes of headers"
+        ) from None
     return method, path, message_from_string(lines)
 
 
@@ -294,9 +300,9 @@ async def _read_body(reader: asyncio.StreamReader, headers: Message) -> bytes:
     length = headers.get("content-length", "0")
     size = int(length) if length.isdecimal() and len(length) < 10 else MAX_BODY + 1
     if "transfer-encoding" in headers or size > MAX_BODY:
-        raise RefusedError(f"a body has a Content-Length, and at most {MAX_BODY} bytes")
+        raise RequestRefusedError(f"a body has a Content-Length, and at most {MAX_BODY} bytes")
     try:
         async with asyncio.timeout(BODY_S):
             return await reader.readexactly(size)
     except TimeoutError:
-        raise RefusedError(f"the body did not come within {BODY_S:g} s", 408) from None
+        raise RequestRefusedError(f"the body did not come within {BODY_S:g} s", 408) from None

@@ -131,7 +131,7 @@ class EnvironmentService:
         self._server.declared = LOADING
         if name.startswith(verifiers.PREFIX):
             taskset = verifiers.Taskset(verifiers.load(name, options))
-            return partial(verifiers.Rollout, sampling, taskset)
+            return partial(verifiers.TasksetEpisode, sampling, taskset)
         folder = self._open.enter_context(scratch("agents"))
         return partial(
             Program, sampling, folder, command_of(name), by_status=by_status, named=named

@@ -50,7 +50,7 @@ def load(name: str, options: Mapping[str, Any]) -> Any:
     return environment
 
 
-class Rows:
+class TasksetRows:
     """The data of a taskset, for the task of the same name."""
 
     def __init__(self, _server: object) -> None:
@@ -84,7 +84,7 @@ class Taskset:
             await self._serving.enter_async_context(self.environment.serving())
 
 
-class Rollout(Player):
+class TasksetEpisode(Player):
     """One episode of a taskset."""
 
     def __init__(self, sampling: Mapping[str, float], taskset: Taskset) -> None:

@@ -23,7 +23,7 @@ from grpo_engine.events import CUT, EvaluationFinished, EvaluationSample, Event,
 from grpo_engine.metrics import spec
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
-from grpo_engine.run.session import Run, is_stopping
+from grpo_engine.run.session import EngineRun, is_stopping
 from grpo_engine.training.report import groups_by_task, groups_scored
 from grpo_engine.training.samples import SampledGroup, failures, known_scores, mean_scores
 from grpo_engine.training.sampling import SampleRequest, sample_and_score
@@ -36,7 +36,7 @@ TAGGED = ("format_parts", "format_all")
 AT_A_TIME = 64  # the fewest rows decoded together, even if the run itself uses fewer
 
 
-def evaluate_if_due(run: Run) -> Iterator[Event]:
+def evaluate_if_due(run: EngineRun) -> Iterator[Event]:
     """Between steps: evaluate at the set interval, and after the last step."""
     config, step = run.config.evaluation, run.step
     if config.before_and_after and run.is_complete:
@@ -45,7 +45,7 @@ def evaluate_if_due(run: Run) -> Iterator[Event]:
         yield from evaluate(run, step, "during")
 
 
-def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool]:
+def evaluate(run: EngineRun, step: int, moment: Moment) -> Generator[Event, None, bool]:
     """Evaluate in each mode of the settings and remember the best step.
 
     Return False if the user stopped it; a stop takes effect at the next group of rows.
@@ -75,7 +75,7 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool
     return True
 
 
-def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
+def _remember_best(run: EngineRun, step: int, measured: Mapping[str, float]) -> None:
     """Remember the step if its policy is the best so far; the untrained one is not among them."""
     metric = run.config.checkpoint.best_by
     if metric in ("", "none"):
@@ -100,7 +100,7 @@ def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
 
 
 def _evaluate_mode(
-    run: Run, step: int, moment: Moment, mode: Mode, samples: int
+    run: EngineRun, step: int, moment: Moment, mode: Mode, samples: int
 ) -> Generator[Event, None, EvaluationFinished | None]:
     sampling = sampling_of(run, mode)
     problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
@@ -141,7 +141,7 @@ def _evaluate_mode(
     )
 
 
-def sampling_of(run: Run, mode: Mode) -> Sampling:
+def sampling_of(run: EngineRun, mode: Mode) -> Sampling:
     """Sampling for evaluation: greedy, or with its own settings."""
     plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
     plain = replace(plain, temperature=float(mode == "sampled"), top_p=1.0, top_k=0)
@@ -151,7 +151,7 @@ def sampling_of(run: Run, mode: Mode) -> Sampling:
     return replace(plain, **own)
 
 
-def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
+def _by_task(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """The metrics of each of several tasks, as `eval/task/LABEL/…`."""
     metrics: dict[str, float] = {}
     for label, of_task in groups_by_task(run, groups).items():

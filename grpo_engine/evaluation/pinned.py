@@ -10,8 +10,8 @@ from itertools import islice
 import mlx.core as mx
 
 from grpo_engine.events import Event, TokenNumbers, TokensScored
-from grpo_engine.rollouts.types import Rollout
-from grpo_engine.run.session import Run
+from grpo_engine.rollouts.types import Trajectory
+from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.advantages import pinned_advantages
 from grpo_engine.training.logprobs import score_tokens
@@ -25,11 +25,11 @@ class PinnedGroups:
     """Rollouts of the pinned prompts in one step, with what they scored before the update."""
 
     groups: list[SampledGroup]
-    rollouts: list[Rollout]
+    rollouts: list[Trajectory]
     old: OldScores
 
 
-def take_pins(run: Run) -> None:
+def take_pins(run: EngineRun) -> None:
     """Pin the prompts requested since the last call; unknown keys are ignored."""
     for key in run.ranks.broadcast(run.control.pop_pins()):
         held_out = [e for part in run.parts for e in part.held_out(len(part.task.held_out))]
@@ -38,12 +38,12 @@ def take_pins(run: Run) -> None:
             run.progress.pins.append(examples[key])
 
 
-def first_pins(run: Run) -> list[Example]:
+def first_pins(run: EngineRun) -> list[Example]:
     """The held-out problems that every run of this task pins."""
     return run.parts[0].held_out(run.config.evaluation.pinned)
 
 
-def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | None]:
+def sample_pinned(run: EngineRun, step: int) -> Generator[Event, None, PinnedGroups | None]:
     """Sample and score the pinned prompts at step 0, every N steps, and in the last step.
 
     Return None in other steps, and if no prompt is pinned.
@@ -76,7 +76,7 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
 
 
 def score_pinned_after_update(
-    run: Run, step: int, pinned: PinnedGroups | None, *, updated: bool
+    run: EngineRun, step: int, pinned: PinnedGroups | None, *, updated: bool
 ) -> Iterator[Event]:
     """Score the rollouts again with the updated policy and yield their token numbers."""
     if pinned is None:

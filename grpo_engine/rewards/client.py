@@ -17,14 +17,14 @@ from pydantic import TypeAdapter
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN, Functions
-from grpo_engine.rewards.outcome import Outcome, RewardProblem
+from grpo_engine.rewards.outcome import FunctionResult, RewardProblem
 from grpo_engine.rewards.rubric import JUDGE, key_variables
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
-from grpo_engine.sandbox.client import Call, Sandbox, finish
+from grpo_engine.sandbox.client import Sandbox, ServiceCall, finish
 from grpo_engine.tasks.base import Prompt, RewardSpec
 
-SERVICE = "grpo_engine.rewards.service:Rewards"
-OUTCOME = TypeAdapter(Outcome)
+SERVICE = "grpo_engine.rewards.service:RewardService"
+OUTCOME = TypeAdapter(FunctionResult)
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
 # Functions may import large libraries on load.
@@ -36,7 +36,7 @@ class Function:
     """A function as its process described it, and how often in a row it failed completely."""
 
     spec: RewardSpec
-    load: Call
+    load: ServiceCall
     sandbox: Sandbox
     name: str = ""
     is_async: bool = False
@@ -93,7 +93,7 @@ class RewardClient:
             )
             arguments = {"index": index, "name": spec.name, "options": dict(spec.options)}
             limit = max(MIN_LOAD_S, time_limit)
-            load = Call("load", arguments, limit, loads=f"reward {spec.name}")
+            load = ServiceCall("load", arguments, limit, loads=f"reward {spec.name}")
             sandbox.setup.append(load)
             self.functions.append(Function(spec, load, sandbox))
         self._sandboxes = [*map(self._open.enter_context, sandboxes.values())]
@@ -144,7 +144,7 @@ class RewardClient:
         trainer_state: Mapping[str, Any],
         *,
         count: int | None = None,
-    ) -> list[Outcome]:
+    ) -> list[FunctionResult]:
         """Call all of the functions, or the first `count`."""
         columns = {
             **columns,
@@ -153,7 +153,7 @@ class RewardClient:
             "completion_ids": completion_ids,
         }
         state = {**trainer_state, "time_limit": self.time_limit}
-        called, calls = self.functions[:count], dict[Function, Call]()
+        called, calls = self.functions[:count], dict[Function, ServiceCall]()
         for function in sorted(called, key=lambda function: not function.is_async):
             arguments = {
                 "index": self.functions.index(function),
@@ -162,7 +162,7 @@ class RewardClient:
                 "columns": columns,
                 "state": state,
             }
-            call = Call("call", arguments, self.time_limit, in_thread=function.is_async)
+            call = ServiceCall("call", arguments, self.time_limit, in_thread=function.is_async)
             function.sandbox.submit(call)
             calls[function] = call
         for is_local in (False, True):
@@ -175,7 +175,7 @@ class RewardClient:
 
     def try_on(
         self, prompt: Prompt, answers: Sequence[str], columns: Mapping[str, Any]
-    ) -> list[Outcome]:
+    ) -> list[FunctionResult]:
         """Score answers to one prompt; errors are only reported, as after the first step."""
         count = len(answers)
         return self.score(
@@ -187,7 +187,7 @@ class RewardClient:
         )
 
 
-def _outcome(function: Function, call: Call, count: int) -> Outcome:
+def _outcome(function: Function, call: ServiceCall, count: int) -> FunctionResult:
     """What a function gave, or why it gave nothing."""
     failure = call.failure
     if failure and failure.cause == "loading":
@@ -199,7 +199,7 @@ def _outcome(function: Function, call: Call, count: int) -> Outcome:
             message=failure.message + failure.remedy,
             line=failure.line or function.file,
         )
-        outcome = Outcome()
+        outcome = FunctionResult()
         for _ in range(count):
             outcome.add(problem, function.name, function.spec.weight)
     else:
@@ -208,7 +208,7 @@ def _outcome(function: Function, call: Call, count: int) -> Outcome:
     return outcome
 
 
-def _check(function: Function, outcome: Outcome, *, is_first: bool) -> None:
+def _check(function: Function, outcome: FunctionResult, *, is_first: bool) -> None:
     """Raise if the run should end, by the rules in the module docstring."""
     problems = outcome.problems
     fatal = [p for p in problems if p.cause in ("exception", "count", "type")]

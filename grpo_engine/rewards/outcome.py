@@ -34,7 +34,7 @@ class RewardProblem:
 
 
 @dataclass(slots=True)
-class Outcome:
+class FunctionResult:
     """What one function gave for a batch: a score for each completion, and what it logged.
 
     `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
@@ -66,7 +66,7 @@ class Outcome:
         )
 
 
-def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def mean_metrics(outcomes: Sequence[FunctionResult]) -> dict[str, float]:
     """The means of what functions logged by `log_metric`."""
     names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
     return {

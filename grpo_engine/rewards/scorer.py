@@ -20,12 +20,12 @@ from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.form import received
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
-from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, mean_metrics
+from grpo_engine.rewards.outcome import Cause, FunctionResult, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.rubric import JUDGE
 from grpo_engine.rewards.scoring import OVERLONG, Scores
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
@@ -202,7 +202,7 @@ class Scorer:
         self,
         examples: Sequence[Example],
         prompts: Sequence[RenderedPrompt],
-        rollouts: Sequence[Rollout],
+        rollouts: Sequence[Trajectory],
         *,
         step: int,
         held_out: bool = False,
@@ -257,8 +257,11 @@ class Scorer:
         )
 
     def _outcomes(
-        self, rows: Sequence[tuple[Example, RenderedPrompt, Rollout]], step: int, count: int | None
-    ) -> list[Outcome]:
+        self,
+        rows: Sequence[tuple[Example, RenderedPrompt, Trajectory]],
+        step: int,
+        count: int | None,
+    ) -> list[FunctionResult]:
         """What the functions gave, all or the first `count`."""
         examples, prompts, rollouts = zip(*rows, strict=True)
         columns = columns_of(examples)
@@ -283,7 +286,7 @@ class Scorer:
             count=count,
         )
 
-    def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
+    def _of_environment(self, rollout: Trajectory) -> tuple[RewardValue, ...]:
         """The reward of each environment; None for all but the rollout's."""
         outcome, scores = rollout.environment, [score for _, score in turn_rewards(rollout)]
         active = outcome.name if outcome and (scores or outcome.by_turn) else None
@@ -294,7 +297,7 @@ class Scorer:
 
 
 def steps_of(
-    rollout: Rollout,
+    rollout: Trajectory,
     rewards: Sequence[RewardValue],
     steps: Sequence[Sequence[tuple[int, float]] | None],
 ) -> tuple[tuple[int, float | None], ...]:
@@ -315,7 +318,7 @@ def steps_of(
 
 
 def completion_of(
-    prompt: RenderedPrompt, rollout: Rollout, form: str
+    prompt: RenderedPrompt, rollout: Trajectory, form: str
 ) -> str | list[dict[str, Any]]:
     """The completion as reward functions get it; of a dialogue about a text, the model's turns."""
     if not rollout.messages:
@@ -325,17 +328,17 @@ def completion_of(
     return text_of(messages) if as_text else messages
 
 
-def _turn_ends(rollout: Rollout) -> dict[int, int]:
+def _turn_ends(rollout: Trajectory) -> dict[int, int]:
     """The last token of each of the model's turns."""
     spans = (span for span in rollout.spans if span.kind == "model")
     return {span.turn: span.start + span.length - 1 for span in spans}
 
 
-def last_model_token(rollout: Rollout) -> int:
+def last_model_token(rollout: Trajectory) -> int:
     return [len(rollout.ids) - 1, *_turn_ends(rollout).values()][-1]
 
 
-def turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
+def turn_rewards(rollout: Trajectory) -> list[tuple[int, float]]:
     """What the environment gave for each turn, at its last token, and for the dialogue's end."""
     ends = _turn_ends(rollout)
     scores = [(ends[span.turn], span.reward) for span in rollout.spans if span.reward is not None]
@@ -344,7 +347,7 @@ def turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
     return scores
 
 
-def environment_alerts(step: int, rollouts: Sequence[Rollout]) -> Iterator[AlertRaised]:
+def environment_alerts(step: int, rollouts: Sequence[Trajectory]) -> Iterator[AlertRaised]:
     """One alert for the rollouts whose environments failed, with the first one's reason."""
     failed = [rollout for rollout in rollouts if rollout.failed]
     if failed:
@@ -368,7 +371,7 @@ def columns_of(examples: Sequence[Example]) -> dict[str, list[Any]]:
 
 
 def alerts_of(
-    step: int, problems: Sequence[RewardProblem], rollouts: Sequence[Rollout]
+    step: int, problems: Sequence[RewardProblem], rollouts: Sequence[Trajectory]
 ) -> Iterator[AlertRaised]:
     """One alert per function and kind of problem, which names the first answer that has it."""
     groups: dict[tuple[str, Cause], list[RewardProblem]] = {}
@@ -384,7 +387,7 @@ def alerts_of(
         yield raised(step, f"reward_{cause}", alert)
 
 
-def _answer(rollouts: Sequence[Rollout]) -> str:
+def _answer(rollouts: Sequence[Trajectory]) -> str:
     """Which answer of a step it was, and of how many, as a sentence."""
     if not rollouts:
         return ""

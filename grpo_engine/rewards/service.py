@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, load_reward
-from grpo_engine.rewards.outcome import Outcome, RewardProblem, Score, read_scores
+from grpo_engine.rewards.outcome import FunctionResult, RewardProblem, Score, read_scores
 from grpo_engine.sandbox.program import Server
 from grpo_engine.sandbox.report import TooLateError, describe, plain
 
@@ -37,7 +37,7 @@ class EndedEnvironment(SimpleNamespace):
         )
 
 
-class Rewards:
+class RewardService:
     """The functions by their numbers."""
 
     def __init__(self, server: Server) -> None:
@@ -59,8 +59,12 @@ class Rewards:
     def call(
         self, index: int, name: str, weight: float, columns: Columns, state: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What a function gives for a batch, an `Outcome`; if it fails, for each completion."""
-        reward, completions, outcome = self._functions[index], columns["completions"], Outcome()
+        """A `FunctionResult` for a batch, or for each completion if the function fails."""
+        reward, completions, outcome = (
+            self._functions[index],
+            columns["completions"],
+            FunctionResult(),
+        )
         score = partial(self._scores, reward, weight, state)
         scores = score(columns, outcome)
         if any(map(_has_raised, scores)):
@@ -80,7 +84,7 @@ class Rewards:
         weight: float,
         state: Mapping[str, Any],
         columns: Columns,
-        outcome: Outcome,
+        outcome: FunctionResult,
     ) -> list[Score]:
         """Call a function; what it logs is added to the outcome."""
 
@@ -123,13 +127,13 @@ def _has_raised(item: Score) -> bool:
 
 
 def _by_row(
-    score: Callable[[Columns, Outcome], list[Score]], columns: Columns, seconds: float
+    score: Callable[[Columns, FunctionResult], list[Score]], columns: Columns, seconds: float
 ) -> list[Score] | None:
     """What it gives the completions one by one, if that shows in time which are at fault."""
     deadline, scores = time.monotonic() + seconds, list[Score]()
     for row in range(len(columns["completions"])):
         part = {name: values[row : row + 1] for name, values in columns.items()}
-        (item,) = score(part, Outcome())
+        (item,) = score(part, FunctionResult())
         scores.append(replace(item, completion=row) if isinstance(item, RewardProblem) else item)
         if time.monotonic() > deadline:
             return None

@@ -17,9 +17,9 @@ from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
 from grpo_engine.rollouts.graph import Caches, GraphBatch, Prefilled
 from grpo_engine.rollouts.noise import row_key, token_keys
-from grpo_engine.rollouts.row import THINK_END, GrowingText, Row, decoder
+from grpo_engine.rollouts.row import THINK_END, DecodingRow, GrowingText, decoder
 from grpo_engine.rollouts.sampler import Draw, draw
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 
 SLOW = (
     "rows are decoded one after another: batching would change this model's results, so "
@@ -46,7 +46,7 @@ def sample_groups(
     requests: Requests = lambda: iter(()),
     weights: Weights | None = None,
     dialogues: Dialogues | None = None,
-) -> Generator[Event, None, list[Rollout]]:
+) -> Generator[Event, None, list[Trajectory]]:
     """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order of `prompts`.
 
     `step` is that of the noise, and of the events unless they have another one. `weights` are the
@@ -72,10 +72,10 @@ def make_rows(
     seed: int,
     step: int,
     max_context: int = 0,
-) -> list[Row]:
+) -> list[DecodingRow]:
     """One row per answer, each with its noise and its limits."""
     decode = decoder(policy)
-    rows: list[Row] = []
+    rows: list[DecodingRow] = []
     for prompt in prompts:
         context = min(max_context or policy.context_length, policy.context_length)
         max_tokens = context - len(prompt.ids)
@@ -91,7 +91,7 @@ def make_rows(
                 occurrence=prompt.occurrence,
             )
             rows.append(
-                Row(
+                DecodingRow(
                     prompt=prompt,
                     index=index,
                     key=key,
@@ -120,7 +120,7 @@ def _does_not_fit(policy: Policy, prompt: PromptRows, max_context: int) -> str:
 class _Absent:
     """A row whose environment answers."""
 
-    row: Row
+    row: DecodingRow
     caches: Caches
     unread: tuple[int, ...]  # its last token, if that is not in the caches
     since: int  # the decode step after which it left
@@ -156,7 +156,7 @@ class _Decoding:
     def __init__(
         self,
         policy: Policy,
-        rows: list[Row],
+        rows: list[DecodingRow],
         sampling: Sampling,
         dialogues: Dialogues | None,
         step: int,
@@ -165,7 +165,7 @@ class _Decoding:
         self.dialogues, self.step = dialogues, step
         self.batch: GraphBatch = batch_for(policy)
         self.waiting = deque(row for row in rows if not self._has_failed(row))
-        self.active: list[Row | None] = []
+        self.active: list[DecodingRow | None] = []
         self.pending: _Pending | None = None
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
         self.max_rows = sampling.max_rows or len(rows)
@@ -178,7 +178,7 @@ class _Decoding:
         self.absent: dict[int, _Absent] = {}  # by the row's number
         self.replies: dict[int, EnvironmentReply] = {}
         # rows to be continued, with their caches and the tokens that follow
-        self.returning: deque[tuple[Row, Caches, tuple[int, ...]]] = deque()
+        self.returning: deque[tuple[DecodingRow, Caches, tuple[int, ...]]] = deque()
         self.started = self.reported = time.monotonic()
 
     @property
@@ -265,7 +265,12 @@ class _Decoding:
         return following
 
     def _draw(
-        self, rows: Sequence[Row | None], logits: mx.array, seen: mx.array | None, *, unread: int
+        self,
+        rows: Sequence[DecodingRow | None],
+        logits: mx.array,
+        seen: mx.array | None,
+        *,
+        unread: int,
     ) -> _Pending:
         keys = token_keys(
             [0 if row is None else row.key for row in rows],
@@ -324,7 +329,7 @@ class _Decoding:
                 caches, piece = self.batch.empty(), tuple(row.context)
             self.returning.append((row, caches, piece))
 
-    def _add_reply(self, row: Row, reply: EnvironmentReply) -> tuple[int, ...] | None:
+    def _add_reply(self, row: DecodingRow, reply: EnvironmentReply) -> tuple[int, ...] | None:
         """Append a reply; return its tokens, None if no turn follows."""
         assert self.dialogues is not None
         if reply.error or reply.done or row.turn + 1 >= self.dialogues.max_turns:
@@ -349,7 +354,7 @@ class _Decoding:
         row.add_reply(reply, tokens)
         return tokens
 
-    def _has_failed(self, row: Row) -> bool:
+    def _has_failed(self, row: DecodingRow) -> bool:
         """Whether the row's environment could not begin, which ends it."""
         if self.dialogues is None:
             return False
@@ -376,7 +381,7 @@ class _Decoding:
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
             self.dialogues.episodes.ask(row.number, answer, row.usage)
 
-    def _seen_so_far(self, rows: list[Row], vocabulary: int) -> mx.array | None:
+    def _seen_so_far(self, rows: list[DecodingRow], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
             return None
         marks = mx.zeros((len(rows), vocabulary), mx.bool_)

@@ -27,14 +27,14 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TurnLimits:
     """What ends the model's next turn besides an end token; 0 tokens are no limit."""
 
     tokens: int = 0
     stop: tuple[str, ...] = ()
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = TurnLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class EnvironmentReply:
     info: Mapping[str, Any] = field(default_factory=dict)
     calls: tuple[ToolCall, ...] = ()
     tools: Sequence[Mapping[str, Any]] = ()  # that the next turn may call, if it says so
-    limits: Limits = NO_LIMITS  # of the next turn
+    limits: TurnLimits = NO_LIMITS  # of the next turn
     name: str = ""
     ms: float = 0.0
     error: str = ""

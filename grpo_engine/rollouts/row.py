@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta, Span, model_tokens, unscored
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.dialogue import NO_LIMITS, EnvironmentReply, Limits, Usage
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.dialogue import NO_LIMITS, EnvironmentReply, TurnLimits, Usage
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.tasks.base import Message
 
 INCOMPLETE = "\ufffd"  # a decoder's output for an incomplete character
@@ -41,7 +41,7 @@ class GrowingText:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Row:
+class DecodingRow:
     """One answer while it is sampled: the model's turn, after the earlier ones and their replies.
 
     An answer without an environment is one turn.
@@ -66,7 +66,7 @@ class Row:
     # the dialogue
     turn: int = 0
     begin: int = 0  # where the model's turn begins
-    limits: Limits = NO_LIMITS  # of this turn
+    limits: TurnLimits = NO_LIMITS  # of this turn
     contexts: list[tuple[int, int]] = field(default_factory=list)  # those of its `TokenRow`
     waits: bool = False  # its environment answers
     spans: list[Span] = field(default_factory=list)
@@ -241,11 +241,11 @@ class Row:
             waits=self.waits,
         )
 
-    def rollout(self, *, has_environment: bool = False) -> Rollout:
+    def rollout(self, *, has_environment: bool = False) -> Trajectory:
         """The finished answer; its text leaves out end tokens."""
         if self.begin < len(self.ids) and (not self.spans or self.spans[-1].kind != "model"):
             self._close()
-        return Rollout(
+        return Trajectory(
             key=self.prompt.key,
             group=self.prompt.group,
             index=self.index,
@@ -264,10 +264,10 @@ class Row:
         )
 
 
-def demonstration(prompt: PromptRows, ids: tuple[int, ...], decode: Decode) -> Rollout:
+def demonstration(prompt: PromptRows, ids: tuple[int, ...], decode: Decode) -> Trajectory:
     """The data's own answer to a prompt, which no sampler gave a probability."""
     text = decode(ids)
-    return Rollout(
+    return Trajectory(
         key=prompt.key,
         group=prompt.group,
         attempt=prompt.attempt,

@@ -54,7 +54,7 @@ class PromptRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class EnvironmentOutcome:
     """What a rollout's environment says at the end; `state` are its public attributes."""
 
     name: str
@@ -66,7 +66,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout(TokenRow):
+class Trajectory(TokenRow):
     """One sampled answer: the model's turns and, between them, its environment's replies.
 
     An answer of one turn without an environment has no spans.
@@ -83,7 +83,7 @@ class Rollout(TokenRow):
     ends: tuple[int, ...] = ()  # characters of the text after each token
     spans: tuple[Span, ...] = ()
     messages: tuple[Message, ...] = ()  # the dialogue, for rewards
-    environment: Outcome | None = None
+    environment: EnvironmentOutcome | None = None
 
     @property
     def length(self) -> int:

@@ -31,7 +31,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
-from grpo_engine.run.session import Arrays, Progress, Run
+from grpo_engine.run.session import Arrays, EngineRun, Progress
 from grpo_engine.versions import versions
 
 # settings that may change on resume; what depends on them is noted
@@ -54,7 +54,7 @@ RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
 
-def save_checkpoint(run: Run) -> Iterator[Event]:
+def save_checkpoint(run: EngineRun) -> Iterator[Event]:
     """Write the state after the last finished step, then remove old checkpoints.
 
     During a step it writes the stored state and emits no phase event.
@@ -95,7 +95,7 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     )
 
 
-def save_if_due(run: Run, *, planned_anew: bool = False) -> Iterator[Event]:
+def save_if_due(run: EngineRun, *, planned_anew: bool = False) -> Iterator[Event]:
     """Between steps: save if requested, scheduled, planned anew, the best so far, or the last."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.pop_checkpoint()
@@ -106,7 +106,7 @@ def save_if_due(run: Run, *, planned_anew: bool = False) -> Iterator[Event]:
         yield from save_checkpoint(run)
 
 
-def save_last(run: Run) -> Iterator[Event]:
+def save_last(run: EngineRun) -> Iterator[Event]:
     """Save at the end of the run. Where that fails, wait until it can be written, or for a stop."""
     yield from save_checkpoint(run)
     if not run.unsaved:
@@ -122,19 +122,19 @@ def save_last(run: Run) -> Iterator[Event]:
         yield NoteWritten(step=run.step, severity="warning", text=text)
 
 
-def save_after_failure(run: Run) -> Iterator[Event]:
+def save_after_failure(run: EngineRun) -> Iterator[Event]:
     """Save the last finished step of a run that fails, if the state after it is still there."""
     is_there = run.step_state is not None or not run.is_changing
     if is_there and 0 < run.step != run.saved_step and run.ranks.size == 1:
         yield from save_checkpoint(run)
 
 
-def store_state(run: Run) -> None:
+def store_state(run: EngineRun) -> None:
     """Keep the state after the last finished step, so that it can be saved during the next one."""
     run.step_state = _tensors(run)
 
 
-def drop_state(run: Run, *, changing: bool = False) -> None:
+def drop_state(run: EngineRun, *, changing: bool = False) -> None:
     """Drop the stored state; before the weights change, only if memory cannot hold both."""
     run.is_changing = changing
     if not changing or run.config.model.tuning == "full":
@@ -156,7 +156,7 @@ def share_checkpoint(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Non
     return Checkpoint(step=state["step"], path=Path(path), state=state, arrays=arrays)
 
 
-def _tensors(run: Run) -> Arrays:
+def _tensors(run: EngineRun) -> Arrays:
     tensors: dict[str, Mapping[str, mx.array]] = {
         "trained": run.policy.snapshot(),
         "optimizer": run.optimizer.arrays(),
@@ -171,7 +171,7 @@ def _tensors(run: Run) -> Arrays:
     return tensors
 
 
-def _state(run: Run) -> dict[str, Any]:
+def _state(run: EngineRun) -> dict[str, Any]:
     return {
         "progress": asdict(run.progress),
         "alerts": run.alerts.state(),
@@ -189,7 +189,7 @@ def _state(run: Run) -> dict[str, Any]:
     }
 
 
-def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
+def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     _refuse_other_teacher(run, state)
@@ -219,7 +219,7 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
-def _refuse_other_teacher(run: Run, state: Mapping[str, Any]) -> None:
+def _refuse_other_teacher(run: EngineRun, state: Mapping[str, Any]) -> None:
     """A run that learned from two teachers would be nobody's repetition."""
     then, now = state.get("teacher", ""), getattr(run.policy.teacher, "fingerprint", "")
     if then != now:
@@ -256,7 +256,7 @@ def begin_with(policy: Policy, learner: Learner, critic: Learner | None, place: 
         ) from error
 
 
-def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
+def _note_other_steps(run: EngineRun, before: int) -> Iterator[Event]:
     """Forget what ended a run that now continues; say if its learning rate does not."""
     config = run.config
     if config.steps == before:
@@ -271,7 +271,7 @@ def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
         )
 
 
-def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
+def _changes(run: EngineRun, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
     """What of this run differs from the saved one, then and now; early checkpoints lack some."""
     current, model = versions(), run.policy.fingerprint
     compared = [
@@ -302,7 +302,7 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
     return (item for item in compared if item[1] != item[2])
 
 
-def _functions(run: Run) -> dict[str, str]:
+def _functions(run: EngineRun) -> dict[str, str]:
     """The functions of the user in the recipe, and the hashes of their files."""
     return {str(f): f.source["sha256"] for f in run.recipe.functions.values()}
 

@@ -20,7 +20,7 @@ from grpo_engine.paths import inside
 from grpo_engine.platform.faults import Fault, fault_of
 from grpo_engine.policy.memory import HEAD_TILE, MemoryPlan, free_cache
 from grpo_engine.run.persist import SAME_TO_TOLERANCE
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 
 Part = TypeVar("Part")
 
@@ -49,7 +49,7 @@ SHORT_BUFFERS: Final = {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": 
 
 
 def repeated(
-    run: Run,
+    run: EngineRun,
     step: int,
     part: Callable[[], Generator[Event, None, Part]],
     smaller: Callable[[], bool],
@@ -82,14 +82,14 @@ def repeated(
         )
 
 
-def _repeated(run: Run, fault: Fault, before: MemoryPlan, *, shrunk: bool) -> str:
+def _repeated(run: EngineRun, fault: Fault, before: MemoryPlan, *, shrunk: bool) -> str:
     text = f"{HAPPENED[fault]}; what it computed is discarded and computed again"
     if run.plan != before:
         return f"{text}. The memory plan is {run.plan}, it was {before}: {SAME_TO_TOLERANCE}"
     return f"{text}, {run.sampling.max_rows} answers at a time" if shrunk else text
 
 
-def fewer_sampled(run: Run, rows: int) -> bool:
+def fewer_sampled(run: EngineRun, rows: int) -> bool:
     """Halve the answers that are sampled at a time, of as many `rows`."""
     at_a_time = min(run.sampling.max_rows or rows, rows)
     if at_a_time < 2:
@@ -99,7 +99,7 @@ def fewer_sampled(run: Run, rows: int) -> bool:
     return True
 
 
-def fewer_scored(run: Run, *, gradient: bool = False) -> bool:
+def fewer_scored(run: EngineRun, *, gradient: bool = False) -> bool:
     """Halve the rows of a micro-batch, recompute layers, then halve the positions of the head."""
     plan = run.plan
     recompute = gradient and run.config.model.grad_checkpoint != "off"
@@ -116,7 +116,7 @@ def fewer_scored(run: Run, *, gradient: bool = False) -> bool:
     return True
 
 
-def _plan(run: Run, plan: MemoryPlan) -> None:
+def _plan(run: EngineRun, plan: MemoryPlan) -> None:
     run.is_planned_anew = run.is_planned_anew or plan != run.plan
     run.plan = plan
     plan.apply(run.policy)

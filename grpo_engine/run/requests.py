@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from grpo_engine.events import Event, RunPaused, RunResumed
 from grpo_engine.rollouts.decode import pause_or_stop
 from grpo_engine.run.persist import save_checkpoint
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 
 
-def answer_requests(run: Run) -> Iterator[Event]:
+def answer_requests(run: EngineRun) -> Iterator[Event]:
     """Save if requested, wait while the run is paused, raise `StopNow` if it should stop now."""
     with run.clock.paused():
         if run.step_state is not None and run.control.pop_checkpoint():
@@ -16,7 +16,7 @@ def answer_requests(run: Run) -> Iterator[Event]:
         yield from pause_or_stop(run.control, run.step)
 
 
-def wait_until_recorded(run: Run) -> Iterator[Event]:
+def wait_until_recorded(run: EngineRun) -> Iterator[Event]:
     """Wait before a step while events can be written nowhere, until they can or a stop is asked."""
     if not run.control.blocked:
         return

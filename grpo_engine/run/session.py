@@ -53,7 +53,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskPart:
     """One of a run's tasks, with its own prompts and rewards."""
 
     label: str
@@ -74,13 +74,13 @@ class Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class EngineRun:
     config: RunConfig
     recipe: Recipe
     control: Control
     folder: Path
     policy: Policy
-    parts: Sequence[Part]  # the run's task, then further ones
+    parts: Sequence[TaskPart]  # the run's task, then further ones
     optimizer: Learner
     critic_optimizer: Learner | None
     alerts: Alerts
@@ -110,7 +110,7 @@ class Run:
         """Of the problems of all tasks."""
         return fingerprint_of([part.task for part in self.parts])
 
-    def part_of(self, example: Example) -> Part:
+    def part_of(self, example: Example) -> TaskPart:
         return next((p for p in self.parts if p.further and p.label == example.task), self.parts[0])
 
     @property
@@ -134,6 +134,6 @@ class Run:
         return self.recipe.signal == "gae"
 
 
-def is_stopping(run: Run) -> bool:
+def is_stopping(run: EngineRun) -> bool:
     """Whether the run ends after this step; rank 0 decides for all."""
     return bool(run.ranks.broadcast(run.control.stop_after_step))

@@ -42,7 +42,7 @@ LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_S
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ServiceCall:
     """A method of the service, its arguments and its limit in seconds; then what it returned.
 
     Calls that are `in_thread` are made side by side. `loads` names what it loads, for errors.
@@ -86,7 +86,7 @@ class Sandbox:
     service: str
     folder: Path | None
     name: str
-    setup: list[Call] = field(default_factory=list)
+    setup: list[ServiceCall] = field(default_factory=list)
     interpreter: str = ""
     memory: float = MEMORY
     env: Mapping[str, str] | None = None
@@ -103,10 +103,10 @@ class Sandbox:
         self._limit = inf  # of memory, of the calls that were sent last
         self._declared = 0.0  # the memory that what it has loaded may need
         self._measured = 0.0  # when its memory was
-        self._queue = deque[Call]()
-        self._sent: dict[int, Call] = {}
-        self._suspects: set[Call] = set()  # calls of which one ended the process
-        self._done: list[Call] = []
+        self._queue = deque[ServiceCall]()
+        self._sent: dict[int, ServiceCall] = {}
+        self._suspects: set[ServiceCall] = set()  # calls of which one ended the process
+        self._done: list[ServiceCall] = []
 
     def __enter__(self) -> Self:
         return self
@@ -123,15 +123,15 @@ class Sandbox:
         for calls in (self._queue, self._sent, self._suspects):
             calls.clear()
 
-    def start(self) -> list[Call]:
+    def start(self) -> list[ServiceCall]:
         """Start the process; return the calls of its setup."""
         self._begin()
         return finish([self])
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: ServiceCall) -> None:
         self._queue.append(call)
 
-    def ask(self, call: Call) -> Call:
+    def ask(self, call: ServiceCall) -> ServiceCall:
         """Make one call and wait for what it returns."""
         self.submit(call)
         finish([self])
@@ -141,7 +141,7 @@ class Sandbox:
     def is_busy(self) -> bool:
         return bool(self._queue or self._sent)
 
-    def _may_send(self, call: Call) -> bool:
+    def _may_send(self, call: ServiceCall) -> bool:
         """Whether a call can be made beside those that are being made."""
         calls = (call, *self._sent.values())
         are_threads = not self._suspects and all(other.in_thread for other in calls)
@@ -231,7 +231,7 @@ class Sandbox:
         elif too_large:
             raise LostError(self._needs_more(too_large.location))
 
-    def _settle(self, call: Call, failure: Failure | None) -> None:
+    def _settle(self, call: ServiceCall, failure: Failure | None) -> None:
         self._suspects.discard(call)
         if failure and call.loads:
             message = str(failure)
@@ -282,7 +282,7 @@ class Sandbox:
         return Failure(cause="memory", message=message, location=location)
 
 
-def finish(sandboxes: Sequence[Sandbox]) -> list[Call]:
+def finish(sandboxes: Sequence[Sandbox]) -> list[ServiceCall]:
     """Wait for all calls, and return them."""
     done = poll(sandboxes, 0)
     while any(sandbox.is_busy for sandbox in sandboxes):
@@ -292,7 +292,7 @@ def finish(sandboxes: Sequence[Sandbox]) -> list[Call]:
     return done
 
 
-def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[Call]:
+def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[ServiceCall]:
     """The calls that are done, after waiting for one at most this long."""
     for sandbox in sandboxes:
         sandbox._send()
@@ -314,7 +314,7 @@ def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[Call]:
     return done
 
 
-def ask_once(service: str, name: str, call: Call, **options: Any) -> Call:
+def ask_once(service: str, name: str, call: ServiceCall, **options: Any) -> ServiceCall:
     """Make one call in a process of its own."""
     with Sandbox(service, None, name, **options) as sandbox:
         return sandbox.ask(call)

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from grpo_engine import consent
-from grpo_engine.alerts.rules import Alert, Limits
+from grpo_engine.alerts.rules import Alert, RunLimits
 from grpo_engine.alerts.state import Alerts, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
@@ -43,7 +43,7 @@ from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.recovery import fewer_sampled, fewer_scored, shorten_buffers
-from grpo_engine.run.session import Part, Run
+from grpo_engine.run.session import EngineRun, TaskPart
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
 from grpo_engine.setup.functions import load_functions
@@ -85,7 +85,7 @@ def open_run(
     *,
     resume: bool,
     objects: UserObjects = NO_OBJECTS,
-) -> Generator[Event, None, Run]:
+) -> Generator[Event, None, EngineRun]:
     """Load everything, with rank 0's settings on every rank; `stack` closes it after the run."""
     if shorten_buffers(folder, os.environ):
         yield NoteWritten(step=0, text=SHORTENED)
@@ -195,7 +195,7 @@ def load_run(
     saved: Mapping[str, Any] | None = None,
     objects: UserObjects = NO_OBJECTS,
     chosen: Recipe | None = None,
-) -> Generator[Event, None, Run]:
+) -> Generator[Event, None, EngineRun]:
     """Load the model and start the reward functions, for a run at step 0.
 
     `saved` is a checkpoint's state; its recipe is kept. `chosen` is the recipe of the settings.
@@ -255,7 +255,7 @@ def load_run(
     learner, critic = _optimizers(config, policy, recipe)
     if saved is None and config.optimizer.start is not None:
         persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
-    run = Run(
+    run = EngineRun(
         config=config,
         recipe=recipe,
         control=control,
@@ -375,7 +375,7 @@ def _agreed_plan(
     return plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
 
 
-def plan_next_step(run: Run) -> Generator[Event, None, bool]:
+def plan_next_step(run: EngineRun) -> Generator[Event, None, bool]:
     """If backward passes took more memory than a run may use, let those of later steps take less.
 
     The estimate is corrected by what was measured on any rank. Returns whether the plan is new.
@@ -410,7 +410,7 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
     return True
 
 
-def _plan_less(run: Run) -> Iterator[Event]:
+def _plan_less(run: EngineRun) -> Iterator[Event]:
     """A smaller plan for a machine that swaps, which is worse than a slower step."""
     before = run.plan
     fewer_sampled(run, before.max_rows)
@@ -440,10 +440,10 @@ def _limits(
     config: RunConfig,
     recipe: Recipe,
     policy: Policy,
-    parts: Sequence[Part],
+    parts: Sequence[TaskPart],
     estimate: MemoryEstimate,
-) -> Limits:
-    return Limits(
+) -> RunLimits:
+    return RunLimits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),

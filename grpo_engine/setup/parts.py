@@ -11,7 +11,7 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.rewards.scorer import Scorer, check_options
 from grpo_engine.rewards.scorer import specs_of as rewards_of
 from grpo_engine.rollouts.prompts import PromptRenderer
-from grpo_engine.run.session import Part
+from grpo_engine.run.session import TaskPart
 from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task, load_task
 
@@ -88,10 +88,10 @@ def open_parts(
     environments: Sequence[str] | None,
     *,
     foreign: bool,
-) -> list[Part]:
+) -> list[TaskPart]:
     """Start each task's reward process; `enter` sees to it that they end."""
     return [
-        Part(
+        TaskPart(
             label=loaded.label,
             weight=loaded.weight,
             task=render.task,

@@ -18,10 +18,10 @@ from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.types import PromptRows, Rollout
+from grpo_engine.rollouts.types import PromptRows, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
 from grpo_engine.run.requests import answer_requests
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.samples import gather_rollouts
@@ -41,7 +41,7 @@ LIMITS = {
 EXACT = LIMITS["float32"]  # equal products on equal ids, in any format
 
 
-def check_itself(run: Run) -> Iterator[Event]:
+def check_itself(run: EngineRun) -> Iterator[Event]:
     """Sample a few answers and compare; raise SelfCheckError with the first difference."""
     yield PhaseStarted(step=0, phase="logprobs", detail="self-check")
     sampling = replace(
@@ -62,7 +62,7 @@ def check_itself(run: Run) -> Iterator[Event]:
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
 
-    def sample() -> Generator[Event, None, list[Rollout]]:
+    def sample() -> Generator[Event, None, list[Trajectory]]:
         at_a_time = replace(sampling, max_rows=run.sampling.max_rows)
         return (
             yield from sample_groups(

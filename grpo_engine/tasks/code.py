@@ -15,7 +15,7 @@ from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Task, digest_of, digest_of_examples, prompt_settings
 from grpo_engine.tasks.files import OPTIONS, Problems, task_of_splits
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import BadRows, Row
+from grpo_engine.tasks.rows import BadRows, DataRow
 
 
 def build(config: TaskConfig) -> Task:
@@ -66,14 +66,14 @@ def _value(value: Any) -> Any:
     return None if is_missing or type(plain).__name__ in ("NAType", "NaTType") else plain
 
 
-def _rows(source: Any, location: str, bad: BadRows) -> list[Row]:
+def _rows(source: Any, location: str, bad: BadRows) -> list[DataRow]:
     if not has_rows(source):
         raise DataError(f"{location}: a task is a Task or rows, not {type(source).__name__}")
     rows = rows_of(source)
     if not rows:
         raise DataError(f"{location} has no rows; give at least one")
 
-    def convert(index: int, row: Any) -> Row:
+    def convert(index: int, row: Any) -> DataRow:
         if isinstance(row, str):
             row = {"prompt": row}
         if not isinstance(row, Mapping):
@@ -82,7 +82,7 @@ def _rows(source: Any, location: str, bad: BadRows) -> list[Row]:
                 'a mapping like {"prompt": …, "answer": …}, or text'
             )
         columns = {str(name): _value(value) for name, value in row.items()}
-        return Row(columns, f"{location}: row {index + 1}")
+        return DataRow(columns, f"{location}: row {index + 1}")
 
     return bad.good(rows, convert)
 

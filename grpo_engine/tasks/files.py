@@ -32,7 +32,7 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, Row, read_rows
+from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, DataRow, read_rows
 
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
@@ -41,7 +41,7 @@ OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
 
 # Makes a problem of a row, given its split and index.
-Make = Callable[[str, int, Row], Example]
+Make = Callable[[str, int, DataRow], Example]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def task_of_data(config: TaskConfig, data: str, name: str, problems: Problems) -
 
 def task_of_splits(
     config: TaskConfig,
-    splits: Mapping[str, Sequence[Row]],
+    splits: Mapping[str, Sequence[DataRow]],
     name: str,
     bad: BadRows,
     problems: Problems,
@@ -156,7 +156,7 @@ def _parts(
     return tuple(train[: config.train_size or None]), tuple(held_out[:size])
 
 
-def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[Row]]:
+def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[DataRow]]:
     """The rows of every split of the data that `name` points to, by the split's name."""
     path = Path(name).expanduser()
     if path.is_file():
@@ -177,10 +177,10 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
     return hub_splits(config, name)
 
 
-def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Row]]:
+def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[DataRow]]:
     """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
     names = {config.option("train"), config.option("held_out"), *HELD_OUT} - {""}
-    splits: dict[str, list[Row]] = {}
+    splits: dict[str, list[DataRow]] = {}
     for path in (folder, folder / "data"):
         files = [file for file in sorted(path.glob("*")) if file.suffix.lower() in SUFFIXES]
         for split in names - splits.keys():
@@ -208,11 +208,11 @@ def _pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, st
     return train, held_out if held_out != train else ""
 
 
-def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None) -> Make:
+def _maker(config: TaskConfig, rows: Sequence[DataRow], chat: bool | None) -> Make:
     """Converts rows to problems by their columns; what is no JSON value becomes text."""
     names, target_column = _columns(config, rows)
 
-    def make(split: str, index: int, row: Row) -> Example:
+    def make(split: str, index: int, row: DataRow) -> Example:
         prompt, target, completion = _read(config, row, target_column, chat)
         columns = {name: plain(row.columns.get(name)) for name in names}
         if target and "answer" not in columns:
@@ -229,7 +229,7 @@ def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None) -> Make:
     return make
 
 
-def _columns(config: TaskConfig, rows: Sequence[Row]) -> tuple[list[str], str]:
+def _columns(config: TaskConfig, rows: Sequence[DataRow]) -> tuple[list[str], str]:
     """The columns that reward functions get, and the one with the target."""
     names = dict.fromkeys(name for row in rows for name in row.columns)
     answer = config.option("answer")
@@ -244,7 +244,7 @@ def _columns(config: TaskConfig, rows: Sequence[Row]) -> tuple[list[str], str]:
 
 
 def _read(
-    config: TaskConfig, row: Row, target_column: str, chat: bool | None
+    config: TaskConfig, row: DataRow, target_column: str, chat: bool | None
 ) -> tuple[Prompt, str, Any]:
     """The prompt of a row, its target as text, and its completion."""
     columns, answer = row.columns, ""
@@ -278,7 +278,7 @@ def _are_messages(value: Any) -> bool:
     )
 
 
-def _prompt(config: TaskConfig, row: Row) -> Prompt:
+def _prompt(config: TaskConfig, row: DataRow) -> Prompt:
     name, location = config.option("prompt"), row.location
     value = row.columns.get(name)
     if name not in row.columns:

@@ -20,7 +20,7 @@ from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
 from grpo_engine.tasks.by_text import Score, by_text
 from grpo_engine.tasks.files import Problems, task_of_data
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import Row
+from grpo_engine.tasks.rows import DataRow
 
 HUB: Final = "openai/gsm8k:main"
 CALCULATED: Final = re.compile("<<.*?>>")
@@ -54,7 +54,7 @@ def build(config: TaskConfig) -> Task:
     )
 
 
-def example(prefix: str, split: str, index: int, row: Row) -> Example:
+def example(prefix: str, split: str, index: int, row: DataRow) -> Example:
     """Convert a row to a problem; the number after `####` becomes the column `answer`."""
     question, solution = row.columns.get("question"), row.columns.get("answer")
     if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, NotFetchedError
-from grpo_engine.tasks.rows import HELD_OUT, Row
+from grpo_engine.tasks.rows import HELD_OUT, DataRow
 
 
-def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
+def hub_splits(config: TaskConfig, name: str) -> dict[str, list[DataRow]]:
     """The rows of the splits that the task uses; `org/name:subset` names a subset."""
     repository, _, subset = name.partition(":")
     setting = "task.name" if config.name == name else "task.options.path"
@@ -40,7 +40,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
         ) from error
     used = {config.option("train"), config.option("held_out"), *HELD_OUT}
     return {
-        split: [Row(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
+        split: [DataRow(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
         for split, part in loaded.items()
         if split in used
     }

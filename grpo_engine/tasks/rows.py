@@ -67,14 +67,14 @@ class BadRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row: its columns, and its place in the file."""
 
     columns: Mapping[str, Any]
     location: str
 
 
-def read_rows(path: Path, bad: BadRows) -> list[Row]:
+def read_rows(path: Path, bad: BadRows) -> list[DataRow]:
     """Read every row of the file, and collect lines that are none.
 
     A file that cannot be read beyond some place raises an error with that place and a remedy.
@@ -94,7 +94,7 @@ def read_rows(path: Path, bad: BadRows) -> list[Row]:
     return rows
 
 
-def _row(_: int, item: tuple[str, Any]) -> Row:
+def _row(_: int, item: tuple[str, Any]) -> DataRow:
     location, value = item
     if isinstance(value, DataError):
         raise value
@@ -102,7 +102,7 @@ def _row(_: int, item: tuple[str, Any]) -> Row:
         raise DataError(
             f'{location}: a row is an object like {{"prompt": …}}, not {type(value).__name__}'
         )
-    return Row(value, location)
+    return DataRow(value, location)
 
 
 # What a reader yields: the place of each row, and the row or why it is none.

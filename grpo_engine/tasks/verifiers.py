@@ -9,19 +9,19 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.sandbox.client import Call, ask_once
+from grpo_engine.sandbox.client import ServiceCall, ask_once
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.files import Problems, task_of_splits
-from grpo_engine.tasks.rows import BadRows, Row
+from grpo_engine.tasks.rows import BadRows, DataRow
 
-SERVICE: Final = "grpo_engine.environments.verifiers:Rows"
+SERVICE: Final = "grpo_engine.environments.verifiers:TasksetRows"
 LIMIT_S: Final = 600.0  # a package may download its data
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task of a package; its own process loads it."""
     rows = [
-        Row(row, f"{config.name}, task {number}") for number, row in enumerate(_rows(config), 1)
+        DataRow(row, f"{config.name}, task {number}") for number, row in enumerate(_rows(config), 1)
     ]
     problems = Problems(rewards=())
     task = task_of_splits(config, {"train": rows}, config.name, BadRows(config), problems)
@@ -30,7 +30,7 @@ def build(config: TaskConfig) -> Task:
 
 def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
-    call = Call("read", arguments, LIMIT_S, loads=config.name)
+    call = ServiceCall("read", arguments, LIMIT_S, loads=config.name)
     token = ("HF_TOKEN",)  # it may download, and runs nothing of a model's
     ask_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf, named=token)
     return list(call.value_or(lambda text: DataError(text, "task.name", "task.interpreter")))

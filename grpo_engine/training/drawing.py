@@ -10,7 +10,7 @@ from typing import Any
 from grpo_engine.config.safe_json import parse_json
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.events import Event, NoteWritten
-from grpo_engine.run.session import Part, Run
+from grpo_engine.run.session import EngineRun, TaskPart
 from grpo_engine.tasks.base import Example, Generated, draw, number_of
 from grpo_engine.training.samples import SampledGroup
 
@@ -20,7 +20,7 @@ MAX_UNUSABLE = 10_000  # generated problems in a row that cannot be used, before
 class Drawing:
     """Takes problems from where the run stands."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: EngineRun) -> None:
         self._run = run
         self._cursors = {part.label: run.progress.cursors.get(part.label, 0) for part in run.parts}
         self._cursors[run.parts[0].label] = run.progress.cursor
@@ -44,7 +44,7 @@ class Drawing:
                 if (count := group.right.count(group.scores)) is not None
             }
 
-    def _part(self) -> Part:
+    def _part(self) -> TaskPart:
         """The task to draw from next: each gets prompts in proportion to its weight.
 
         It has the largest weight / (2 · prompts so far + 1), as Sainte-Laguë shares out seats.
@@ -56,7 +56,7 @@ class Drawing:
         counts[part.label] = counts.get(part.label, 0) + 1
         return part
 
-    def _next(self, part: Part) -> Example:
+    def _next(self, part: TaskPart) -> Example:
         """The next problem of a task that is not passed over."""
         train, unusable = part.task.train, 0
         limit = min(len(train), MAX_UNUSABLE) if isinstance(train, Generated) else len(train)
@@ -77,12 +77,12 @@ class Drawing:
             "task.max_prompt_tokens",
         )
 
-    def _is_usable(self, part: Part, example: Example) -> bool:
+    def _is_usable(self, part: TaskPart, example: Example) -> bool:
         """Whether a generated problem can be used; those of data sets were checked before."""
         skips = part.render.config.bad_rows == "skip" and isinstance(part.task.train, Generated)
         return not skips or part.render.usable_prompt(example) is not None
 
-    def _is_chosen(self, part: Part, example: Example, position: int) -> bool:
+    def _is_chosen(self, part: TaskPart, example: Example, position: int) -> bool:
         curriculum = self._run.config.task.curriculum
         if curriculum == "off":
             return True
@@ -99,7 +99,7 @@ def chance(curriculum: str, right: float, tried: float) -> float:
     return 1 - p if curriculum == "hardest" else 4 * p * (1 - p)
 
 
-def take_rates(run: Run) -> Iterator[Event]:
+def take_rates(run: EngineRun) -> Iterator[Event]:
     """Before the first step: read the given pass rates, and leave problems out by them."""
     config = run.config.task
     unjudged = [part.label for part in run.parts if not part.scorer.right.function]

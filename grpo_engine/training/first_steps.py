@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.rules import EARLY, mean_of
 from grpo_engine.events import NoteWritten
-from grpo_engine.run.session import Part, Run
+from grpo_engine.run.session import EngineRun, TaskPart
 
 
-def reward_notes(run: Run, step: int) -> Iterator[NoteWritten]:
+def reward_notes(run: EngineRun, step: int) -> Iterator[NoteWritten]:
     """After the first steps, a warning for each function that scored all answers alike, or none."""
     if step != min(EARLY, run.config.steps):
         return
@@ -25,7 +25,7 @@ def reward_notes(run: Run, step: int) -> Iterator[NoteWritten]:
                 yield NoteWritten(step=step, severity="warning", text=text.rstrip(". "))
 
 
-def _has_answers(run: Run, part: Part, metrics: Sequence[Mapping[str, float]]) -> bool:
+def _has_answers(run: EngineRun, part: TaskPart, metrics: Sequence[Mapping[str, float]]) -> bool:
     """Whether problems of a task were drawn."""
     counts = [row.get(f"task/{part.label}/groups", 0) for row in metrics]
     return len(run.parts) == 1 or sum(counts) > 0

@@ -10,17 +10,17 @@ from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run.recovery import fewer_scored, repeated
 from grpo_engine.run.requests import answer_requests
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.training.samples import assembled
 
 
 def score_tokens(
-    run: Run,
+    run: EngineRun,
     step: int,
-    rollouts: Sequence[Rollout],
+    rollouts: Sequence[Trajectory],
     *,
     rows: Sequence[int] | None = None,
     under: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -66,7 +66,9 @@ def score_tokens(
     return TokenScores(**run.ranks.sum(arrays))
 
 
-def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> list[TokenBatch]:
+def batches_of(
+    run: EngineRun, rollouts: Sequence[Trajectory], rows: Sequence[int]
+) -> list[TokenBatch]:
     """The micro-batches of some rows.
 
     Rows without a token are left out: MLX ends the process on some products of empty arrays.

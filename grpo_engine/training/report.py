@@ -11,11 +11,11 @@ import numpy as np
 from grpo_engine.events import (
     CUT,
     REPLACED,
-    Completion,
     Group,
     GroupScored,
     Origin,
     RewardValue,
+    Rollout,
     TokenNumbers,
     TokensScored,
     reward_std,
@@ -23,8 +23,8 @@ from grpo_engine.events import (
 )
 from grpo_engine.maths.advantage import reward_metrics
 from grpo_engine.metrics import PHASES, time_of
-from grpo_engine.rollouts.types import Rollout, Sampling
-from grpo_engine.run.session import Run
+from grpo_engine.rollouts.types import Sampling, Trajectory
+from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import prompt_hash
 from grpo_engine.training.samples import (
     Experience,
@@ -39,7 +39,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max
 
 
 def groups_scored(
-    run: Run,
+    run: EngineRun,
     step: int,
     groups: Sequence[SampledGroup],
     advantages_B: Sequence[float | None],
@@ -77,12 +77,12 @@ def groups_scored(
 
 
 def _completion(
-    rollout: Rollout,
+    rollout: Trajectory,
     rewards: tuple[RewardValue, ...],
     reward: float | None,
     advantage: float | None,
-) -> Completion:
-    return Completion(
+) -> Rollout:
+    return Rollout(
         index=rollout.index,
         ids=rollout.ids,
         text=rollout.text,
@@ -209,7 +209,7 @@ def step_metrics(
     return metrics
 
 
-def groups_by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, list[SampledGroup]]:
+def groups_by_task(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, list[SampledGroup]]:
     """The groups of each task by its label, if the run has several tasks."""
     parts = run.parts if len(run.parts) > 1 else ()
     return {
@@ -218,7 +218,7 @@ def groups_by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, list[S
     }
 
 
-def task_metrics(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
+def task_metrics(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """How each of several tasks did, over all answers that were sampled to its prompts."""
     metrics: dict[str, float] = {}
     for label, of_task in groups_by_task(run, groups).items():
@@ -260,7 +260,7 @@ def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, flo
     return metrics | _sampler_gap(experience)
 
 
-def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def length_metrics(rollouts: Sequence[Trajectory]) -> dict[str, float]:
     """Length metrics of all completions, and of those that ended before the limit."""
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if rollout.finish not in CUT]
@@ -275,7 +275,7 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return metrics
 
 
-def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def dialogue_metrics(rollouts: Sequence[Trajectory]) -> dict[str, float]:
     """Turns, tools and what environments tell about themselves; empty without environments."""
     outcomes = [rollout.environment for rollout in rollouts if rollout.environment is not None]
     if not outcomes:

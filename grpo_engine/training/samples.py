@@ -21,7 +21,7 @@ from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scorer import columns_of
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example
 
 
@@ -34,7 +34,7 @@ class SampledGroup:
     prompt_ids: tuple[int, ...]
     prompt_text: str
     attempt: int
-    rollouts: list[Rollout]
+    rollouts: list[Trajectory]
     scores: Scores
     right: Right  # which of its answers are right
     format: str  # the function that scores their format
@@ -52,7 +52,7 @@ class Samples:
     """The rollouts of a training step as arrays; those of tokens are 0 off the mask."""
 
     groups: list[SampledGroup]
-    rollouts: list[Rollout]
+    rollouts: list[Trajectory]
     group_ids_B: mx.array
     token_ids_BT: mx.array
     mask_BT: mx.array  # 1 on sampled tokens in the loss
@@ -164,7 +164,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
     )
 
 
-def in_loss(rollout: Rollout, recipe: Recipe) -> list[int]:
+def in_loss(rollout: Trajectory, recipe: Recipe) -> list[int]:
     """1 for each token that was sampled, unless the recipe leaves out answers that were cut."""
     if recipe.mask_truncated and rollout.finish in CUT:
         return []
@@ -172,7 +172,7 @@ def in_loss(rollout: Rollout, recipe: Recipe) -> list[int]:
     return [int(index not in forced) for index in range(len(rollout.ids))]
 
 
-def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
+def gather_rollouts(rollouts: Sequence[Trajectory]) -> tuple[mx.array, mx.array]:
     """Mask and sampler log-probabilities of rollouts outside a training step, [B, T]."""
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width)

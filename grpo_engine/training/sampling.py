@@ -22,10 +22,10 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.row import decoder, demonstration
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
 from grpo_engine.run.requests import answer_requests
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.samples import SampledGroup
@@ -33,7 +33,7 @@ from grpo_engine.training.samples import SampledGroup
 FIXED_STEP = 0  # the step number for the noise of pinned prompts and evaluations
 
 
-ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
+ScoredRollouts = tuple[list[Trajectory], Scores]  # for one prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SampleRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepGroups:
+class SampledGroups:
     """Groups sampled in a step: those to train on, and those that refills replaced."""
 
     groups: list[SampledGroup]
@@ -68,7 +68,7 @@ class StepGroups:
         return [*self.groups, *self.replaced]
 
 
-def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
+def sample_step(run: EngineRun, step: int) -> Generator[Event, None, SampledGroups]:
     """Sample and score the step's groups; replace those without variance if the recipe refills.
 
     The sampler's weights are updated every `sampler_sync_every` steps.
@@ -101,11 +101,11 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
             (replaced if group.alike_in else groups).append(group)
         if len(groups) == prompts:
             break
-    return StepGroups(groups=groups, replaced=replaced, drawing=drawing, refills=refills)
+    return SampledGroups(groups=groups, replaced=replaced, drawing=drawing, refills=refills)
 
 
 def sample_and_score(
-    run: Run, step: int, request: SampleRequest
+    run: EngineRun, step: int, request: SampleRequest
 ) -> Generator[Event, None, list[SampledGroup]]:
     """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
@@ -154,8 +154,8 @@ def sample_and_score(
 
 
 def _sample(
-    run: Run, step: int, request: SampleRequest
-) -> Generator[Event, None, tuple[list[RenderedPrompt], list[PromptRows], list[Rollout]]]:
+    run: EngineRun, step: int, request: SampleRequest
+) -> Generator[Event, None, tuple[list[RenderedPrompt], list[PromptRows], list[Trajectory]]]:
     """The prompts, their rows, and this rank's rollouts."""
     prompts = _rendered(run, request)
     prompt_rows = rows_to_sample(request, prompts)
@@ -166,8 +166,8 @@ def _sample(
 
 
 def _sampled(
-    run: Run, step: int, request: SampleRequest, rows: Sequence[PromptRows]
-) -> Generator[Event, None, list[Rollout]]:
+    run: EngineRun, step: int, request: SampleRequest, rows: Sequence[PromptRows]
+) -> Generator[Event, None, list[Trajectory]]:
     """This rank's rollouts, with what their environments say at the end."""
     if request.demonstrates:
         examples = (request.examples[row.group - request.first] for row in rows)
@@ -194,7 +194,7 @@ def _sampled(
     return rollouts
 
 
-def _rendered(run: Run, request: SampleRequest) -> list[RenderedPrompt]:
+def _rendered(run: EngineRun, request: SampleRequest) -> list[RenderedPrompt]:
     """The prompts; an environment may add to them when its episodes begin."""
     environments, examples = run.environments, request.examples
     if environments is None:
@@ -217,7 +217,7 @@ def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> l
     if ranks.size == 1:
         return [scored for _, scored in local]
     items = [(index, encode(scored)) for index, scored in local]
-    kind = tuple[list[Rollout], Scores]
+    kind = tuple[list[Trajectory], Scores]
     return [decode(kind, scored) for scored in ranks.gather_indexed(items)]
 
 
@@ -286,11 +286,11 @@ def _announced(
 
 
 def _scored(
-    run: Run,
+    run: EngineRun,
     step: int,
     request: SampleRequest,
     prompts: Sequence[RenderedPrompt],
-    local: Mapping[int, list[Rollout]],
+    local: Mapping[int, list[Trajectory]],
 ) -> dict[int, Scores]:
     """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
     if request.demonstrates:

@@ -11,18 +11,18 @@ from grpo_engine.errors import BrokenEnvironmentError, NotFiniteError
 from grpo_engine.events import Event, NoteWritten, StepFinished
 from grpo_engine.platform.footprint import memory_metrics
 from grpo_engine.run.persist import drop_state, store_state
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.training import report
 from grpo_engine.training.first_steps import reward_notes
 from grpo_engine.training.samples import Experience, failures
-from grpo_engine.training.sampling import StepGroups
+from grpo_engine.training.sampling import SampledGroups
 from grpo_engine.training.update import UpdateResult
 
 MAX_BAD_UPDATES = 3  # consecutive bad updates that end a run
 MAX_FAILED_STEPS = 5  # consecutive steps in which every environment failed
 
 
-def begin_step(run: Run) -> None:
+def begin_step(run: EngineRun) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     store_state(run)
@@ -47,9 +47,9 @@ def why_skipped(experience: Experience | None, result: UpdateResult | None) -> s
 
 
 def finish_step(
-    run: Run,
+    run: EngineRun,
     step: int,
-    sampled: StepGroups,
+    sampled: SampledGroups,
     experience: Experience | None,
     result: UpdateResult | None,
 ) -> Iterator[Event]:
@@ -107,7 +107,7 @@ def finish_step(
     yield from free_core(run)
 
 
-def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
+def end_if_met(run: EngineRun, metrics: Mapping[str, float]) -> Iterator[Event]:
     """Take in measurements; if `stop_when` holds, this step is the run's last."""
     progress, text = run.progress, run.config.stop_when
     if not text or progress.ended_by:
@@ -119,7 +119,7 @@ def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
         )
 
 
-def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
+def check_finite(run: EngineRun, result: UpdateResult | None) -> Iterator[Event]:
     """Raise an alert for an update that was not finite; end the run after several in a row."""
     if result is None or not result.not_finite:
         run.progress.bad_updates = 0
@@ -152,7 +152,7 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
         )
 
 
-def check_environments(run: Run, sampled: StepGroups) -> None:
+def check_environments(run: EngineRun, sampled: SampledGroups) -> None:
     """End the run after several steps in which no answer was without an error."""
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
     if not all(rollout.failed for rollout in rollouts):
@@ -167,7 +167,7 @@ def check_environments(run: Run, sampled: StepGroups) -> None:
         )
 
 
-def free_core(run: Run) -> Iterator[Event]:
+def free_core(run: EngineRun) -> Iterator[Event]:
     """Use one thread fewer if other programs keep a core busy, and raise an alert."""
     change = run.thread_guard.check()
     if change is not None:

@@ -26,7 +26,7 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.recovery import fewer_scored, repeated
 from grpo_engine.run.requests import answer_requests
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import EngineRun
 from grpo_engine.training.logprobs import batches_of
 from grpo_engine.training.loss import (
     LossInputs,
@@ -101,7 +101,9 @@ class Gradient:
         return math.isfinite(self.norm + self.critic_norm + self.loss)
 
 
-def update(run: Run, step: int, experience: Experience) -> Generator[Event, None, UpdateResult]:
+def update(
+    run: EngineRun, step: int, experience: Experience
+) -> Generator[Event, None, UpdateResult]:
     """Run the recipe's passes over `experience.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
     inputs = LossInputs(
@@ -129,7 +131,7 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
 
 
 def _make_pass(
-    run: Run, step: int, inputs: LossInputs, before: UpdateResult
+    run: EngineRun, step: int, inputs: LossInputs, before: UpdateResult
 ) -> Generator[Event, None, UpdateResult]:
     """For each minibatch: gradient, stop rule, clip and optimiser step."""
     recipe, done = inputs.recipe, before
@@ -177,7 +179,7 @@ def _make_pass(
     return _with_pass(done, inputs, results, totals)
 
 
-def row_order(run: Run, samples: Samples, step: int, index: int) -> list[int]:
+def row_order(run: EngineRun, samples: Samples, step: int, index: int) -> list[int]:
     """The order of a pass's rows: of whole groups, at random if there are several minibatches."""
     if run.recipe.minibatches == 1:
         return list(range(len(samples.rollouts)))
@@ -186,7 +188,9 @@ def row_order(run: Run, samples: Samples, step: int, index: int) -> list[int]:
     return [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
 
 
-def _minibatches(run: Run, step: int, inputs: LossInputs, before: UpdateResult) -> list[Minibatch]:
+def _minibatches(
+    run: EngineRun, step: int, inputs: LossInputs, before: UpdateResult
+) -> list[Minibatch]:
     """Split the rows into minibatches, as evenly as possible.
 
     Rows that skip the forward still count in the denominators of their minibatch.
@@ -223,7 +227,7 @@ def _minibatches(run: Run, step: int, inputs: LossInputs, before: UpdateResult) 
 
 
 def _gradient(
-    run: Run, step: int, inputs: LossInputs, minibatch: Minibatch
+    run: EngineRun, step: int, inputs: LossInputs, minibatch: Minibatch
 ) -> Generator[Event, None, Gradient]:
     """Sum a minibatch's gradients over micro-batches and ranks.
 
@@ -264,7 +268,7 @@ def _gradient(
             return result
 
 
-def _optimizer_step(run: Run, summed: Gradient) -> None:
+def _optimizer_step(run: EngineRun, summed: Gradient) -> None:
     """One optimiser step for policy and critic, each clipped by its own norm."""
     drop_state(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
@@ -282,7 +286,7 @@ def _optimizer_step(run: Run, summed: Gradient) -> None:
 
 
 def _culprit(
-    run: Run, step: int, inputs: LossInputs, minibatch: Minibatch
+    run: EngineRun, step: int, inputs: LossInputs, minibatch: Minibatch
 ) -> Generator[Event, None, int | None]:
     """The first group whose gradient alone is not finite; None if there is none."""
     samples = inputs.experience.samples
@@ -301,7 +305,7 @@ def _culprit(
 
 
 def _measure_targets(
-    run: Run, step: int, inputs: LossInputs, result: UpdateResult
+    run: EngineRun, step: int, inputs: LossInputs, result: UpdateResult
 ) -> Generator[Event, None, UpdateResult]:
     """Run one more forward after the last pass to measure how close tokens are to their targets."""
     samples, rows = inputs.experience.samples, inputs.experience.trained_rows
@@ -333,7 +337,7 @@ def _measure_targets(
 
 
 def _of_all_ranks(
-    run: Run, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
+    run: EngineRun, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
 ) -> list[MicroBatchResult]:
     """The results of every micro-batch; `local` has this rank's, by index."""
     if run.ranks.size == 1:

@@ -66,7 +66,7 @@ SUMS: tuple[tuple[list[Turn], ev.Finish], ...] = (
 HEARD = 2  # tokens of a reply
 
 
-def completion(index: int, turns: Sequence[Turn], finish: ev.Finish) -> ev.Completion:
+def completion(index: int, turns: Sequence[Turn], finish: ev.Finish) -> ev.Rollout:
     """One dialogue as the engine records it."""
     text, ends, spans = "", list[int](), list[ev.Span]()
     for number, turn in enumerate(turns):
@@ -102,7 +102,7 @@ def completion(index: int, turns: Sequence[Turn], finish: ev.Finish) -> ev.Compl
             )
         )
     total = None if finish == "environment_error" else sum(turn.reward or 0 for turn in turns)
-    return ev.Completion(
+    return ev.Rollout(
         index=index,
         ids=tuple(range(3, 3 + len(ends))),
         text=text,
@@ -226,7 +226,7 @@ def sampling(waiting: bool = True) -> Iterator[ev.Event]:
         )
 
 
-def deltas(index: int, one: ev.Completion, *, waits: bool) -> Iterator[ev.RowDelta]:
+def deltas(index: int, one: ev.Rollout, *, waits: bool) -> Iterator[ev.RowDelta]:
     """A dialogue as it happens, a part at a time; one that waits has not heard the last reply."""
     at = 0
     spans = one.spans[:-1] if waits and one.spans[-1].kind == "environment" else one.spans

@@ -13,7 +13,7 @@ from sqlmodel import SQLModel
 
 import grpo_tui.experiments.db.tables  # noqa: F401 - declares the tables
 from grpo_tui.experiments.db.texts import escape
-from grpo_tui.experiments.db.types import Text
+from grpo_tui.experiments.db.types import EscapedText
 
 # OSC 52 sets the clipboard, OSC 0 the title, 6n asks for an answer; C1, bidirectional, BEL, NUL
 PLANTED = (
@@ -52,7 +52,7 @@ def places(store: Path) -> Iterator[Place]:
     with closing(sqlite3.connect(store)) as conn:
         for name, table in SQLModel.metadata.tables.items():
             for column in table.columns:
-                if not isinstance(column.type, Text):
+                if not isinstance(column.type, EscapedText):
                     continue
                 rows = conn.execute(f"SELECT {column.name} FROM {name}").fetchall()
                 keys = {key for (text,) in rows for key in _keys(_tree(text))}

@@ -211,7 +211,7 @@ def scored(
         ids = tuple(range(3, 3 + max(1, len(text) // 3)))
         reason = "equals the target" if accuracy else "another number"
         completions.append(
-            ev.Completion(
+            ev.Rollout(
                 index=i,
                 ids=ids,
                 text=text,

@@ -125,7 +125,7 @@ def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: 
 def answering_processes() -> list[psutil.Process]:
     children = psutil.Process().children()
     living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if "grpo_tui.app.chat.service:Answers" in child.cmdline()]
+    return [child for child in living if "grpo_tui.app.chat.service:ChatService" in child.cmdline()]
 
 
 @pytest.mark.slow

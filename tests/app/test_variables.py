@@ -15,7 +15,7 @@ from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import ConfigError
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rollouts.template_trial import Templates
-from grpo_engine.sandbox.client import Call, Sandbox
+from grpo_engine.sandbox.client import Sandbox, ServiceCall
 from grpo_engine.tasks.base import RewardSpec, Task
 from grpo_tui.app.trial.client import trial_process
 from tests.patience import until
@@ -229,7 +229,7 @@ def test_a_foreign_process_has_what_its_caller_adds() -> None:
 
 
 def test_a_template_of_a_model_is_tried_without_the_users_variables() -> None:
-    call = Call("seen", {}, 30.0)
+    call = ServiceCall("seen", {}, 30.0)
     with Sandbox("tests.app.test_variables:Seen", None, "seen", foreign=True) as sandbox:
         assert not secrets(sandbox.ask(call).value_or(ValueError))
 

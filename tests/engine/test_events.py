@@ -105,7 +105,7 @@ def test_token_numbers_that_a_run_does_not_have_are_not_written() -> None:
 
 def test_a_group_with_nested_values_comes_back_equal() -> None:
     reward = events.RewardValue(name="accuracy", value=None, weight=1.0)
-    completion = events.Completion(
+    completion = events.Rollout(
         index=0,
         ids=(1, 2),
         text="\ud800 \x00",

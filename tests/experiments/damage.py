@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Column, Table
 
 from grpo_tui.experiments.db.tables import RUN
-from grpo_tui.experiments.db.types import Flag, Number, Text, WholeNumber
+from grpo_tui.experiments.db.types import EscapedText, Flag, Number, WholeNumber
 
 # what says which row belongs to which, and which rows there are
 KEYS = frozenset(
@@ -49,7 +49,7 @@ def _edit(table: Table, value: str, *kinds: type) -> Edit:
 TABLES = [table for table in RUN.metadata.tables.values() if table.name != "migration"]
 EDITED: dict[str, Edit] = {
     **{f"numbers of {t.name}": _edit(t, RED, WholeNumber, Flag, Number) for t in TABLES},
-    "texts": tuple(edit for t in TABLES for edit in _edit(t, RED, Text)),
+    "texts": tuple(edit for t in TABLES for edit in _edit(t, RED, EscapedText)),
     "infinite numbers": (
         "UPDATE OR IGNORE metric_key SET name = 'tokens_per_second' WHERE name = 'kl'",
         *(edit for t in TABLES for edit in _edit(t, "9e999", Number)),
@@ -63,7 +63,9 @@ EDITED: dict[str, Edit] = {
     ),
     "fractions": tuple(edit for t in TABLES for edit in _edit(t, "1.5", WholeNumber, Flag)),
     "bytes": tuple(
-        edit for t in TABLES for edit in _edit(t, "x'1b00ff'", Text, WholeNumber, Flag, Number)
+        edit
+        for t in TABLES
+        for edit in _edit(t, "x'1b00ff'", EscapedText, WholeNumber, Flag, Number)
     ),
 }
 EDITED = {name: edit for name, edit in EDITED.items() if edit}

@@ -54,8 +54,8 @@ def started(step: int = 0, fingerprint: str = "data", recipe: str = "grpo") -> e
     )
 
 
-def completion(index: int, text: str, reward: float | None) -> ev.Completion:
-    return ev.Completion(
+def completion(index: int, text: str, reward: float | None) -> ev.Rollout:
+    return ev.Rollout(
         index=index,
         ids=(1, 2, 3),
         text=text,

@@ -45,7 +45,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
             for _ in range(draw(st.integers(0, 2)))
         )
         completions.append(
-            ev.Completion(
+            ev.Rollout(
                 index=place,
                 ids=tuple(int(-8 * x) for x in row()),
                 text=draw(TEXT),

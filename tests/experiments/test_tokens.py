@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.experiments.db.tokens import decode, encode, read_blobs, write_blobs
-from grpo_tui.experiments.values import TokenRow, TokenView
+from grpo_tui.experiments.values import RecordedTokens, TokenView
 
 LOGP = st.floats(-30, 0, width=32)
 
 
 @st.composite
-def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
+def token_rows(draw: st.DrawFn, index: int = 0) -> RecordedTokens:
     length = draw(st.integers(0, 6))
 
     def values(source: st.SearchStrategy[float]) -> tuple[float, ...]:
@@ -23,7 +23,7 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
     def maybe(source: st.SearchStrategy[float]) -> tuple[float, ...]:
         return values(source) if draw(st.booleans()) else ()
 
-    return TokenRow(
+    return RecordedTokens(
         index=index,
         ids=tuple(int(x) for x in values(st.integers(0, 200_000).map(float))),
         ends=tuple(np.cumsum([int(x) for x in maybe(st.integers(0, 9).map(float))]).tolist()),
@@ -39,15 +39,15 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
 
 
 @given(st.lists(token_rows(), max_size=4), st.lists(st.integers(0, 200_000), max_size=5))
-def test_a_group_comes_back_exactly(rows: list[TokenRow], prompt: list[int]) -> None:
+def test_a_group_comes_back_exactly(rows: list[RecordedTokens], prompt: list[int]) -> None:
     assert decode(encode(prompt, rows)) == TokenView(prompt_ids=tuple(prompt), rows=tuple(rows))
 
 
-def row(**numbers: tuple[float, ...]) -> TokenRow:
+def row(**numbers: tuple[float, ...]) -> RecordedTokens:
     empty: dict[str, tuple[float, ...]] = dict.fromkeys(
         ("ends", "sampler", "old", "reference", "passes", "after", "entropy", "advantages"), ()
     )
-    return TokenRow(index=0, ids=(1, 2), **{**empty, **numbers})  # type: ignore[arg-type]
+    return RecordedTokens(index=0, ids=(1, 2), **{**empty, **numbers})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("odd", [-math.inf, math.nan, -1e30])

@@ -12,20 +12,20 @@ from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_text
 from grpo_tui.app.cli.params import Json
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.app.tui.dialogs.help.topics import Part, alert_parts, metric_parts, setting_parts
+from grpo_tui.app.tui.dialogs.help.topics import HelpPart, alert_parts, metric_parts, setting_parts
 
 WIDEST, INDENT = 100, 2
 KEYS = "keys: "
 
 
-def key_parts() -> list[Part]:
+def key_parts() -> list[HelpPart]:
     """The keys of the workbench, by screen; what has none is in the palette."""
     from grpo_tui.app.tui.key_actions import described_keys
 
-    return [Part(KEYS + name, rows) for name, rows in described_keys()]
+    return [HelpPart(KEYS + name, rows) for name, rows in described_keys()]
 
 
-SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
+SECTIONS: Mapping[str, Callable[[], Sequence[HelpPart]]] = {
     "metrics": metric_parts,
     "alerts": alert_parts,
     "settings": setting_parts,
@@ -62,7 +62,7 @@ def explain(
         print_text("\n\n".join(map(text_of, parts)))
 
 
-def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
+def select(parts: Iterable[HelpPart], words: Sequence[str]) -> list[HelpPart]:
     """The parts of this name, what a key does, or else the parts that have all the words."""
     key = " ".join(words)
     name, parts = key.casefold(), list(parts)
@@ -84,7 +84,7 @@ def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
     )
 
 
-def text_of(part: Part) -> str:
+def text_of(part: HelpPart) -> str:
     """A heading, and its paragraphs indented below it."""
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
     column = max(len(word) for word, _ in part.paragraphs) + INDENT

@@ -91,13 +91,13 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 
 def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     """Plot reward and held-out accuracy, as far as they exist."""
-    from grpo_tui.app.cli.curves import Canvas, metric_chart
+    from grpo_tui.app.cli.curves import ChartOptions, metric_chart
 
     lines: list[str] = []
     for key in ("reward", "eval/accuracy"):
         series = reader.metric_series(run.key, key)
         if len(series.steps) > 1:
-            lines += metric_chart(key, [(run.name, series)], Canvas())
+            lines += metric_chart(key, [(run.name, series)], ChartOptions())
     return lines
 
 

@@ -12,7 +12,7 @@ from grpo_engine.config.safe_json import parse_json
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import ConfigError, RewardError, quoted, shortened
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.outcome import Outcome, mean_metrics
+from grpo_engine.rewards.outcome import FunctionResult, mean_metrics
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import RewardSpec, load_task
 from grpo_tui.app import exit_codes
@@ -185,7 +185,7 @@ def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:
 
 
 def report(
-    title: str, outcome: Outcome, completions: list[str], printed: str, as_json: bool
+    title: str, outcome: FunctionResult, completions: list[str], printed: str, as_json: bool
 ) -> None:
     """Print each completion's score, what the function logged, and what went wrong."""
     rows: list[dict[str, Any]] = [

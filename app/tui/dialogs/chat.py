@@ -16,7 +16,7 @@ from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, hint, paragraph
 
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
@@ -73,7 +73,7 @@ def answer_lines(tokens: Sequence[Token], width: int) -> list[Line]:
     return [[(piece.text, style(piece.token)) for piece in line] for line in lines]
 
 
-class Legend(Bar):
+class Legend(BarPanel):
     """What the colours mean, or why there is no answer."""
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line

@@ -7,7 +7,7 @@ from textual.content import Content
 from grpo_tui.app.feed.run_state import clock
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.page import Page
+from grpo_tui.app.tui.dialogs.page import PageDialog
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "
@@ -16,9 +16,9 @@ REMEDY = (
 LAST_LINES = 12
 
 
-def crash_page(snapshot: Snapshot, message: str, traceback: str) -> Page:
+def crash_page(snapshot: Snapshot, message: str, traceback: str) -> PageDialog:
     """Shown once when the run on screen fails."""
-    return Page("the run failed", _texts(snapshot, message, traceback))
+    return PageDialog("the run failed", _texts(snapshot, message, traceback))
 
 
 def _texts(snapshot: Snapshot, message: str, traceback: str) -> Iterator[Content]:

@@ -17,17 +17,17 @@ def page_width(app: App[Any]) -> int:
     return min(100, int(0.96 * app.size.width)) - 6
 
 
-class Page(Dialog[None]):
+class PageDialog(Dialog[None]):
     """A title and texts, which scroll."""
 
     DEFAULT_CSS = """
-    Page { align: center middle; }
-    Page > VerticalScroll {
+    PageDialog { align: center middle; }
+    PageDialog > VerticalScroll {
         width: 100; max-width: 96%; height: auto; max-height: 90%; padding: 0 1;
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted; scrollbar-size-vertical: 1;
     }
-    Page Static { width: 100%; padding-right: 1; color: $foreground; }
+    PageDialog Static { width: 100%; padding-right: 1; color: $foreground; }
     """
     BINDINGS: ClassVar = [
         bind(

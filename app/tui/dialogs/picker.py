@@ -18,7 +18,7 @@ from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Bar, Line, paragraph
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, paragraph
 from grpo_tui.experiments.errors import StoreError
 
 WIDTH = 164  # at most
@@ -27,7 +27,7 @@ FRAME_ROWS = 5  # border, hint, field, and a line above the details
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PickerItem:
     """One line of the list."""
 
     value: str
@@ -41,10 +41,10 @@ class Item:
         return all(word in text for word in words)
 
 
-def metric_items(keys: Iterable[str]) -> list[Item]:
+def metric_items(keys: Iterable[str]) -> list[PickerItem]:
     """Metrics to choose from in their usual order, found by everyday words as well."""
     return [
-        Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
+        PickerItem(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
         for key in sorted(keys, key=[*METRICS, *keys].index)
     ]
 
@@ -57,14 +57,14 @@ class Picked:
     marks: tuple[str, ...] = ()
 
 
-Find = Callable[[str], Awaitable[Sequence[Item]]]  # the items for a text
+Find = Callable[[str], Awaitable[Sequence[PickerItem]]]  # the items for a text
 Details = Callable[[str, int], list[Line]]
 
 
-class DetailsPanel(Bar):
+class DetailsPanel(BarPanel):
     """The description of the highlighted item, or all of its last column."""
 
-    item: reactive[Item | None] = reactive(None)
+    item: reactive[PickerItem | None] = reactive(None)
 
     def __init__(self, details: Details | None) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Picker(Dialog[Picked | None]):
     def __init__(
         self,
         title: str,
-        items: Sequence[Item] | Find,
+        items: Sequence[PickerItem] | Find,
         *,
         verb: str = "choose",
         hint: str = "",
@@ -140,7 +140,7 @@ class Picker(Dialog[Picked | None]):
         self._details, self._optional, self._adds = details, optional, adds
         self._several = marks is not None
         self._first_marks = self.marks = tuple(marks or ())
-        self.items: Sequence[Item] = ()  # those that match
+        self.items: Sequence[PickerItem] = ()  # those that match
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -170,7 +170,7 @@ class Picker(Dialog[Picked | None]):
     # -- the list ---------------------------------------------------------------------------
 
     @property
-    def item(self) -> Item | None:
+    def item(self) -> PickerItem | None:
         """The highlighted item."""
         index = self.query_one(OptionList).highlighted
         return self.items[index] if index is not None and self.items else None
@@ -185,7 +185,7 @@ class Picker(Dialog[Picked | None]):
             widths.append(min(longest, left * 2 // 5) - 1)
         return [*widths, left - sum(widths) - len(widths)]
 
-    def _prompt(self, item: Item, widths: Sequence[int]) -> Content:
+    def _prompt(self, item: PickerItem, widths: Sequence[int]) -> Content:
         sign = "✗ " if item.bad else "✓ " if item.value in self.marks else "  "
         cells = [
             (f"{pad(text, width)} ", "$foreground" if column else "bold $headline")

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.widgets.panel import Bar, Line
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line
 
 COMMON = ("find", "zoom", "explain")
 GAP = 2
@@ -28,7 +28,7 @@ def _cells(hint: Hint) -> int:
     return cell_len(hint[0]) + 1 + cell_len(hint[1]) + GAP
 
 
-class KeyBar(Bar):
+class KeyBar(BarPanel):
     """One line at the bottom of every screen; hints can be clicked."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"

@@ -241,7 +241,7 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
-class Bar(Panel, can_focus=False):
+class BarPanel(Panel, can_focus=False):
     """A line or some lines without a frame, which the keys never act in."""
 
     framed = False

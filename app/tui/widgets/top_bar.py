@@ -6,7 +6,7 @@ from textual.reactive import reactive
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.widgets.pages import name_at, strip_of_titles
-from grpo_tui.app.tui.widgets.panel import Bar, Line, cells, justified
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, cells, justified
 
 TABS = {
     "runs": "1 Runs",
@@ -32,7 +32,7 @@ def status_mark(status: str) -> tuple[str, str]:
     return MARKS.get(status, ("○", "label"))
 
 
-class TopBar(Bar):
+class TopBar(BarPanel):
     """One line at the top of every screen; tabs can be clicked."""
 
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"

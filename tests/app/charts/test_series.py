@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpo_tui.app.charts.series import (
     RECENT,
     SMOOTHINGS,
-    Column,
+    PixelColumn,
     Series,
     Trace,
     axis_end,
@@ -244,7 +244,7 @@ def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
     # mean 2, standard deviation 1, t(.95, 2) = 4.303: half width 4.303 / sqrt(3) = 2.484
     assert columns[0].high - 2.0 == pytest.approx(2.484, abs=1e-3)
     assert 2.0 - columns[1].low == pytest.approx(2.484, abs=1e-3)
-    assert band(traces, (1.0, 2.5)).columns[0] == Column(0, 1.0, 2.5, (2.0,))
+    assert band(traces, (1.0, 2.5)).columns[0] == PixelColumn(0, 1.0, 2.5, (2.0,))
 
 
 def test_a_band_is_sparse_if_all_of_its_seeds_are() -> None:
@@ -255,7 +255,10 @@ def test_a_band_is_sparse_if_all_of_its_seeds_are() -> None:
 
 def test_a_band_has_a_gap_where_all_of_its_seeds_have_one() -> None:
     traces = [whole(series([1.0, math.nan, math.nan, math.nan, 2.0], 0.0, first=0), 5)] * 2
-    assert band(traces).columns == (Column(0, 1.0, 1.0, (1.0,)), Column(4, 2.0, 2.0, (2.0,)))
+    assert band(traces).columns == (
+        PixelColumn(0, 1.0, 1.0, (1.0,)),
+        PixelColumn(4, 2.0, 2.0, (2.0,)),
+    )
 
 
 def test_a_seed_counts_as_its_straight_line_up_to_its_end() -> None:
@@ -264,4 +267,4 @@ def test_a_seed_counts_as_its_straight_line_up_to_its_end() -> None:
     assert [item.line for item in band(traces).columns] == [(1.0,), (2.0,), (4.0,)]
     ended = cut(at([0], [3.0]), array("q", [0]), 4, 5)
     last = band([traces[0], ended]).columns[-1]
-    assert last == Column(4, 4.0, 4.0, (4.0,))  # one seed has no interval
+    assert last == PixelColumn(4, 4.0, 4.0, (4.0,))  # one seed has no interval

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.charts.series import Series
-from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, lines_of, metric_chart, terminal
+from grpo_tui.app.cli.curves import LEAST_WIDTH, ChartOptions, lines_of, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
 
-PLAIN = Canvas(width=40, unicode=False)
+PLAIN = ChartOptions(width=40, unicode=False)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
     assert lines[1:3] == ["a otter  0", "b fox  1"]
     assert any("aaaa" in line for line in lines)
     assert any("bbbb" in line for line in lines)
-    coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
+    coloured = "\n".join(metric_chart("reward", two, ChartOptions(width=40, colour=True)))
     assert "\x1b[38;5;12m" in coloured
     assert "aaaa" not in coloured
 
@@ -71,7 +71,7 @@ def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_
     runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
     colours = re.compile("\x1b\\[38;5;([0-9]+)m")
     for count in (6, 7):
-        lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
+        lines = metric_chart("reward", runs[:count], ChartOptions(width=60, colour=True))
         names = lines[1 : count + 1]
         assert len({colours.findall(line)[0] for line in names}) == 6
         plain = re.sub("\x1b\\[[0-9;]*m", "", names[0])
@@ -83,11 +83,13 @@ def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_
 
 def test_a_chart_is_as_wide_as_asked_whatever_the_terminal_is() -> None:
     for width in (150, 40):
-        canvas = Canvas(width=width, unicode=False)
+        canvas = ChartOptions(width=width, unicode=False)
         lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], canvas)
         assert max(map(len, lines)) == width
         assert len(lines) == 2 + 14
-    assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
+    assert (
+        len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], ChartOptions(width=40))[1]) == 40
+    )
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
@@ -112,7 +114,7 @@ def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
 def test_no_line_is_wider_than_the_terminal_or_has_anything_it_obeys(
     values: list[float], width: int, name: str
 ) -> None:
-    lines = metric_chart("reward", [(name, stored(*values))], Canvas(width=width))
+    lines = metric_chart("reward", [(name, stored(*values))], ChartOptions(width=width))
     assert max(map(len, lines)) <= width
     assert all(line.isprintable() for line in lines)
 
@@ -132,7 +134,7 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((97, 24)))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert terminal() == Canvas(width=97, colour=True, unicode=True)
+    assert terminal() == ChartOptions(width=97, colour=True, unicode=True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not terminal().colour
     monkeypatch.setenv("TERM", "linux")

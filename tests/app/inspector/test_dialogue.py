@@ -16,14 +16,14 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
+from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
 from tests.app.inspector.test_moments import term
 
 TURNS = st.lists(st.tuples(st.text(max_size=40), st.text(max_size=40)), min_size=1, max_size=5)
 
 
-def shown(one: ev.Completion, width: int, most: int) -> list[str]:
+def shown(one: ev.Rollout, width: int, most: int) -> list[str]:
     lines = flow(one.text, one.spans, width, most)
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
@@ -73,10 +73,10 @@ def test_a_tool_call_is_one_line_that_only_the_environment_can_write() -> None:
     assert not authors[0]  # the model wrote a line that looks like a call
 
 
-def row_of(group: ev.Group, index: int) -> TokenRow:
+def row_of(group: ev.Group, index: int) -> RecordedTokens:
     one, numbers = group.rollouts[index], token_numbers(group)[index]
     taken = {name: getattr(numbers, name) for name in numbers.__dataclass_fields__}
-    return TokenRow(
+    return RecordedTokens(
         **taken, ids=one.ids, sampler=one.sampler_logprobs, ends=one.ends, spans=one.spans
     )
 
@@ -110,7 +110,7 @@ def test_no_moment_is_a_token_of_the_environment() -> None:
 
 
 def test_a_failed_environment_and_a_dialogue_without_turns_left_are_not_finished() -> None:
-    def first(one: ev.Completion) -> str:
+    def first(one: ev.Rollout) -> str:
         fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
         view = RolloutView(**fields, key=1, group=1, tokens=1, clip_fraction=None, kl=None)
         group = GroupView(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from grpo_engine.events import RewardValue
 from grpo_tui.app.inspector.groups import (
-    Change,
     Order,
+    TextChange,
     balance,
     furthest,
     is_greedy,
@@ -209,5 +209,5 @@ def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:
     short = "w " * 1999 + "w"
     assert word_diff(f"{short}!", f"{short}?")[0].text == short
     tail = "x" * 40_000
-    assert word_diff(tail + "a", tail + "b") == (Change("same", tail),)
+    assert word_diff(tail + "a", tail + "b") == (TextChange("same", tail),)
     assert [c.tag for c in word_diff(tail[1:] + "a", tail[1:] + "b")] == ["removed", "added"]

@@ -18,10 +18,10 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.safe_text import cell_len, safe
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 from tests.app.inspector.test_inspector import term
 
-ROW = TokenRow(
+ROW = RecordedTokens(
     index=0,
     ids=(1, 2, 3),
     ends=(1, 2, 3),
@@ -35,7 +35,7 @@ ROW = TokenRow(
 )
 
 
-def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenLoss, ...]) -> Values:
+def alone(mode: HeatMode, row: RecordedTokens, terms: tuple[TokenLoss, ...]) -> Values:
     """The shades of a group's only answer."""
     return shades(mode, [values_of(mode, row, terms)])[0]
 

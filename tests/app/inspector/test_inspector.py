@@ -9,7 +9,7 @@ from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.explain import arithmetic, explanation
 from grpo_tui.app.inspector.losses import TokenLoss, token_losses
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
 SIZES = {"length": 24, "max_length": 64}
@@ -101,7 +101,7 @@ def test_a_teacher_is_in_the_reason(changes: dict[str, object], words: str) -> N
 
 def test_the_teachers_part_of_an_advantage_is_weighted_and_both_parts_add_up() -> None:
     # .5 x (-1 + 2) = .5 and .5 x (-3 + 1) = -1; with +.75 by rewards 1.25 and -.25
-    row = TokenRow(
+    row = RecordedTokens(
         index=0,
         ids=(1, 2),
         sampler=(-2.0, -1.0),

@@ -9,8 +9,8 @@ from grpo_engine.config.recipes import RECIPES, Recipe, changes, recipe
 from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_tui.app.inspector.lab import (
     VARIED,
-    Effect,
-    Outcome,
+    LossEffect,
+    RecipeOutcome,
     StepNumbers,
     outcome_of,
     step_numbers,
@@ -20,7 +20,7 @@ from grpo_tui.app.inspector.lab import (
     with_setting,
     with_typed,
 )
-from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow, TokenView
+from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView, TokenView
 
 TOTALS = UpdateTotals(rows=2, tokens=4)
 
@@ -62,9 +62,9 @@ GROUP = GroupView(
 )
 
 
-def row(index: int, new: float) -> TokenRow:
+def row(index: int, new: float) -> RecordedTokens:
     old = math.log(0.4)
-    return TokenRow(
+    return RecordedTokens(
         index=index,
         ids=(5, 6),
         ends=(1, 2),
@@ -91,11 +91,11 @@ def packed(tokens: TokenView = TOKENS, *groups: GroupView) -> StepNumbers:
     return step_numbers(1, groups or [GROUP], rows, 8)
 
 
-def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> Outcome:
+def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> RecipeOutcome:
     return outcome_of(packed(tokens, *groups), how, WAS, by_token=True)
 
 
-def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[Effect]:
+def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[LossEffect]:
     outcome = asked(how, tokens, *groups)
     return [outcome.effect(row) for row in range(len(outcome.numbers.recorded))]
 
@@ -114,7 +114,7 @@ def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> No
     assert twice.measures[:2] == (1 / 16, 1 / 2)
     assert twice.measures[3] == pytest.approx((0.00204 + 0.1) / 2, rel=2e-3)
     assert together([effect, effect._replace(kl=math.nan)]).measures[3] is None
-    assert Effect().measures == (None, None, None, None)
+    assert LossEffect().measures == (None, None, None, None)
 
 
 def test_settings_that_make_no_advantages_leave_those_recorded() -> None:

@@ -16,12 +16,12 @@ from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_tui.app.inspector.lab import outcome_of, step_numbers, together
-from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
+from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView
 from tests.app.inspector.test_recorded_terms import SWITCHES, legal
 
 LONGEST = 5
 REWARDS = ("accuracy", "form")
-Answer = tuple[int, RolloutView, TokenRow]
+Answer = tuple[int, RolloutView, RecordedTokens]
 
 
 def made_step(rng: np.random.Generator, minibatches: int) -> list[list[Answer]]:
@@ -51,7 +51,9 @@ def made_step(rng: np.random.Generator, minibatches: int) -> list[list[Answer]]:
                 "advantages": some() if rng.random() < 0.5 else some(1) * count,
                 "mask": tuple(int(one) for one in rng.random(count) < 0.9),
             }
-            row = TokenRow(index=index, ids=tuple(rng.integers(0, 3, count).tolist()), **numbers)
+            row = RecordedTokens(
+                index=index, ids=tuple(rng.integers(0, 3, count).tolist()), **numbers
+            )
             rewards = tuple(
                 RewardValue(name=name, value=float(rng.integers(0, 3)) / 2, weight=weight)
                 for name, weight in zip(REWARDS, (1.0, 0.5), strict=True)
@@ -86,7 +88,7 @@ def denominators(part: Sequence[Answer], how: Recipe) -> Totals:
 
 def recorded(
     parts: Sequence[Sequence[Answer]], was: Recipe
-) -> tuple[list[GroupView], dict[Any, TokenRow]]:
+) -> tuple[list[GroupView], dict[Any, RecordedTokens]]:
     """The step as the store has it, with the denominators of each update."""
     rollouts: dict[int, list[RolloutView]] = {}
     rows = {}

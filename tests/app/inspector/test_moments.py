@@ -12,7 +12,7 @@ from grpo_tui.app.inspector.measures import (
     highlights_of,
     next_highlight,
 )
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 TERM = TokenLoss(
     advantage=1.0,
@@ -36,9 +36,9 @@ TERM = TokenLoss(
 )
 
 
-def row(index: int, *probabilities: float) -> TokenRow:
+def row(index: int, *probabilities: float) -> RecordedTokens:
     old = tuple(math.log(p) for p in probabilities)
-    return TokenRow(
+    return RecordedTokens(
         index=index,
         ids=tuple(range(len(old))),
         ends=(),

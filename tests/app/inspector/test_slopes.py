@@ -9,12 +9,12 @@ import pytest
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import gradients, packed, token_losses
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 from tests.engine.maths import oracle
 from tests.engine.maths.test_gradients import CHANGED, MAX_LENGTH, smooth_inputs
 
 
-def recorded(given: dict[str, Any]) -> list[TokenRow]:
+def recorded(given: dict[str, Any]) -> list[RecordedTokens]:
     """Those completions as a run records them, in its only pass."""
     mask = given["mask"]
     totals = UpdateTotals(rows=len(mask), tokens=int(mask.sum()))
@@ -39,7 +39,7 @@ def recorded(given: dict[str, Any]) -> list[TokenRow]:
         return () if values is None else tuple(values[row].tolist())
 
     return [
-        TokenRow(
+        RecordedTokens(
             index=row,
             ids=of("token_ids", row),
             ends=(),
@@ -82,7 +82,7 @@ def test_a_slope_equals_central_differences_of_the_whole_loss_and_of_its_parts(n
 def test_a_clipped_token_has_no_push_and_only_the_kl_terms_pull() -> None:
     # ratio 1.5 > 1.2 at advantage 1; k3 at log(π/π_ref) = .5 has slope 1 - e^-.5 = .3935,
     # so .3 x .3935 / 1 token / 1 answer down; unclipped, 1.5 up outweighs it
-    row = TokenRow(
+    row = RecordedTokens(
         index=0,
         ids=(5,),
         ends=(1,),

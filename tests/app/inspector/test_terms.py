@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, not_recorded, token_losses
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 ONE = UpdateTotals(rows=2, tokens=10, batch_tokens=5, micro_batches=2)
@@ -18,7 +18,7 @@ OTHER = UpdateTotals(rows=4, tokens=20, minibatch=1, batch_tokens=8, micro_batch
 GRPO = recipe("grpo", beta=0.0)
 
 
-def row(index: int = 0, **changes: Any) -> TokenRow:
+def row(index: int = 0, **changes: Any) -> RecordedTokens:
     base: dict[str, Any] = {
         "ids": (5, 6),
         "ends": (1, 2),
@@ -31,14 +31,14 @@ def row(index: int = 0, **changes: Any) -> TokenRow:
         "advantages": (1.0, 1.0),
         "updates": (ONE,),
     }
-    return TokenRow(index=index, **(base | changes))
+    return RecordedTokens(index=index, **(base | changes))
 
 
-def terms(how: Any, *rows: TokenRow) -> tuple[Sequence[TokenLoss], ...]:
+def terms(how: Any, *rows: RecordedTokens) -> tuple[Sequence[TokenLoss], ...]:
     return token_losses(rows, how, max_length=16, step=1)
 
 
-def pushes(how: Any, *rows: TokenRow) -> list[list[float]]:
+def pushes(how: Any, *rows: RecordedTokens) -> list[list[float]]:
     return [[one.contribution for one in answer] for answer in terms(how, *rows)]
 
 
@@ -193,7 +193,7 @@ UPDATES = "was recorded before its updates were"
         (replace(row(), sampler=()), GRPO, ""),
     ],
 )
-def test_what_a_run_did_not_record_is_said(one: TokenRow, how: Any, words: str) -> None:
+def test_what_a_run_did_not_record_is_said(one: RecordedTokens, how: Any, words: str) -> None:
     whole = f"its share of the loss is not known: this run {words}" if words else ""
     assert not_recorded((row(), replace(one, index=1)), how) == whole
     assert not_recorded((one,), how) == whole

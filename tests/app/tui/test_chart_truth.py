@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHING, SMOOTHINGS, Series, axis_end
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
-from grpo_tui.app.cli.curves import Canvas, metric_chart
+from grpo_tui.app.cli.curves import ChartOptions, metric_chart
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import BARS, sparkline
 from grpo_tui.app.tui.screens.compare import render
-from grpo_tui.app.tui.screens.compare.state import View
+from grpo_tui.app.tui.screens.compare.state import CompareView
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour
@@ -203,7 +203,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def compared(
     summary: RunSummary, key: str, lines: Sequence[Points], **looks: Any
-) -> tuple[View, CurveRequest]:
+) -> tuple[CompareView, CurveRequest]:
     """The Compare screen's view of some runs of one metric."""
     runs = tuple(
         replace(
@@ -222,7 +222,7 @@ def compared(
     )
     group = tuple(run.id for run in runs)
     seeds = (group,) if len(runs) > 1 else ()
-    view = View(
+    view = CompareView(
         refs=group,
         slots={run.id: i for i, run in enumerate(runs)},
         comparison=Comparison(
@@ -250,7 +250,7 @@ def compared(
 
 def compare_picture(
     summary: RunSummary, key: str, runs: Sequence[Points], width: int, height: int, **looks: Any
-) -> tuple[Picture, View, float]:
+) -> tuple[Picture, CompareView, float]:
     view, request = compared(summary, key, runs, **looks)
     reader = cast("StoreReader", Stored(runs))
     charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
@@ -436,7 +436,7 @@ def test_in_the_shell_each_dot_is_where_its_value_belongs(
     series = MetricSeries(
         run=1, key=key, steps=tuple(s for s, _ in points), values=tuple(v for _, v in points)
     )
-    found = metric_chart(key, [("otter", series)], Canvas(width=width), smooth=smooth)
+    found = metric_chart(key, [("otter", series)], ChartOptions(width=width), smooth=smooth)
     known = finite(points)
     if not known:
         return

@@ -5,7 +5,7 @@ from pathlib import Path
 from textual.widgets._toast import Toast
 
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.page import Page
+from grpo_tui.app.tui.dialogs.page import PageDialog
 from tests.app import frames
 from tests.app.rest import until
 
@@ -32,4 +32,4 @@ async def test_the_latest_messages_are_listed_with_the_newest_first(tmp_path: Pa
         assert text.index("✗ not started: [b]second") < text.index("· first")
         await pilot.press("exclamation_mark")
         await pilot.pause()
-        assert not isinstance(app.screen, Page)
+        assert not isinstance(app.screen, PageDialog)

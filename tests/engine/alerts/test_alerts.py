@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.alerts.rules import Limits
+from grpo_engine.alerts.rules import RunLimits
 from grpo_engine.alerts.state import REPEAT, Alerts
 from grpo_engine.config.mismatch import ROUNDING
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertEnded, AlertRaised, EvaluationFinished, Event, StepFinished
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
-LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0, processors=4)
+LIMITS = RunLimits(updates_per_step=2, accuracy="exact", memory_gb=8.0, processors=4)
 Numbers = dict[str, float]
 
 
@@ -79,7 +79,9 @@ def first_steps(alerts: Iterable[AlertRaised]) -> dict[str, int]:
 
 
 def fold(
-    rows: Sequence[Numbers], limits: Limits = LIMITS, evaluations: Sequence[EvaluationFinished] = ()
+    rows: Sequence[Numbers],
+    limits: RunLimits = LIMITS,
+    evaluations: Sequence[EvaluationFinished] = (),
 ) -> list[AlertRaised]:
     """The alerts of a run with these metrics; an evaluation follows the step it names."""
     alerts = Alerts(limits)
@@ -216,7 +218,7 @@ def test_kl_may_be_twice_the_limit_until_it_can_be_told_whether_answers_get_bett
         {k: v for k, v in healthy(n).items() if "exact" not in k} | {"kl": 0.11}
         for n in range(1, 10)
     ]
-    assert first_steps(fold(rows, Limits(updates_per_step=2))) == {"kl_above_limit": 5}
+    assert first_steps(fold(rows, RunLimits(updates_per_step=2))) == {"kl_above_limit": 5}
 
 
 def rising(start: float, end: float, step: int, steps: int = 30) -> float:
@@ -235,7 +237,7 @@ def test_right_answers_that_do_not_come_on_held_out_problems_are_an_alert() -> N
 def test_bounds_on_whole_answers_clip_many_tokens_by_design() -> None:
     rows = late(CASES["clip_too_much"])
     assert set(first_steps(fold(rows))) == {"clip_too_much"}
-    assert fold(rows, Limits(updates_per_step=4, accuracy="exact", whole_answers=True)) == []
+    assert fold(rows, RunLimits(updates_per_step=4, accuracy="exact", whole_answers=True)) == []
 
 
 def refilled(n: int) -> Numbers:
@@ -273,7 +275,7 @@ def test_the_penalty_of_a_recipe_is_no_reward_function() -> None:
         healthy(n) | {"rewards/overlong/mean": 0.0, "rewards/overlong/std": 0.0}
         for n in range(1, 31)
     ]
-    known = Limits(updates_per_step=2, accuracy="exact", weights={"exact": 1.0})
+    known = RunLimits(updates_per_step=2, accuracy="exact", weights={"exact": 1.0})
     assert fold(rows, known) == []
     assert set(first_steps(fold(rows))) == {"reward_constant"}
 
@@ -447,7 +449,7 @@ def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
 def test_right_answers_are_spoken_of_only_where_there_is_an_accuracy_function() -> None:
     rows = late(lambda _: {"completions/mean_length": 10.0, "completions/duplicates": 0.7})
     for accuracy, said in (("exact", True), (None, False)):
-        found = fold(rows, Limits(updates_per_step=2, accuracy=accuracy))
+        found = fold(rows, RunLimits(updates_per_step=2, accuracy=accuracy))
         assert {alert.rule for alert in found} == {"length_collapse", "duplicates"}
         assert {"are right" in alert.explanation for alert in found} == {said}
 
@@ -480,7 +482,7 @@ def test_any_two_rewards_of_which_one_rises_while_the_other_falls_are_a_conflict
     falls = noisy(0.2 + rise, 0.2, steps, 0.05, seed + 1)
     if flipped:  # the model is paid to lower this one, so a rise is a loss
         falls = [-value for value in falls]
-    limits = Limits(updates_per_step=2, weights={up: weights[0], down: weights[flipped]})
+    limits = RunLimits(updates_per_step=2, weights={up: weights[0], down: weights[flipped]})
     rows = [
         {f"rewards/{up}/mean": a, f"rewards/{down}/mean": b, "reward": 1.0}
         | {f"rewards/{name}/mean": 0.5 for name in others}
@@ -490,7 +492,7 @@ def test_any_two_rewards_of_which_one_rises_while_the_other_falls_are_a_conflict
     assert f"{up} went" in found.explanation
     assert f"while {down} went" in found.explanation
     together = [row | {f"rewards/{down}/mean": row[f"rewards/{up}/mean"]} for row in rows]
-    same = Limits(updates_per_step=2, weights={up: 1.0, down: 1.0})
+    same = RunLimits(updates_per_step=2, weights={up: 1.0, down: 1.0})
     assert [a for a in fold(together, same) if a.rule == "reward_conflict"] == []
 
 
@@ -607,7 +609,7 @@ def test_evaluations_of_an_older_checkpoint_are_dropped_as_their_modes_are_unkno
 def test_bounds_that_never_act_are_no_news_with_one_update() -> None:
     rows = late(CASES["clip_never"])
     assert [a.rule for a in fold(rows)] == ["clip_never"]
-    assert fold(rows, Limits(updates_per_step=1, accuracy="exact")) == []
+    assert fold(rows, RunLimits(updates_per_step=1, accuracy="exact")) == []
 
 
 FOLDED = {MEAN: 0.0065, MOST: 0.15}  # measured: LoRA folded into bfloat16 weights
@@ -637,7 +639,7 @@ ROUNDED = {MEAN: 0.004, MOST: 0.4}  # two kernels that round bfloat16 differentl
 def test_a_gap_is_an_alert_where_rounding_does_not_explain_it(
     dtype: str, corrected: bool, first: Numbers, later: Numbers, raised: str | None
 ) -> None:
-    limits = Limits(accuracy="exact", sampler_gap=ROUNDING[dtype], corrected=corrected)
+    limits = RunLimits(accuracy="exact", sampler_gap=ROUNDING[dtype], corrected=corrected)
     rows = [healthy(1) | first, *(healthy(n) | later for n in range(2, 6))]
     found = [alert for alert in fold(rows, limits) if alert.step > 1]
     assert [alert.rule for alert in found] == ["sampler_disagrees"] * bool(raised)
@@ -694,7 +696,7 @@ def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
     strict = AlertsConfig(kl=0.005, duplicates=0.2, cut=0.1, no_signal=0.2)
     found = {
         alert.rule: alert.limit
-        for alert in fold(rows, Limits(updates_per_step=2, thresholds=strict))
+        for alert in fold(rows, RunLimits(updates_per_step=2, thresholds=strict))
     }
     assert found == {
         "kl_above_limit": 0.005,

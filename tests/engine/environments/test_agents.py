@@ -20,8 +20,8 @@ from grpo_engine.environments import client
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.environments.endpoint import (
     Endpoint,
-    RefusedError,
     Request,
+    RequestRefusedError,
     as_events,
     read_request,
     response_of,
@@ -29,7 +29,7 @@ from grpo_engine.environments.endpoint import (
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
 from grpo_engine.rollouts import decode
-from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
+from grpo_engine.rollouts.dialogue import EnvironmentReply, TurnLimits, Usage
 from tests.engine.environments.pools import client_of
 from tests.engine.environments.test_runs import CHILD, facts
 from tests.engine.environments.test_runs import _step as step_of
@@ -200,7 +200,7 @@ def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
         (opening,) = begin(environments, ["forgets"])
         assert opening.replaces
         assert opening.messages == ({"role": "user", "content": "question 0"},)
-        assert environments.last(0).limits == Limits(tokens=5, stop=("x",))
+        assert environments.last(0).limits == TurnLimits(tokens=5, stop=("x",))
         environments.ask(0, "an answer x")
         while not (found := environments.replies(0.1)):
             pass
@@ -268,10 +268,10 @@ def test_what_would_change_the_sampling_is_refused_with_the_reason() -> None:
         ({"stop": [""]}, "stop is neither"),
         ({"tools": [{"function": {}}]}, "tools is not a list of functions"),
     ):
-        with pytest.raises(RefusedError, match=message):
+        with pytest.raises(RequestRefusedError, match=message):
             read_request(json.dumps({**good, **change}).encode(), SAMPLING)
     for body in (b"{", b"[]", b"[" * 100_000):
-        with pytest.raises(RefusedError, match="the body is no"):
+        with pytest.raises(RequestRefusedError, match="the body is no"):
             read_request(body, SAMPLING)
 
 

@@ -215,6 +215,6 @@ def test_a_length_that_is_none_is_refused(served: Served, length: str) -> None:
 )
 def test_a_refusal_does_not_repeat_a_value_of_a_megabyte(more: Any) -> None:
     body = json.dumps({**json.loads(BODY), **more}).encode()
-    with pytest.raises(endpoint.RefusedError) as refused:
+    with pytest.raises(endpoint.RequestRefusedError) as refused:
         endpoint.read_request(body, {})
     assert len(str(refused.value)) < 1000

@@ -24,7 +24,7 @@ from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.replies import reply_tokens
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example, Task
 from grpo_engine.training.loss import LossInputs, gradient
 from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
@@ -176,14 +176,14 @@ def test_the_tokens_after_a_call_are_those_of_trl(world: Path, texts: list[str])
     assert render(question).text == str(stored["prompt"])
 
 
-def rollouts(stored: Any) -> list[Rollout]:
+def rollouts(stored: Any) -> list[Trajectory]:
     """The dialogues of the file; two of each prompt."""
     found = []
     for row, length in enumerate(stored["lengths"]):
         forced = np.flatnonzero(stored["tool_mask"][row, :length] == 0)
         prompt = stored["prompts"][row]
         found.append(
-            Rollout(
+            Trajectory(
                 key=str(row // 2),
                 group=row // 2,
                 index=row % 2,

@@ -19,7 +19,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.setup import self_check
-from grpo_engine.training.sampling import StepGroups
+from grpo_engine.training.sampling import SampledGroups
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import largest, made_up_rows, move_weights
 from tests.engine.runs import events_of, settings
@@ -88,8 +88,8 @@ def test_the_sampler_agrees_with_the_trainer_at_every_step(
 
 
 def one_update(
-    world: Path, folder: Path, given: StepGroups | None, **model: Any
-) -> tuple[StepGroups, dict[str, mx.array], float]:
+    world: Path, folder: Path, given: SampledGroups | None, **model: Any
+) -> tuple[SampledGroups, dict[str, mx.array], float]:
     config: RunConfig = settings(
         world, model=model, algorithm={"beta": 0.0}, optimizer={"learning_rate": 1e-6}
     )
@@ -182,7 +182,7 @@ def test_the_scale_keeps_gradients_that_float16_would_lose(
         "def small(completions, **_):\n    return [1e-4 * len(set(text)) for text in completions]\n"
     )
 
-    def moved(dtype: str, given: StepGroups | None, most: float) -> tuple[StepGroups, Any]:
+    def moved(dtype: str, given: SampledGroups | None, most: float) -> tuple[SampledGroups, Any]:
         monkeypatch.setattr(optimizer, "MOST_SCALE", most)
         config = settings(
             world,

@@ -11,7 +11,7 @@ import pytest
 from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.client import PATIENCE, RewardClient
-from grpo_engine.rewards.outcome import Outcome, mean_metrics
+from grpo_engine.rewards.outcome import FunctionResult, mean_metrics
 from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.scored import pid_of, problems_of, values_of
@@ -32,7 +32,7 @@ def worker(tmp_path: Path, *functions: Any, limit: float = 60.0) -> Iterator[Rew
         yield made
 
 
-def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> list[Outcome]:
+def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> list[FunctionResult]:
     return worker.score(
         ["p"] * len(texts),
         list(texts),

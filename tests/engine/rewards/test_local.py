@@ -12,7 +12,7 @@ import pytest
 from grpo_engine.errors import EngineError, RewardError
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.outcome import Outcome
+from grpo_engine.rewards.outcome import FunctionResult
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.scored import pid_of, problems_of, values_of
 
@@ -26,7 +26,7 @@ def words(completions, **_): return [float(len(text.split())) for text in comple
 
 def score(
     functions: dict[str, Callable[..., Any]], folder: Path, *others: str, step: int = 1
-) -> list[Outcome]:
+) -> list[FunctionResult]:
     specs = [RewardSpec(name=name) for name in (*functions, *others)]
     with RewardClient(specs, folder, 20.0, local=functions) as worker:
         return worker.score(
@@ -88,7 +88,7 @@ def test_a_loop_that_already_runs_in_this_thread_does_not_matter(tmp_path: Path)
     async def here(completions: list[str], **_: Any) -> list[float]:
         return [0.5] * len(completions)
 
-    async def cell() -> list[Outcome]:
+    async def cell() -> list[FunctionResult]:
         return score({"python:here": here}, tmp_path)
 
     assert values_of(asyncio.run(cell())) == ((0.5, 0.5, 0.5),)

@@ -13,7 +13,7 @@ from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.outcome import RewardProblem, read_scores
 from grpo_engine.rewards.scorer import steps_of
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.answers import (
     evaluate,
     final_answer,
@@ -222,7 +222,7 @@ def test_equations_are_worked_out_with_products_first(equation: str, holds: floa
 
 def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
     long, short = (
-        Rollout(
+        Trajectory(
             key="",
             group=0,
             index=0,

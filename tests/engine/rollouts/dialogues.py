@@ -10,10 +10,10 @@ from grpo_engine.rollouts.dialogue import (
     NO_LIMITS,
     Dialogues,
     EnvironmentReply,
-    Limits,
+    TurnLimits,
     Usage,
 )
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.rollouts.oracle import take_one
 
 Script = Mapping[tuple[int, int], EnvironmentReply]  # by row and turn; a missing one ends it
@@ -32,7 +32,7 @@ class Scripted:
     failures: Mapping[int, EnvironmentReply] = field(default_factory=dict)
     asked: list[list[Any]] = field(default_factory=list)
     turns: dict[int, int] = field(default_factory=dict)
-    limited: Mapping[tuple[int, int], Limits] = field(default_factory=dict)
+    limited: Mapping[tuple[int, int], TurnLimits] = field(default_factory=dict)
     usages: list[Usage] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ def one_by_one(
     *,
     seed: int,
     step: int,
-) -> list[Rollout]:
+) -> list[Trajectory]:
     """The expected rollouts: every token from a forward over all before it."""
     rows = make_rows(
         policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context

@@ -7,14 +7,14 @@ import mlx.core as mx
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
 from grpo_engine.rollouts.noise import token_keys
-from grpo_engine.rollouts.row import Row
+from grpo_engine.rollouts.row import DecodingRow
 from grpo_engine.rollouts.sampler import draw
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 
 
 def sample_one_by_one(
     policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, *, seed: int, step: int
-) -> list[Rollout]:
+) -> list[Trajectory]:
     """The expected result of `sample_groups`, up to float ties; without a think budget."""
     rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
     policy.module.eval()
@@ -24,7 +24,7 @@ def sample_one_by_one(
     return [row.rollout() for row in rows]
 
 
-def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
+def take_one(policy: Policy, row: DecodingRow, sampling: Sampling) -> None:
     """Sample a row's next token from a forward over all before it."""
     ids = row.context
     logits = policy.model(mx.array([ids]))[:, -1]

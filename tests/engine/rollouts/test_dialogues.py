@@ -23,8 +23,8 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.dialogue import EnvironmentReply, Limits, Usage
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.dialogue import EnvironmentReply, TurnLimits, Usage
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
 from tests.engine.tiny import AFM7, END, MAMBA, STOP, write_model
@@ -58,14 +58,14 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sample(
     policy: Policy, sampling: Sampling, dialogue: Any, prompts: Sequence[PromptRows] = PROMPTS
-) -> list[Rollout]:
-    rollouts: list[Rollout] = drain(
+) -> list[Trajectory]:
+    rollouts: list[Trajectory] = drain(
         sample_groups(policy, prompts, sampling, seed=1, step=2, dialogues=dialogue)
     )[1]
     return rollouts
 
 
-def assert_same(ours: list[Rollout], theirs: list[Rollout]) -> None:
+def assert_same(ours: list[Trajectory], theirs: list[Trajectory]) -> None:
     bare = [[replace(one, logprobs=(), raw_logprobs=()) for one in each] for each in (ours, theirs)]
     assert bare[0] == bare[1]
     for one, other in zip(ours, theirs, strict=True):
@@ -95,7 +95,7 @@ def scripts(draw: st.DrawFn) -> tuple[dict[Any, EnvironmentReply], dict[Any, int
 
 LIMITS = st.dictionaries(
     st.tuples(st.integers(0, ROWS - 1), st.integers(0, 3)),
-    st.builds(Limits, tokens=st.integers(0, 9), stop=st.sampled_from([(), ("o", "5"), ("q",)])),
+    st.builds(TurnLimits, tokens=st.integers(0, 9), stop=st.sampled_from([(), ("o", "5"), ("q",)])),
 )
 
 
@@ -212,7 +212,7 @@ def test_tokens_after_a_restart_depend_on_none_before_it(policy: Policy) -> None
 def test_each_context_may_be_as_long_as_the_models(policy: Policy) -> None:
     """Of 40 tokens each: the third begins after more tokens than one may have."""
     again = {key: replace(reply, restarts=True) for key, reply in REPLIES.items()}
-    limited = {key: Limits(tokens=28) for key in again}
+    limited = {key: TurnLimits(tokens=28) for key in again}
     rollouts = sample(
         policy,
         Sampling(max_new_tokens=90),
@@ -253,14 +253,14 @@ def test_a_rollout_has_the_gradient_of_its_segments(policy: Policy) -> None:
 
 
 def test_a_turn_that_its_limit_cut_is_reported_as_cut(policy: Policy) -> None:
-    episodes = Scripted(REPLIES, limited={(0, 0): Limits(tokens=3)})
+    episodes = Scripted(REPLIES, limited={(0, 0): TurnLimits(tokens=3)})
     sampling = Sampling(max_new_tokens=40)
     (rollout, *_) = sample(policy, sampling, dialogues(episodes), PROMPTS[:1])
     assert rollout.spans[0].length == 3
     assert episodes.usages[0] == Usage(context=len(PROMPTS[0].ids), tokens=3, is_cut=True)
 
 
-def assert_scores(policy: Policy, rollouts: Sequence[Rollout]) -> None:
+def assert_scores(policy: Policy, rollouts: Sequence[Trajectory]) -> None:
     for batch in micro_batches(rollouts, max_rows=4):
         scores = token_scores(policy, batch, temperature=0.7, gradient=False)
         for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
@@ -289,7 +289,7 @@ def test_the_spans_of_a_dialogue_divide_its_tokens_and_its_text(policy: Policy) 
         assert "".join(answers) == _without_replies(rollout)
 
 
-def _without_replies(rollout: Rollout) -> str:
+def _without_replies(rollout: Trajectory) -> str:
     """The characters of the text that belong to the model's tokens."""
     ends = (0, *rollout.ends)
     return "".join(

@@ -20,7 +20,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows, sample_groups
 from grpo_engine.rollouts.noise import events, late_keys, late_times, token_keys
 from grpo_engine.rollouts.prompts import RenderedPrompt
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.sampling import SampleRequest, rows_to_sample
 from tests.engine import runs
@@ -50,12 +50,12 @@ def asked(keys: Sequence[str], *, rows: int = 2, attempt: int = 0) -> list[Promp
 
 def sampled(
     policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling = SAMPLING
-) -> list[Rollout]:
-    found: list[Rollout] = drain(sample_groups(policy, prompts, sampling, seed=1, step=2))[1]
+) -> list[Trajectory]:
+    found: list[Trajectory] = drain(sample_groups(policy, prompts, sampling, seed=1, step=2))[1]
     return found
 
 
-def by_prompt(rollouts: Sequence[Rollout]) -> Counter[tuple[str, int, tuple[int, ...]]]:
+def by_prompt(rollouts: Sequence[Trajectory]) -> Counter[tuple[str, int, tuple[int, ...]]]:
     """How often each answer occurs, whatever the places of the prompts."""
     return Counter((rollout.key, rollout.index, rollout.ids) for rollout in rollouts)
 

@@ -15,7 +15,7 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.row import token_ends
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example, Task, user_message
 from tests.engine.byte_tokenizer import CHATML, byte_tokenizer
 
@@ -178,12 +178,12 @@ def test_rewards_see_the_forms_that_trl_gives_them() -> None:
     assert reward_completion(messages, "c") == [{"role": "assistant", "content": "c"}]
 
 
-def answer_of(ids: list[int]) -> Rollout:
+def answer_of(ids: list[int]) -> Trajectory:
     def decode(ids: Sequence[int]) -> str:
         return str(TOKENIZER.decode(list(ids), skip_special_tokens=True))
 
     text = decode(ids)
-    return Rollout(
+    return Trajectory(
         key="",
         group=0,
         index=0,

@@ -21,7 +21,7 @@ from grpo_engine.policy.quantized import GROUP, bits_of
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.batches import batch_for, check_cache_bits
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, said
 from tests.engine.runs import events_of, settings, write_world
@@ -45,7 +45,7 @@ def sample(policy: Policy, prompts: Sequence[PromptRows] = PROMPTS, **options: A
     return drain(sample_groups(policy, prompts, SAMPLING, seed=1, step=2, **options))[1]
 
 
-def by_mlx_lm(policy: Policy, rollout: Rollout, bits: int) -> list[float]:
+def by_mlx_lm(policy: Policy, rollout: Trajectory, bits: int) -> list[float]:
     """The row's log-probabilities from mlx-lm's cache, the prompt in one piece."""
     caches = [QuantizedKVCache(GROUP, bits) for _ in policy.model.layers]
     logprobs, piece = [], list(rollout.prompt_ids)

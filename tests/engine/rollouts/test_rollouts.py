@@ -20,7 +20,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import decode, graph
 from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
-from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import COMPUTES, drain, made_up_rows, move_weights
 from tests.engine.rollouts.oracle import sample_one_by_one
@@ -34,13 +34,13 @@ PROMPTS = [
 
 def sample(
     policy: Policy, sampling: Sampling, prompts: Sequence[PromptRows] = PROMPTS, **options: Any
-) -> list[Rollout]:
+) -> list[Trajectory]:
     settings = {"seed": 1, "step": 2, **options}
-    rollouts: list[Rollout] = drain(sample_groups(policy, prompts, sampling, **settings))[1]
+    rollouts: list[Trajectory] = drain(sample_groups(policy, prompts, sampling, **settings))[1]
     return rollouts
 
 
-def assert_same(ours: list[Rollout], theirs: list[Rollout], tolerance: float = 1e-3) -> None:
+def assert_same(ours: list[Trajectory], theirs: list[Trajectory], tolerance: float = 1e-3) -> None:
     """Assert equal tokens, texts and endings; log-probabilities to tolerance (large logits)."""
     assert [strip(rollout) for rollout in ours] == [strip(rollout) for rollout in theirs]
     for one, other in zip(ours, theirs, strict=True):
@@ -48,7 +48,7 @@ def assert_same(ours: list[Rollout], theirs: list[Rollout], tolerance: float = 1
         assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=tolerance)
 
 
-def strip(rollout: Rollout) -> Rollout:
+def strip(rollout: Trajectory) -> Trajectory:
     return replace(rollout, logprobs=(), raw_logprobs=())
 
 
@@ -60,7 +60,7 @@ SAMPLINGS = {
     "waiting rows": Sampling(max_new_tokens=24, max_rows=3, stop=("a", "zz", "e")),
     "storage that grows": Sampling(max_new_tokens=70, ignore_end=True),
 }
-ONE_BY_ONE: dict[str, list[Rollout]] = {}
+ONE_BY_ONE: dict[str, list[Trajectory]] = {}
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_the_graph_and_the_kernels_draw_the_same_tokens(make_policy: MakePolicy)
     assert same >= len(one) - 1  # another rounding may flip a token once in 100,000
 
 
-def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
+def one_by_one(policy: Policy, sampling: Sampling) -> list[Trajectory]:
     return sample_one_by_one(policy, PROMPTS, sampling, seed=1, step=2)
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from grpo_engine.control import StopNow
-from grpo_engine.sandbox.client import LOADING, Call, Sandbox, finish
+from grpo_engine.sandbox.client import LOADING, Sandbox, ServiceCall, finish
 from tests.engine.sandbox.processes import kill, pids_of
 
 SERVICE = "tests.engine.sandbox.service:Service"
 
 
-def call(method: str, limit: float = 60.0, **arguments: Any) -> Call:
-    return Call(method, arguments, limit)
+def call(method: str, limit: float = 60.0, **arguments: Any) -> ServiceCall:
+    return ServiceCall(method, arguments, limit)
 
 
-def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> Call:
-    return Call(method, arguments, limit, in_thread=True)
+def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> ServiceCall:
+    return ServiceCall(method, arguments, limit, in_thread=True)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ LIMIT = 300 << 20
 NEEDS_MORE = ("memory", "needs more than 0.293 GB of memory")
 
 
-def reason(result: Call) -> tuple[str, str] | None:
+def reason(result: ServiceCall) -> tuple[str, str] | None:
     return (result.failure.cause, result.failure.message) if result.failure else None
 
 

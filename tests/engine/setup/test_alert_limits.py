@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.alerts.rules import Limits
+from grpo_engine.alerts.rules import RunLimits
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.events import RunFinished
 from grpo_engine.setup import opening
@@ -14,9 +14,9 @@ from tests.engine.runs import events_of, settings, write_world
 def test_the_rules_know_the_weights_and_the_accuracy_function_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Limits] = []
+    told: list[RunLimits] = []
 
-    def remember(limits: Limits) -> Alerts:
+    def remember(limits: RunLimits) -> Alerts:
         told.append(limits)
         return Alerts(limits)
 

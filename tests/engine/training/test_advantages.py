@@ -6,7 +6,7 @@ from grpo_engine.config.recipes import recipe
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.advantages import rows_to_train, step_advantages
 from grpo_engine.training.samples import OldScores, SampledGroup, gather
@@ -15,7 +15,7 @@ from grpo_engine.training.samples import OldScores, SampledGroup, gather
 def group(index: int, lengths: list[int], rewards: list[float]) -> SampledGroup:
     """A group of answers that are this long and scored like this."""
     rollouts = [
-        Rollout(
+        Trajectory(
             key=str(index),
             group=index,
             index=n,

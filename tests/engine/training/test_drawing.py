@@ -27,7 +27,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.metrics import is_metric, spec
 from grpo_engine.run import checkpoint
-from grpo_engine.run.session import Part, Progress, Run
+from grpo_engine.run.session import EngineRun, Progress, TaskPart
 from grpo_engine.tasks.base import Example, Task
 from grpo_engine.training.drawing import Drawing, chance, read_rates
 from tests.engine.runs import events_of, mixture, settings, write_world
@@ -84,7 +84,7 @@ def drawn(*parts: tuple[str, float, Sequence[Example]], count: int, **task: Any)
         config=RunConfig.model_validate({"task": task}),
         progress=Progress(),
         parts=[
-            Part(
+            TaskPart(
                 label=label,
                 weight=weight,
                 further=label != "a",
@@ -95,7 +95,7 @@ def drawn(*parts: tuple[str, float, Sequence[Example]], count: int, **task: Any)
             for label, weight, train in parts
         ],
     )
-    return Drawing(cast(Run, run)).take(count)
+    return Drawing(cast(EngineRun, run)).take(count)
 
 
 def example(key: str) -> Example:
@@ -249,7 +249,7 @@ def test_harder_problems_are_drawn_oftener() -> None:
         config=RunConfig.model_validate({"task": {"curriculum": "hardest"}}),
         progress=Progress(rates={"0": (0, 8), "1": (8, 8), "2": (4, 8)}),
         parts=[
-            Part(
+            TaskPart(
                 label="a",
                 task=Task(name="a", train=train),
                 render=cast(Any, SimpleNamespace(config=SimpleNamespace(bad_rows="refuse"))),
@@ -257,7 +257,7 @@ def test_harder_problems_are_drawn_oftener() -> None:
             )
         ],
     )
-    counts = Counter(one.key for one in Drawing(cast(Run, run)).take(4000))
+    counts = Counter(one.key for one in Drawing(cast(EngineRun, run)).take(4000))
     # chances .9, .1, .5 and .5 of the untried, of 2 together
     for key, share in {"0": 0.45, "1": 0.05, "2": 0.25, "3": 0.25}.items():
         assert counts[key] / 4000 == pytest.approx(share, abs=0.03)

@@ -29,7 +29,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Example
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import advantages_read_tokens, step_advantages
@@ -55,7 +55,7 @@ def scores_of(rows: Sequence[tuple[Cell, Cell]]) -> Scores:
 
 def group_of(index: int, rows: Sequence[tuple[Cell, Cell]]) -> SampledGroup:
     rollouts = [
-        Rollout(
+        Trajectory(
             key=str(index),
             group=index,
             index=n,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.training.sampling import ScoredRollouts, all_rollouts
 
 
@@ -29,7 +29,7 @@ class Wire(Ranks):
 ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
 logprobs = st.lists(st.floats(-9, 0), max_size=4).map(tuple)
 rollouts = st.builds(
-    Rollout,
+    Trajectory,
     key=st.text(max_size=3),
     group=st.integers(0, 3),
     index=st.integers(0, 3),
@@ -70,7 +70,7 @@ def test_rollouts_and_scores_survive_the_exchange_of_ranks(sent: list[ScoredRoll
 
 
 def test_every_field_of_a_rollout_survives_the_exchange() -> None:
-    sent = Rollout(
+    sent = Trajectory(
         key="k",
         group=0,
         index=1,
@@ -86,6 +86,6 @@ def test_every_field_of_a_rollout_survives_the_exchange() -> None:
     )
     bare = Scores(rewards=((RewardValue(name="f", value=1.0, weight=1.0),),))
     [([arrived], _)] = all_rollouts(Wire(), [(0, ([sent], bare))])
-    for field in fields(Rollout):
+    for field in fields(Trajectory):
         assert getattr(arrived, field.name) == getattr(sent, field.name), field.name
     assert hash(arrived) == hash(replace(sent))

@@ -25,8 +25,8 @@ from grpo_engine.control import Control
 from grpo_engine.events import Event, Group, GroupScored, RunFinished, StepFinished
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.optimizer import Learner
-from grpo_engine.rollouts.types import PromptRows, Rollout
-from grpo_engine.run.session import Run
+from grpo_engine.rollouts.types import PromptRows, Trajectory
+from grpo_engine.run.session import EngineRun
 from grpo_engine.training import sampling, update
 from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.loss import MicroBatchResult
@@ -54,8 +54,8 @@ class Ours:
     events: list[Event] = field(default_factory=list)
 
     def sample(
-        self, run: Run, step: int, rows: Sequence[PromptRows]
-    ) -> Generator[Event, None, list[Rollout]]:
+        self, run: EngineRun, step: int, rows: Sequence[PromptRows]
+    ) -> Generator[Event, None, list[Trajectory]]:
         """The answers of the script, with the policy's log-probabilities."""
         texts = iter(self.case["answers"][self.generation])
         self.generation += 1
@@ -76,7 +76,7 @@ class Ours:
         order: list[int] = self.case["generations"][self.generation - 1]["order"]
         return order
 
-    def batches(self, run: Run, rollouts: Any, rows: Sequence[int]) -> list[TokenBatch]:
+    def batches(self, run: EngineRun, rollouts: Any, rows: Sequence[int]) -> list[TokenBatch]:
         """TRL's micro-batches: consecutive rows of its order."""
         position = {row: index for index, row in enumerate(self.order())}
         parts: dict[int, list[int]] = {}
@@ -85,8 +85,8 @@ class Ours:
         return [make_batch(rollouts, part, pad_id=run.policy.pad_id) for part in parts.values()]
 
 
-def _rollout(prompt: PromptRows, index: int, text: str) -> Rollout:
-    return Rollout(
+def _rollout(prompt: PromptRows, index: int, text: str) -> Trajectory:
+    return Trajectory(
         key=prompt.key,
         group=prompt.group,
         index=index,
@@ -121,11 +121,11 @@ def configured(case: Mapping[str, Any], world: Path) -> RunConfig:
 def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
     """Our run of a case."""
     ours = Ours(case)
-    held: list[Run] = []
+    held: list[EngineRun] = []
     with pytest.MonkeyPatch.context() as patch:
         finish, take, step = update._pass_finished, update._optimizer_step, Learner.step
 
-        def sample(run: Run, step: int, _request: Any, rows: Sequence[PromptRows]) -> Any:
+        def sample(run: EngineRun, step: int, _request: Any, rows: Sequence[PromptRows]) -> Any:
             held[:] = [run]
             return ours.sample(run, step, rows)
 
@@ -133,7 +133,7 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
             ours.results.append(given[2].results)
             return finish(*given)
 
-        def taken(run: Run, summed: update.Gradient) -> None:
+        def taken(run: EngineRun, summed: update.Gradient) -> None:
             ours.norms.append(summed.norm)
             ours.rates.append(float(run.optimizer.rule.learning_rate))
             take(run, summed)

@@ -7,15 +7,15 @@ from textual.screen import Screen
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
-from grpo_tui.app.tui.dialogs.help.topics import PANELS_OF, SCREENS, Part, topic_part
-from grpo_tui.app.tui.dialogs.page import Page, page_width
+from grpo_tui.app.tui.dialogs.help.topics import PANELS_OF, SCREENS, HelpPart, topic_part
+from grpo_tui.app.tui.dialogs.page import PageDialog, page_width
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.keys import bind
 
 MAX_LINES = 20
 
 
-def content_of(part: Part, width: int) -> Content:
+def content_of(part: HelpPart, width: int) -> Content:
     """A part as escaped text; what follows highlighted words is in a column of its own."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
     column = max((cell_len(safe(word)) + 2 for word, _ in part.paragraphs if word), default=0)
@@ -29,7 +29,7 @@ def content_of(part: Part, width: int) -> Content:
     return Content("").join(pieces)
 
 
-class HelpScreen(Page):
+class HelpScreen(PageDialog):
     """Show help; the palette has the help on everything else."""
 
     hint = "↑↓ scroll   / find   esc close"
@@ -47,7 +47,7 @@ class HelpScreen(Page):
             rows = tuple(
                 (key.keys, key.help) for key in keys if key.keys and key.everywhere == everywhere
             )
-            parts += [Part(heading, rows)] if rows else []
+            parts += [HelpPart(heading, rows)] if rows else []
         width = page_width(base.app)
         super().__init__("help", [content_of(part, width) for part in parts])
 

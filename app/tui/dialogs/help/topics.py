@@ -12,7 +12,7 @@ from grpo_tui.experiments.values import AlertView
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HelpPart:
     """A heading and its paragraphs; a paragraph may begin with a highlighted word."""
 
     heading: str
@@ -34,7 +34,7 @@ _TEXTS = tomllib.loads(files(__package__).joinpath("help.toml").read_text(encodi
 
 SCREENS: Mapping[str, str] = _TEXTS["screens"]
 PANELS = {
-    name: Part(panel["heading"], tuple(map(tuple, panel["paragraphs"])))
+    name: HelpPart(panel["heading"], tuple(map(tuple, panel["paragraphs"])))
     for name, panel in _TEXTS["panels"].items()
 }
 PANELS_OF: Mapping[str, tuple[str, ...]] = {
@@ -51,7 +51,7 @@ SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplic
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 
-def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
+def metric_part(name: str, snapshot: Snapshot | None = None) -> HelpPart:
     """Describe a metric: its meaning, better direction, guide lines and current value."""
     metric: MetricSpec = spec(name)
     paragraphs = [("", metric.help)]
@@ -68,30 +68,30 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
     if metric.also:
         paragraphs.append(("also called", metric.also))
     paragraphs.append(("stored as", name))
-    return Part(metric.label, tuple(paragraphs))
+    return HelpPart(metric.label, tuple(paragraphs))
 
 
-def setting_part(path: str) -> Part:
+def setting_part(path: str) -> HelpPart:
     """Describe a setting: its effect, range and default."""
     from grpo_engine.config.declaration import as_text
     from grpo_engine.config.parse import settings
 
     info = settings().get(path)
     if info is None:
-        return Part(path, (("", "There is no such setting."),))
+        return HelpPart(path, (("", "There is no such setting."),))
     empty = "set by the recipe" if path.startswith("algorithm.") else "nothing"
     default = as_text(info.default) or empty
-    return Part(path, (("", info.help), ("values", info.allowed), ("default", default)))
+    return HelpPart(path, (("", info.help), ("values", info.allowed), ("default", default)))
 
 
-def alert_part(rule: str, snapshot: Snapshot) -> Part:
+def alert_part(rule: str, snapshot: Snapshot) -> HelpPart:
     """Describe an alert: its meaning, when it was raised, and what to try."""
     alert = next((alert for alert in snapshot.alerts if alert.rule == rule), None)
     if alert is None:
         paragraphs = [("", ALERTS.get(rule, "")), ("", "It was not raised in this run.")]
     else:
         paragraphs = [("", alert.explanation), ("try", alert.remedy), *_raised(alert)]
-    return Part(_name_of(rule), (*paragraphs, ("stored as", rule)))
+    return HelpPart(_name_of(rule), (*paragraphs, ("stored as", rule)))
 
 
 def _name_of(rule: str) -> str:
@@ -114,7 +114,7 @@ def _raised(alert: AlertView) -> Iterator[tuple[str, str]]:
         yield "muted", "in this run; x in the list unmutes it"
 
 
-def topic_part(topic: str, snapshot: Snapshot) -> Part:
+def topic_part(topic: str, snapshot: Snapshot) -> HelpPart:
     """The part that explains a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
     kind, _, name = topic.partition(":")
     match kind:
@@ -127,24 +127,24 @@ def topic_part(topic: str, snapshot: Snapshot) -> Part:
         case "panel" if name in PANELS:
             return PANELS[name]
         case "screen" if name in SCREENS:
-            return Part(name.replace("_", " "), (("", SCREENS[name]),))
-    return Part(name or kind, (("", "There is no help on this."),))
+            return HelpPart(name.replace("_", " "), (("", SCREENS[name]),))
+    return HelpPart(name or kind, (("", "There is no help on this."),))
 
 
-def alert_parts() -> list[Part]:
+def alert_parts() -> list[HelpPart]:
     """Return every alert and where its threshold is set."""
     parts = []
     for rule, meaning in ALERTS.items():
         setting = [("threshold", f"alerts.{THRESHOLDS[rule]}")] if rule in THRESHOLDS else []
-        parts.append(Part(_name_of(rule), (("", meaning), *setting, ("stored as", rule))))
+        parts.append(HelpPart(_name_of(rule), (("", meaning), *setting, ("stored as", rule))))
     return parts
 
 
-def setting_parts() -> list[Part]:
+def setting_parts() -> list[HelpPart]:
     from grpo_engine.config.parse import settings
 
     return list(map(setting_part, settings()))
 
 
-def metric_parts() -> list[Part]:
+def metric_parts() -> list[HelpPart]:
     return list(map(metric_part, METRICS))

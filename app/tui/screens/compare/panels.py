@@ -12,11 +12,11 @@ from textual.reactive import reactive
 
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.compare import render
-from grpo_tui.app.tui.screens.compare.state import PAGES, View
+from grpo_tui.app.tui.screens.compare.state import PAGES, CompareView
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, axis_line, cross_position
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, card, paragraph, plain_text
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, card, paragraph, plain_text
 
 MAX_RUNS = 12
 TALL = 8  # lines of a chart
@@ -28,16 +28,16 @@ OFFERS = (
 )
 
 
-class ViewPanel(Panel):
+class ComparePanel(Panel):
     """A panel that draws the screen's view."""
 
-    view: reactive[View] = reactive(View)
+    view: reactive[CompareView] = reactive(CompareView)
 
     def topic(self) -> str:
         return f"metric:{self.view.metric}" if self.view.metric else ""
 
 
-class VerdictLine(ViewPanel, Bar, can_focus=False):
+class VerdictLine(ComparePanel, BarPanel, can_focus=False):
     """Which setting is better, and with what confidence."""
 
     def watch_view(self) -> None:
@@ -52,7 +52,7 @@ class VerdictLine(ViewPanel, Bar, can_focus=False):
         return paragraph(text, width - 1, MAX_SENTENCE, "text", (" ▸ ", "accent"))
 
 
-class RunsPanel(ViewPanel):
+class RunsPanel(ComparePanel):
     """The legend, with each run's value of the chosen metric."""
 
     navigable = True
@@ -85,7 +85,7 @@ class RunsPanel(ViewPanel):
                 await self.run_action("screen.enter")
 
 
-class SettingsPanel(ViewPanel, can_focus=False):
+class SettingsPanel(ComparePanel, can_focus=False):
     """The settings that differ, at a glance; the page has the others as well."""
 
     def height_needed(self) -> int:
@@ -94,7 +94,7 @@ class SettingsPanel(ViewPanel, can_focus=False):
         return min(rows, 99 if len(self.view.runs) > 1 else 5)
 
     @property
-    def _changed(self) -> View:
+    def _changed(self) -> CompareView:
         return replace(self.view, everything=False, row=0)
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -106,7 +106,7 @@ class SettingsPanel(ViewPanel, can_focus=False):
         return render.settings_lines(self._changed, width, height)
 
 
-def settings_note(view: View) -> str:
+def settings_note(view: CompareView) -> str:
     """How many settings there are, and how many differ between runs."""
     same = len(view.comparison.same)
     if len(view.runs) == 1:
@@ -114,7 +114,7 @@ def settings_note(view: View) -> str:
     return f"{len(view.comparison.differing)} differ, {same} equal"
 
 
-class CurvesPanel(ViewPanel, ChartStack):
+class CurvesPanel(ComparePanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
     two_columns = 116
@@ -199,7 +199,7 @@ class CurvesPanel(ViewPanel, ChartStack):
             self.call_later(self.run_action, f"screen.pick_chart({at[0]}, {x})")
 
 
-class PagePanel(ViewPanel, PagesPanel):
+class ComparePagePanel(ComparePanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
     def titles(self) -> Mapping[str, str]:
@@ -251,7 +251,7 @@ class PagePanel(ViewPanel, PagesPanel):
         return plain_text(self.paint(max(40, self.inner.width), 400)[1:])
 
 
-class CardPanel(ViewPanel):
+class CardPanel(ComparePanel):
     """Shown when there is nothing to compare: how to add runs."""
 
     def paint(self, width: int, height: int) -> list[Line]:

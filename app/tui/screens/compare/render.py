@@ -28,7 +28,7 @@ from grpo_tui.app.text.numbers import seconds, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import last_question
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.text.table import table_lines
-from grpo_tui.app.tui.screens.compare.state import View, measure_of
+from grpo_tui.app.tui.screens.compare.state import CompareView, measure_of
 from grpo_tui.app.tui.screens.watch.render import lane_lines
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
@@ -65,7 +65,7 @@ ROUNDING = 1e-9  # differences that rounding explains
 # -- sentences ----------------------------------------------------------------------------------
 
 
-def verdict(view: View) -> str:
+def verdict(view: CompareView) -> str:
     """Which setting is better and with what confidence, or why that cannot be said."""
     if view.reading:
         return "Reading the runs …"
@@ -104,7 +104,7 @@ Cell = tuple[str, str]  # a text and its colour
 T = TypeVar("T")
 
 
-def legend_lines(view: View, width: int) -> list[Line]:
+def legend_lines(view: CompareView, width: int) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     space, columns = width - 6 - NAME_WIDTH, []
     for column in legend_columns(view):
@@ -125,7 +125,7 @@ def legend_lines(view: View, width: int) -> list[Line]:
     ]
 
 
-def legend_columns(view: View) -> Iterator[list[Cell]]:
+def legend_columns(view: CompareView) -> Iterator[list[Cell]]:
     """The columns that say something, the most important first: title and a cell for each run."""
     key, runs, base = view.metric, view.runs, view.base
     measure = measure_of(view.comparison, key)
@@ -152,7 +152,7 @@ def best_cell(cell: MetricCell | None, key: str) -> Cell:
     return f"{with_unit(cell.best, spec(key).unit)} @{cell.best_step}", "text"
 
 
-def legend_name(view: View, run: RunSummary, width: int) -> Line:
+def legend_name(view: CompareView, run: RunSummary, width: int) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
     current = run is view.chosen
     colour = "headline" if current else "text"
@@ -167,7 +167,7 @@ def legend_name(view: View, run: RunSummary, width: int) -> Line:
     ]
 
 
-def verdict_cell(view: View, run: RunSummary) -> Cell:
+def verdict_cell(view: CompareView, run: RunSummary) -> Cell:
     """How the run's setting did in the verdict, in the colour of a difference that is sure."""
     row = ranked(view.comparison, run.id, view.metric)
     if row is None:
@@ -180,7 +180,7 @@ def verdict_cell(view: View, run: RunSummary) -> Cell:
     return standing(row.test), result_colour(row.test)
 
 
-def evaluated_cell(view: View, run: RunSummary) -> Cell:
+def evaluated_cell(view: CompareView, run: RunSummary) -> Cell:
     """The run's share of right answers that the verdict is from, and its step."""
     row = ranked(view.comparison, run.id, view.metric)
     if row is None:
@@ -189,7 +189,7 @@ def evaluated_cell(view: View, run: RunSummary) -> Cell:
     return f"{with_unit(row.own.shares[index], 'share')} @{row.own.steps[index]}", "text"
 
 
-def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:
+def crosshair_cell(view: CompareView, key: str, runs: Sequence[str]) -> Cell:
     """A metric at the crosshair, or its mean over runs; with the step of an earlier value."""
     value, step = view.value_at_x(key, runs)
     if value is None:
@@ -198,7 +198,7 @@ def crosshair_cell(view: View, key: str, runs: Sequence[str]) -> Cell:
     return with_unit(value, spec(key).unit) + earlier(view, step), colour
 
 
-def earlier(view: View, step: int) -> str:
+def earlier(view: CompareView, step: int) -> str:
     """The step of a value from before the crosshair; on other axes only that before training."""
     return f" @{step}" if step < (int(view.x) if view.axis == "step" else 1) else ""
 
@@ -220,7 +220,7 @@ def window_text(window: range, count: int) -> str:
 
 
 def column_heads(
-    view: View, left: int, width: int, minimum: int, tail: int = 0
+    view: CompareView, left: int, width: int, minimum: int, tail: int = 0
 ) -> tuple[Line, range, int]:
     """The marks over the columns that fit beside `left` cells, which columns, and their width.
 
@@ -243,7 +243,7 @@ def column_heads(
     return line, window, size
 
 
-def settings_lines(view: View, width: int, height: int) -> list[Line]:
+def settings_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """One row per setting; differences from the baseline are highlighted."""
     settings, columns = view.settings(), view.columns
     if not settings:
@@ -280,7 +280,7 @@ def scrolled(rows: Sequence[T], top: int, height: int) -> Sequence[T]:
     return rows[top : top + height]
 
 
-def metrics_lines(view: View, width: int, height: int) -> list[Line]:
+def metrics_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """One row per metric: value and step, or mean and interval over seeds, and the difference."""
     metrics = view.rows
     if not metrics:
@@ -312,7 +312,7 @@ def full_name(key: str) -> str:
     return key if spec(key).label == key else f"{spec(key).label} · {key}"
 
 
-def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
+def metric_cell(view: CompareView, key: str, runs: Sequence[str], size: int) -> Line:
     """A value, or a mean with its interval if that fits, then the difference."""
     values, steps = view.values(key, runs)
     unit, width = spec(key).unit, max(1, size - 11)
@@ -334,7 +334,7 @@ def metric_cell(view: View, key: str, runs: Sequence[str], size: int) -> Line:
 # -- ranking ------------------------------------------------------------------------------------
 
 
-def ranking_lines(view: View, width: int, height: int) -> list[Line]:
+def ranking_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """Settings from best to worst with their difference to the baseline's, for each evaluation.
 
     The kind of answers that the selected metric is of comes first.
@@ -379,7 +379,7 @@ def result_colour(test: PairedTest | None) -> str:
 # -- answers ------------------------------------------------------------------------------------
 
 
-def answers_lines(view: View, width: int, height: int) -> list[Line]:
+def answers_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """Each run's answers to the same prompt, one column per run, up to the crosshair."""
     if view.prompts is None:
         return [[("reading", "label")]]
@@ -405,7 +405,9 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
     return [*lines, rows[0], *scrolled(rows[1:], view.row, height - 2)]
 
 
-def answer_column(view: View, run: RunSummary, group: GroupView | None, width: int) -> list[Line]:
+def answer_column(
+    view: CompareView, run: RunSummary, group: GroupView | None, width: int
+) -> list[Line]:
     """A run's answers below its name."""
     marker = view.marker(run.id)
     colour = "bold headline" if run is view.chosen else "text"
@@ -424,7 +426,7 @@ def answer_column(view: View, run: RunSummary, group: GroupView | None, width: i
 Plotted = tuple[Sequence[Sequence[Cell]], Axis]
 
 
-def curves_of(chart: ChartData, view: View) -> list[Curve]:
+def curves_of(chart: ChartData, view: CompareView) -> list[Curve]:
     """The curves of a chart from back to front, with that of the chosen run in front.
 
     Of single runs only that one, and one that is alone, has the range of its values below it.
@@ -438,14 +440,14 @@ def curves_of(chart: ChartData, view: View) -> list[Curve]:
     return curves
 
 
-def plot_of(key: str, chart: ChartData, view: View, width: int, height: int) -> Plotted:
+def plot_of(key: str, chart: ChartData, view: CompareView, width: int, height: int) -> Plotted:
     """The cells of a chart without the crosshair, and its vertical axis."""
     guides, curves = spec(key).guides, curves_of(chart, view)
     scale = axis_of(key, curves, height, guides)
     return plot(curves, scale, width, height, [(value, ()) for value in guides]), scale
 
 
-def chart_lines(key: str, view: View, plotted: Plotted, width: int) -> list[Line]:
+def chart_lines(key: str, view: CompareView, plotted: Plotted, width: int) -> list[Line]:
     """A chart with its title: name, better direction, and every run's value at the crosshair."""
     name = f"{spec(key).label} {ARROWS[spec(key).direction]}".rstrip()
     values = [readout(key, view, runs) for runs in view.columns]
@@ -456,7 +458,7 @@ def chart_lines(key: str, view: View, plotted: Plotted, width: int) -> list[Line
     return [title, *plot_lines(*plotted, cross)]
 
 
-def readout(key: str, view: View, runs: Sequence[str]) -> Readout:
+def readout(key: str, view: CompareView, runs: Sequence[str]) -> Readout:
     """The mark, name and value at the crosshair of a run, or of several seeds."""
     marker, (text, colour) = view.marker(runs[0]), crosshair_cell(view, key, runs)
     bold = "bold " * (runs == view.column)

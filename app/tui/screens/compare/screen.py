@@ -18,22 +18,22 @@ from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker, metric_items
+from grpo_tui.app.tui.dialogs.picker import Picked, Picker, PickerItem, metric_items
 from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
+    ComparePagePanel,
+    ComparePanel,
     CurvesPanel,
-    PagePanel,
     RunsPanel,
     SettingsPanel,
     VerdictLine,
-    ViewPanel,
 )
 from grpo_tui.app.tui.screens.compare.state import (
     MAX_LISTED,
     PAGES,
-    View,
+    CompareView,
     list_runs,
     load_answers,
     load_comparison,
@@ -86,7 +86,7 @@ class CompareScreen(WorkbenchScreen):
                 "Pool runs that differ only in the seed: mean and 95% interval"),
     ]  # fmt: skip
 
-    view: reactive[View] = reactive(View, repaint=False)
+    view: reactive[CompareView] = reactive(CompareView, repaint=False)
 
     def body(self) -> ComposeResult:
         """Verdict, runs beside settings, curves, a page below; a hint card without runs."""
@@ -97,7 +97,7 @@ class CompareScreen(WorkbenchScreen):
                 yield RunsPanel("runs", id="runs")
                 yield SettingsPanel("changed settings", id="settings")
             yield CurvesPanel("curves", id="curves")
-        yield PagePanel("metrics", id="page")
+        yield ComparePagePanel("metrics", id="page")
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,16 +115,16 @@ class CompareScreen(WorkbenchScreen):
         self.set_class(empty, "-empty")
         self.query_one(CardPanel if empty else CurvesPanel).focus()
 
-    def watch_view(self, old: View, new: View) -> None:
+    def watch_view(self, old: CompareView, new: CompareView) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
         if not self.is_mounted:
             return
-        for panel in self.query(ViewPanel):
+        for panel in self.query(ComparePanel):
             panel.view = new
-        if not self.query(PagePanel):
+        if not self.query(ComparePagePanel):
             return  # the screen was closed while the store was read
         short, total = self.has_class("-short"), self.app.size.height
-        page = self.query_one(PagePanel)
+        page = self.query_one(ComparePagePanel)
         if short and new.page == "ranking" != old.page:
             self.set_class(True, "-page")
         page.styles.height = None if short else page.height_needed()
@@ -239,10 +239,10 @@ class CompareScreen(WorkbenchScreen):
             picker, lambda result: self.compare(result.marks) if result is not None else None
         )
 
-    async def _items(self, text: str) -> Sequence[Item]:
+    async def _items(self, text: str) -> Sequence[PickerItem]:
         base = self.view.chosen
         runs = await self.ask(lambda r: list_runs(r, text, base), "pick")
-        return [Item(run.id, (run.name or run.id, text)) for run, text in runs]
+        return [PickerItem(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
@@ -423,7 +423,7 @@ class CompareScreen(WorkbenchScreen):
         self.set_class(True, "-page")
         self.update(page=page, row=0)
         if self.has_class("-short"):
-            self.query_one(PagePanel).focus()
+            self.query_one(ComparePagePanel).focus()
         self.read_more()
 
     def action_prompt(self, by: int) -> None:
@@ -437,7 +437,7 @@ class CompareScreen(WorkbenchScreen):
 
     def action_enter(self) -> None:
         """Open the item under the cursor."""
-        page = self.view.page if isinstance(self.focused, PagePanel) else ""
+        page = self.view.page if isinstance(self.focused, ComparePagePanel) else ""
         if page == "settings":
             self.update(everything=not self.view.everything, row=0)
         elif page == "answers":

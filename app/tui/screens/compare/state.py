@@ -93,7 +93,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class PromptCompletions:
     """Each run's answers to one prompt, up to a position on the axis."""
 
     prompt: Prompt
@@ -101,7 +101,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class CompareView:
     """The screen's state; every change returns a new one."""
 
     refs: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class View:
     filter: str = ""
     prompts: tuple[Prompt, ...] | None = None
     prompt: int = 0
-    answers: Answers | None = None
+    answers: PromptCompletions | None = None
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class View:
         turn = slot + slot // len(MARKS)
         return Marker(MARKS[turn % len(MARKS)], f"cycle.{slot}")
 
-    def with_refs(self, refs: Sequence[str]) -> "View":
+    def with_refs(self, refs: Sequence[str]) -> "CompareView":
         """Compare these runs; those already present keep their mark and colour."""
         slots = {ref: slot for ref, slot in self.slots.items() if ref in refs}
         for ref in refs:
@@ -210,7 +210,7 @@ class View:
         """Every metric that at least one of the runs has."""
         return tuple(item.key for item in self.comparison.metrics)
 
-    def with_comparison(self, comparison: Comparison) -> "View":
+    def with_comparison(self, comparison: Comparison) -> "CompareView":
         """Show a loaded comparison, keeping charts and cursors where possible.
 
         The first one of several runs decides what comes first: the ranking with seeds as bands, or
@@ -285,7 +285,7 @@ class View:
         """The crosshair's position, by default where the shortest run ends."""
         return self.at if self.at is not None else common_end(self.runs, self.axis)
 
-    def moved(self, cells: int, width: int) -> "View":
+    def moved(self, cells: int, width: int) -> "CompareView":
         """Move the crosshair by this many chart cells, but at least one step."""
         if not self.runs:
             return self
@@ -294,7 +294,7 @@ class View:
             size = float(max(1, round(size)))
         return self.with_crosshair(self.x + cells * size)
 
-    def with_crosshair(self, x: float) -> "View":
+    def with_crosshair(self, x: float) -> "CompareView":
         """Move the crosshair to a position on the axis, within the longest run."""
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
@@ -393,10 +393,10 @@ def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Pro
 
 def load_answers(
     reader: "StoreReader", runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
-) -> Answers:
+) -> PromptCompletions:
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = max(0, reader.step_within(run.key, AMOUNTS[axis], at))
         groups[run.id] = reader.last_group(run.key, prompt.example_key, step)
-    return Answers(prompt=prompt, groups=groups)
+    return PromptCompletions(prompt=prompt, groups=groups)

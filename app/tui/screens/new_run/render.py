@@ -18,7 +18,7 @@ from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.dialogs.picker import Item, Picker
+from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem
 from grpo_tui.app.tui.screens.new_run.completion import completions
 from grpo_tui.app.tui.screens.new_run.state import (
     CHANGED,
@@ -26,7 +26,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     PRESET,
     RECIPE,
     FormField,
-    View,
+    NewRunView,
     can_sweep,
     choices_of,
     cost,
@@ -68,7 +68,7 @@ def ruled(line: Line, width: int) -> Line:
 # -- the header -----------------------------------------------------------------------------
 
 
-def header_line(view: View, width: int) -> Line:
+def header_line(view: NewRunView, width: int) -> Line:
     """The costs, or what prevents a launch; whether it can be launched, and what is changed."""
     state, message, colour = _status(view)
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
@@ -88,7 +88,7 @@ def header_line(view: View, width: int) -> Line:
     return justified([(clip(f" {message}", space), colour)], right, width)
 
 
-def _status(view: View) -> tuple[str, str, str]:
+def _status(view: NewRunView) -> tuple[str, str, str]:
     """Whether the run can be launched, and why not; only what was tried is ready."""
     if view.errors:
         return f"✗ {len(view.errors)} to fix", f"✗ {next(iter(view.errors.values()))}", "bad"
@@ -114,7 +114,7 @@ def _status(view: View) -> tuple[str, str, str]:
 # -- the form -------------------------------------------------------------------------------
 
 
-def form_blocks(view: View, width: int) -> list[list[Line]]:
+def form_blocks(view: NewRunView, width: int) -> list[list[Line]]:
     """The lines of each row of the form; the first one of a section is below its heading."""
     blocks: list[list[Line]] = []
     section = "main"
@@ -137,7 +137,7 @@ def value_at(width: int) -> int:
     return MARK + name_cells(width) + 1
 
 
-def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
+def setting_lines(view: NewRunView, field: FormField, width: int) -> list[Line]:
     """A setting: mark, name, value, previous value; below it the first words of any problem."""
     path = field.path
     selected = view.row is not None and view.row.path == path
@@ -161,7 +161,7 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     return [line, *paragraph(error, width, 2, "bad", ("   ✗ ", "bad"))]
 
 
-def _value(view: View, field: FormField, width: int) -> Line:
+def _value(view: NewRunView, field: FormField, width: int) -> Line:
     """The value with its unit, and at the right end a note, as far as there is room."""
     text, note = value_text(view, field)
     style = "text" if text and text == field.text else "label"
@@ -176,7 +176,7 @@ def _value(view: View, field: FormField, width: int) -> Line:
     return justified(left, [(clip(note, width - cells(left) - 3) + " ", "label")], width)
 
 
-def value_text(view: View, field: FormField) -> tuple[str, str]:
+def value_text(view: NewRunView, field: FormField) -> tuple[str, str]:
     """The current value, and a note on its origin."""
     path, form, text = field.path, view.form, field.text
     section, _, name = path.partition(".")
@@ -196,7 +196,7 @@ def no_value(path: str) -> str:
     return "set by the recipe" if path.startswith("algorithm.") else "nothing"
 
 
-def is_unread(view: View, field: FormField) -> bool:
+def is_unread(view: NewRunView, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
     recipe = view.form.recipe
     if recipe is None or field.path == "algorithm.beta":  # beta switches the anchor on
@@ -207,7 +207,7 @@ def is_unread(view: View, field: FormField) -> bool:
 # -- help on a setting ----------------------------------------------------------------------
 
 
-def help_lines(view: View, width: int) -> list[Line]:
+def help_lines(view: NewRunView, width: int) -> list[Line]:
     """A setting's problem, help, range and the origin of its value."""
     if view.row is None:
         return paragraph("No setting matches; esc shows all again.", width, 2, "label")
@@ -220,7 +220,7 @@ def help_lines(view: View, width: int) -> list[Line]:
     return lines + labelled(entries, LABEL, width, 6)
 
 
-def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
+def _entries(view: NewRunView, field: FormField) -> list[tuple[str, str]]:
     """What help says below the purpose; in a small panel only the first ones are visible."""
     path, info, origin = field.path, field.info, view.form.origin
     start = f"{field.start or no_value(path)} in {origin.kind} {origin.name}; backspace resets it"
@@ -236,7 +236,7 @@ def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
     ]
 
 
-def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
+def _recipe_entries(view: NewRunView, path: str) -> list[tuple[str, str]]:
     """What the recipe is, or when an algorithm's setting is read."""
     form, (section, _, leaf) = view.form, path.partition(".")
     if path == RECIPE and form.recipe is not None:
@@ -250,7 +250,7 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
 # -- the page of costs ----------------------------------------------------------------------
 
 
-def cost_lines(view: View, width: int) -> list[Line]:
+def cost_lines(view: NewRunView, width: int) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk; and a sweep in all."""
     config, form = view.form.config, view.form
     if config is None:
@@ -280,7 +280,7 @@ def cost_lines(view: View, width: int) -> list[Line]:
     ]
 
 
-def sweep_cost(view: View) -> str:
+def sweep_cost(view: NewRunView) -> str:
     """The time and disk space of all runs together."""
     costs = [cost(config, view.runs) for _, config in view.form.points] * view.form.seeds
     time = "unknown time, not all were tried before"
@@ -290,7 +290,7 @@ def sweep_cost(view: View) -> str:
     return f"{time}, {disk} of disk"
 
 
-def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, str]]:
+def side_costs(view: NewRunView, config: RunConfig, length: float) -> list[tuple[str, str]]:
     """Sampling and scoring that happen besides training; `length` is the tokens of an answer."""
     rollout, check = config.training, config.evaluation
 
@@ -326,7 +326,7 @@ def side_costs(view: View, config: RunConfig, length: float) -> list[tuple[str, 
     ]
 
 
-def memory_lines(view: View, width: int) -> list[Line]:
+def memory_lines(view: NewRunView, width: int) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
     memory, label = view.memory, (f"{'memory':<{LABEL}}", "label")
     if refused := memory.get("refused"):
@@ -355,7 +355,7 @@ def memory_lines(view: View, width: int) -> list[Line]:
     return [line, *labelled([("", text), ("", rows)], LABEL, width)]
 
 
-def cost_summary(view: View) -> str:
+def cost_summary(view: NewRunView) -> str:
     """The costs of all runs in one line, for the header and dialogs."""
     config = view.form.config
     if config is None:
@@ -374,7 +374,7 @@ def cost_summary(view: View) -> str:
 # -- the page of the recipe -----------------------------------------------------------------
 
 
-def recipe_lines(view: View, width: int) -> list[Line]:
+def recipe_lines(view: NewRunView, width: int) -> list[Line]:
     """The six choices by their names in a recipe file, and the formula."""
     form = view.form
     if form.recipe is None:
@@ -405,7 +405,7 @@ def recipe_lines(view: View, width: int) -> list[Line]:
 # -- the page of example prompts ------------------------------------------------------------
 
 
-def prompt_lines(view: View, width: int) -> list[Line]:
+def prompt_lines(view: NewRunView, width: int) -> list[Line]:
     """The task in numbers and its first problems, with visible line ends."""
     examples = view.examples
     if not examples:
@@ -448,7 +448,7 @@ def prompt_text(text: str, width: int) -> list[Line]:
 # -- the page of tried rewards --------------------------------------------------------------
 
 
-def prompt_end(view: View, width: int) -> list[Line]:
+def prompt_end(view: NewRunView, width: int) -> list[Line]:
     """The end of the prompt that is answered, and its target; two lines."""
     examples = view.examples.get("examples", ())
     if view.example >= len(examples):
@@ -462,7 +462,7 @@ def prompt_end(view: View, width: int) -> list[Line]:
     ]
 
 
-def score_lines(view: View, width: int) -> list[Line]:
+def score_lines(view: NewRunView, width: int) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
     scores = view.scores
     if not scores:
@@ -487,7 +487,7 @@ def score_lines(view: View, width: int) -> list[Line]:
     return lines
 
 
-def sweep_command(view: View, file: str) -> str:
+def sweep_command(view: NewRunView, file: str) -> str:
     """The command that trains a sweep with the settings of a file."""
     sets = [f"--set {path}={','.join(values)}" for path, values in view.form.axes.items()]
     seeds = [f"--seeds {view.form.seeds}"] if view.form.seeds > 1 else []
@@ -497,20 +497,20 @@ def sweep_command(view: View, file: str) -> str:
 # -- the strip of pages ---------------------------------------------------------------------
 
 
-class Page(NamedTuple):
+class FormPage(NamedTuple):
     """A page beside the form: title, lines, what ? explains and what ⏎ does."""
 
     title: str
-    lines: Callable[[View, int], list[Line]]
+    lines: Callable[[NewRunView, int], list[Line]]
     topic: str = "screen:new_run"
     enter: str = ""
 
 
-PAGE: Final[Mapping[str, Page]] = {
-    "cost": Page("cost", cost_lines),
-    "recipe": Page("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
-    "prompts": Page("prompts", prompt_lines, "setting:task.name"),
-    "try": Page("try rewards", score_lines, "setting:rewards.functions", "edit the answer"),
+PAGE: Final[Mapping[str, FormPage]] = {
+    "cost": FormPage("cost", cost_lines),
+    "recipe": FormPage("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
+    "prompts": FormPage("prompts", prompt_lines, "setting:task.name"),
+    "try": FormPage("try rewards", score_lines, "setting:rewards.functions", "edit the answer"),
 }
 
 
@@ -534,7 +534,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
     return result
 
 
-def value_picker(view: View, field: FormField) -> Picker:
+def value_picker(view: NewRunView, field: FormField) -> Picker:
     """The values of a setting, with the conflicts of each; several make a sweep."""
     path, recipe = field.path, view.form.recipe
     is_recipe = path == RECIPE
@@ -544,7 +544,7 @@ def value_picker(view: View, field: FormField) -> Picker:
         return {error for name, error in errors.items() if name not in view.form.errors}
 
     items = [
-        Item(
+        PickerItem(
             text,
             (
                 text or "by the recipe",
@@ -554,7 +554,7 @@ def value_picker(view: View, field: FormField) -> Picker:
         )
         for text in choices_of(field)
     ]
-    items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
+    items += [PickerItem(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int) -> list[Line]:
         then = view.with_form(view.form.type(path, text))
@@ -575,7 +575,7 @@ def value_picker(view: View, field: FormField) -> Picker:
     )
 
 
-def recipe_card(view: View, name: str, width: int) -> list[Line]:
+def recipe_card(view: NewRunView, name: str, width: int) -> list[Line]:
     """A recipe's title, summary, six choices, character and paper."""
     card = card_of(name)
     return [
@@ -589,11 +589,12 @@ def recipe_card(view: View, name: str, width: int) -> list[Line]:
     ]
 
 
-def start_picker(view: View) -> Picker:
+def start_picker(view: NewRunView) -> Picker:
     """The presets and runs to start from."""
-    items = [Item(f"preset:{name}", (name, preset(name).about)) for name in names()]
+    items = [PickerItem(f"preset:{name}", (name, preset(name).about)) for name in names()]
     items += [
-        Item(f"clone:{run.id}", (run.name or run.id, run_summary(run))) for run in view.runs[:200]
+        PickerItem(f"clone:{run.id}", (run.name or run.id, run_summary(run)))
+        for run in view.runs[:200]
     ]
     origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
@@ -602,14 +603,14 @@ def start_picker(view: View) -> Picker:
     )
 
 
-def launch_dialog(view: View, training: str) -> Choice[str]:
+def launch_dialog(view: NewRunView, training: str) -> Choice[str]:
     """Ask how to launch: `here`, `detached`, `queue`, or `worker` for a sweep that starts now."""
     count = view.form.count
     title = f"a sweep of {count} runs" if count > 1 else view.name
     return Choice(f"launch {title}", launch_text(view, training), launch_options(view, training))
 
 
-def launch_text(view: View, training: str) -> str:
+def launch_text(view: NewRunView, training: str) -> str:
     """Describe the run, or the sweep, and any objections to it."""
     config, form = view.config, view.form
     assert config is not None
@@ -635,7 +636,7 @@ def launch_text(view: View, training: str) -> str:
     return "\n".join(lines)
 
 
-def launch_options(view: View, training: str) -> list[tuple[str, str, str, str]]:
+def launch_options(view: NewRunView, training: str) -> list[tuple[str, str, str, str]]:
     """The ways to start it at this moment."""
     queue = ("queue", "q", "into the queue", "waits in the queue; Q on Runs starts a worker")
     worker = ("worker", "s", "start the sweep", "one run after another, in the background")

@@ -48,8 +48,8 @@ from grpo_tui.app.tui.screens.new_run.state import (
     PRESET,
     RECIPE,
     FormField,
+    NewRunView,
     RunForm,
-    View,
     choices_of,
     clone_view,
     load_runs,
@@ -61,7 +61,7 @@ from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, plain_text
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -71,18 +71,18 @@ ANSWER_LINES = 5
 # -- panels ---------------------------------------------------------------------------------
 
 
-class ViewPanel(Panel):
+class NewRunPanel(Panel):
     """A panel that draws the screen's view."""
 
     navigable = True
-    view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
+    view: reactive[NewRunView] = reactive(partial(preset_view, FIRST_PRESET), init=False)
 
     def topic(self) -> str:
         row = self.view.row
         return f"setting:{row.path}" if row is not None and "." in row.path else "screen:new_run"
 
 
-class HeaderPanel(ViewPanel, Bar, can_focus=False):
+class HeaderPanel(NewRunPanel, BarPanel, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
@@ -91,7 +91,7 @@ class HeaderPanel(ViewPanel, Bar, can_focus=False):
         return [header_line(self.view, width)]
 
 
-class HelpPanel(ViewPanel, ScrolledPanel):
+class HelpPanel(NewRunPanel, ScrolledPanel):
     """Help on the setting under the cursor."""
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -104,7 +104,7 @@ class HelpPanel(ViewPanel, ScrolledPanel):
         return self.scrolled(help_lines(self.view, width), height)
 
 
-class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
+class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
     """One page of what belongs to the settings, below a strip with the titles of all pages."""
 
     def compose(self) -> ComposeResult:
@@ -122,7 +122,7 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
     def page(self) -> str:
         return self.view.page
 
-    def watch_view(self, old: View, view: View) -> None:
+    def watch_view(self, old: NewRunView, view: NewRunView) -> None:
         """Show the field on its page, and another page from its top."""
         if old.page != view.page:
             self._top = 0
@@ -151,7 +151,7 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         return head + self.scrolled(lines, height - len(head))
 
 
-class SettingsPanel(ViewPanel, ListPanel):
+class FormPanel(NewRunPanel, ListPanel):
     """The form."""
 
     _row = 0  # the line with the cursor
@@ -227,7 +227,7 @@ class SettingsPanel(ViewPanel, ListPanel):
 
     # -- editing ----------------------------------------------------------------------------
 
-    def edit(self, view: View, field: FormField) -> None:
+    def edit(self, view: NewRunView, field: FormField) -> None:
         """Open the field on a row; while it is empty, it shows the value in use."""
         entry = self.input
         entry.placeholder = "  ".join(filter(None, value_text(view, field)))
@@ -276,7 +276,7 @@ class NewRunScreen(WorkbenchScreen):
     SCORE_S: ClassVar[float] = 0.4
     FILES_S: ClassVar[float] = 1.0
 
-    view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
+    view: reactive[NewRunView] = reactive(partial(preset_view, FIRST_PRESET), repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,14 +289,14 @@ class NewRunScreen(WorkbenchScreen):
         yield HeaderPanel(id="head")
         with Container(id="panes"):
             with Vertical(id="form"):
-                yield SettingsPanel("settings", id="settings")
+                yield FormPanel("settings", id="settings")
                 yield HelpPanel(id="help")
-            yield PagePanel(id="page")
+            yield FormPagePanel(id="page")
 
     def on_mount(self) -> None:
         """Focus the settings first."""
         self.update_panels()
-        self.query_one(SettingsPanel).focus()
+        self.query_one(FormPanel).focus()
         self.read_runs()
         self.set_interval(self.FILES_S, self.look_at_files, name="files")
 
@@ -311,7 +311,7 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- what is shown ----------------------------------------------------------------------
 
-    def watch_view(self, old: View, new: View) -> None:
+    def watch_view(self, old: NewRunView, new: NewRunView) -> None:
         """Pass the view to every panel; retry what the change affects."""
         if self.is_mounted:
             self.update_panels()
@@ -320,7 +320,7 @@ class NewRunScreen(WorkbenchScreen):
 
     def update_panels(self) -> None:
         """Pass the view to every panel, and the keys of the page to the key bar."""
-        for panel in self.query(ViewPanel):
+        for panel in self.query(NewRunPanel):
             panel.view = self.view
         self._update_keys()
 
@@ -415,14 +415,14 @@ class NewRunScreen(WorkbenchScreen):
         self.end_typing()
         self.add_class("-paged")
         self.update(page=page)
-        self.call_after_refresh(self.query_one(PagePanel).focus)
+        self.call_after_refresh(self.query_one(FormPagePanel).focus)
 
     def on_descendant_focus(self) -> None:
         """Show the keys of the page, or of the settings."""
         self._update_keys()
 
     def _update_keys(self) -> None:
-        bar, on_page = self.key_bar, isinstance(self._focused_panel(), PagePanel)
+        bar, on_page = self.key_bar, isinstance(self._focused_panel(), FormPagePanel)
         enter = PAGE[self.view.page].enter if on_page else "edit"
         bar.leads = "settings" if on_page else ""
         bar.renamed = {"open": enter}
@@ -431,16 +431,16 @@ class NewRunScreen(WorkbenchScreen):
 
     def _to_settings(self) -> None:
         self.remove_class("-paged")
-        self.query_one(SettingsPanel).focus()
+        self.query_one(FormPanel).focus()
 
     def action_escape(self) -> None:
         """Leave the field, the page, or the screen."""
         panel = self._focused_panel()
         if self.view.editing:
             self.end_typing()
-        elif isinstance(panel, PagePanel) and panel.field.has_focus:
+        elif isinstance(panel, FormPagePanel) and panel.field.has_focus:
             panel.focus()
-        elif self.maximized is None and not self.query_one(SettingsPanel).has_focus:
+        elif self.maximized is None and not self.query_one(FormPanel).has_focus:
             self._to_settings()
         elif self.maximized is None and self.view.listed:
             self.end_search()
@@ -485,12 +485,12 @@ class NewRunScreen(WorkbenchScreen):
     def action_open(self) -> None:
         """Edit the setting; on a page, do what the page offers."""
         panel = self._focused_panel()
-        if isinstance(panel, PagePanel):
+        if isinstance(panel, FormPagePanel):
             self._open_page(panel)
         elif self.view.row is not None:
             self._edit(self.view.row)
 
-    def _open_page(self, panel: PagePanel) -> None:
+    def _open_page(self, panel: FormPagePanel) -> None:
         if self.view.page == "try":
             panel.field.focus()
         elif self.view.page == "recipe":
@@ -510,7 +510,7 @@ class NewRunScreen(WorkbenchScreen):
     def _type(self, field: FormField) -> None:
         self.change(self.view.form)
         self.update(cursor=field.path, editing=True)
-        self.query_one(SettingsPanel).edit(self.view, field)
+        self.query_one(FormPanel).edit(self.view, field)
 
     @on(Input.Changed, "#value")
     def check_typed(self, event: Input.Changed) -> None:
@@ -525,7 +525,7 @@ class NewRunScreen(WorkbenchScreen):
     def end_typing(self) -> None:
         """Close the field and keep its text."""
         if self.view.editing:
-            panel = self.query_one(SettingsPanel)
+            panel = self.query_one(FormPanel)
             had_focus = panel.input.has_focus
             self.update(editing=False)
             if had_focus:
@@ -628,7 +628,7 @@ class NewRunScreen(WorkbenchScreen):
     async def score(self) -> None:
         """Score the typed answer, once no key was pressed for a moment."""
         await asyncio.sleep(self.SCORE_S)
-        config, answer = self.view.form.config, self.query_one(PagePanel).field.text
+        config, answer = self.view.form.config, self.query_one(FormPagePanel).field.text
         scores: Mapping[str, Any] = {}
         if answer and config is None:
             scores = {"problem": "Fix the errors first; see the settings marked ✗."}

@@ -340,7 +340,7 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class NewRunView:
     """The screen's state; every change returns a new one."""
 
     form: RunForm
@@ -404,19 +404,19 @@ class View:
 
     # -- moves ------------------------------------------------------------------------------
 
-    def with_form(self, form: RunForm) -> "View":
+    def with_form(self, form: RunForm) -> "NewRunView":
         """Use a form; another one is not tried yet."""
         ready = self.ready if form is self.form else {}
         return replace(self, form=form, ready=ready)
 
-    def moved(self, by: int) -> "View":
+    def moved(self, by: int) -> "NewRunView":
         """Move the cursor."""
         if self.row is None:
             return self
         index = clamped(self.rows.index(self.row) + by, len(self.rows))
         return replace(self, cursor=self.rows[index].path)
 
-    def searched(self, text: str) -> "View":
+    def searched(self, text: str) -> "NewRunView":
         """Show only the settings that match; the cursor goes to the first, best by its path."""
         view = replace(self, search=text)
         paths = [row.path for row in view.rows]
@@ -454,13 +454,13 @@ MAX_PRICED = 30  # runs that a cost may be estimated from
 METRICS = ("completions/mean_length", "reward")
 
 
-def preset_view(name: str) -> View:
+def preset_view(name: str) -> NewRunView:
     """The form of a preset."""
     chosen = preset(name)
-    return View(form=RunForm(chosen.config, Origin(name=name, summary=chosen.about)))
+    return NewRunView(form=RunForm(chosen.config, Origin(name=name, summary=chosen.about)))
 
 
-def clone_view(reader: "StoreReader", ref: str) -> View:
+def clone_view(reader: "StoreReader", ref: str) -> NewRunView:
     """The form of a run's settings; those that this version does not have are named."""
     detail = reader.run(reader.resolve(ref).key)
     run = detail.summary
@@ -468,7 +468,7 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
     tree, unknown = split_unknown(detail.config)
     summary = run_summary(run) + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)
-    return View(form=RunForm(consent.build(tree, f"run {name}"), origin))
+    return NewRunView(form=RunForm(consent.build(tree, f"run {name}"), origin))
 
 
 def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:

@@ -17,8 +17,8 @@ from grpo_tui.app.inspector.explain import (
     gradient_sum,
 )
 from grpo_tui.app.inspector.groups import (
-    Change,
     Order,
+    TextChange,
     balance,
     is_greedy,
     largest_by_reward,
@@ -42,10 +42,10 @@ from grpo_tui.app.tui.looks.colours import advantage_colour, push_colour
 from grpo_tui.app.tui.screens.rollouts.state import (
     MAX_HITS,
     THINK_END,
-    Answer,
+    RolloutsView,
+    RolloutTokens,
     RunInfo,
     Search,
-    View,
 )
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
 from grpo_tui.app.tui.widgets.panel import (
@@ -86,7 +86,7 @@ def origin_name(origin: str) -> str:
 # -- groups, and one prompt over the steps ------------------------------------------------------
 
 
-def group_lines(view: View, width: int) -> list[Line]:
+def group_lines(view: RolloutsView, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal.
 
     Held-out problems have the temperature in place of the spread.
@@ -202,7 +202,7 @@ def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> 
     return strip(items, selected, width)
 
 
-def sibling_lines(view: View, width: int, height: int) -> list[Line]:
+def sibling_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     """The group's answers, for comparison."""
     group = view.group
     if group is None or height < 3 or len(group.rollouts) < 2:
@@ -253,7 +253,7 @@ class TextRow:
         return tokens or [self.token]
 
 
-def text_rows(answer: Answer, width: int) -> list[TextRow]:
+def text_rows(answer: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
     if answer.rollout.spans:
         return dialogue_rows(answer, width)
@@ -283,7 +283,7 @@ def visible_rows(
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(answer: Answer, token: int, row: TextRow, shades: Values) -> list[Line]:
+def row_lines(answer: RolloutTokens, token: int, row: TextRow, shades: Values) -> list[Line]:
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     if not row.pieces:
         return [row.note]
@@ -296,7 +296,7 @@ def row_lines(answer: Answer, token: int, row: TextRow, shades: Values) -> list[
     return [line, bars(shades, row.pieces)] if shades else [line]
 
 
-def dialogue_rows(answer: Answer, width: int) -> list[TextRow]:
+def dialogue_rows(answer: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of a dialogue, turn by turn."""
     rows: list[TextRow] = []
     spans = answer.rollout.spans
@@ -353,7 +353,7 @@ def _reply_lines(message: Message, span: Span, width: int) -> list[Line]:
     ]
 
 
-def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
+def diff_lines(changes: Sequence[TextChange], width: int) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
     styles: dict[str, Part] = {
         "same": ("{}", "text"),
@@ -370,7 +370,7 @@ def diff_lines(changes: Sequence[Change], width: int) -> list[Line]:
 # -- the token under the cursor -----------------------------------------------------------------
 
 
-def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Line]:
+def token_lines(answer: RolloutTokens, token: int, run: RunInfo, width: int) -> list[Line]:
     """The token's probabilities, ratio, explanation and share of the loss.
 
     Numbers are of the last pass.
@@ -398,7 +398,7 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
     return lines + labelled(texts, LABEL, width, 3)
 
 
-def probability_line(answer: Answer, token: int, width: int) -> Line:
+def probability_line(answer: RolloutTokens, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
     row = answer.row
     assert row is not None
@@ -453,7 +453,7 @@ def _ratio_line(loss: TokenLoss) -> Line:
     return [(name, "label"), *line, ("  ", ""), *ratio]
 
 
-def heat_notes(view: View) -> list[str]:
+def heat_notes(view: RolloutsView) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     none = ": no numbers" if view.loaded and not view.shades else ""
     heat = f"heat: {HEAT_NAMES[view.mode]}{none}"
@@ -469,7 +469,7 @@ def heat_notes(view: View) -> list[str]:
 # -- rewards ------------------------------------------------------------------------------------
 
 
-def reward_lines(view: View, width: int) -> list[Line]:
+def reward_lines(view: RolloutsView, width: int) -> list[Line]:
     """Reward and advantage, each function with its reason, verdicts, the group and the prompt."""
     group, rollout = view.group, view.rollout
     if group is None or rollout is None:

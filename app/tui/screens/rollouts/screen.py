@@ -35,10 +35,10 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
     ORIGINS,
     UNFINISHED,
-    Answer,
+    GroupList,
+    RolloutsView,
+    RolloutTokens,
     Search,
-    StepGroups,
-    View,
     beside,
     changes,
     load_group,
@@ -48,7 +48,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     with_functions,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, ScrolledPanel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
 ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
@@ -68,14 +68,14 @@ TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 
 
-class ViewPanel(Panel):
+class RolloutsPanel(Panel):
     """A panel that draws the screen's view."""
 
     navigable = True
-    view: reactive[View] = reactive(View)
+    view: reactive[RolloutsView] = reactive(RolloutsView)
 
 
-class HistoryBar(ViewPanel, Bar, can_focus=False):
+class HistoryBar(RolloutsPanel, BarPanel, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
@@ -90,7 +90,7 @@ class HistoryBar(ViewPanel, Bar, can_focus=False):
         ]
 
 
-class GroupsPanel(ViewPanel):
+class GroupsPanel(RolloutsPanel):
     """One row per prompt of the step, or per hit of a search."""
 
     help_topic = "panel:prompts"
@@ -126,7 +126,7 @@ class GroupsPanel(ViewPanel):
             self.action_move(row - (view.hit if view.search else view.group_at), 0)
 
 
-class AnswerPanel(ViewPanel):
+class AnswerPanel(RolloutsPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
     wheel = 0
@@ -180,7 +180,7 @@ class AnswerPanel(ViewPanel):
         lines = [*head, *text, [], *foot, []]
         return lines + render.sibling_lines(view, width, height - len(lines))
 
-    def _text(self, answer: Answer, width: int, height: int) -> list[Line]:
+    def _text(self, answer: RolloutTokens, width: int, height: int) -> list[Line]:
         view = self.view
         rows, shades = render.text_rows(answer, width), view.shades
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
@@ -201,7 +201,7 @@ class AnswerPanel(ViewPanel):
             self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
 
 
-class RewardPanel(ViewPanel, ScrolledPanel):
+class RewardPanel(RolloutsPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
     help_topic = "panel:why"
@@ -209,7 +209,7 @@ class RewardPanel(ViewPanel, ScrolledPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         return self.scrolled(render.reward_lines(self.view, width), height)
 
-    def watch_view(self, old: View, new: View) -> None:
+    def watch_view(self, old: RolloutsView, new: RolloutsView) -> None:
         """Begin with the reward of another answer."""
         if old.rollout is not new.rollout:
             self._top = 0
@@ -252,7 +252,7 @@ class RolloutsScreen(WorkbenchScreen):
                "Follow this prompt through the rest of the run"),
     ]  # fmt: skip
 
-    view: reactive[View] = reactive(View, repaint=False)
+    view: reactive[RolloutsView] = reactive(RolloutsView, repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
@@ -355,14 +355,14 @@ class RolloutsScreen(WorkbenchScreen):
             view = view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 
-    def watch_view(self, _old: View, new: View) -> None:
+    def watch_view(self, _old: RolloutsView, new: RolloutsView) -> None:
         """Pass the view to every panel, and read the numbers of the selected group."""
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
         origin = new.group.origin if new.group else ""
         self.key_bar.hidden = {"": NEED_ANSWERS, "train": frozenset()}.get(origin, NEED_TRAINING)
-        for panel in self.query(ViewPanel):
+        for panel in self.query(RolloutsPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
             self.opening = self._read_group(new.group)
@@ -378,7 +378,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     # -- moves ------------------------------------------------------------------------------
 
-    def _move(self, view: View) -> None:
+    def _move(self, view: RolloutsView) -> None:
         """Move the cursor, and stop following the run."""
         self._following, self.view = False, view
 
@@ -463,7 +463,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="highlight")
     async def _go_to_highlight(
-        self, step: StepGroups, measure: Measure, by: int, cursor: Cursor
+        self, step: GroupList, measure: Measure, by: int, cursor: Cursor
     ) -> None:
         self._move(self.view)
         highlights = self.view.highlights if self.view.measure == measure else ()
@@ -524,7 +524,7 @@ class RolloutsScreen(WorkbenchScreen):
         self.opening = self._open_lab(step, (group, answer))
 
     @work(exclusive=True, group="lab")
-    async def _open_lab(self, step: StepGroups, selected: tuple[int, int]) -> None:
+    async def _open_lab(self, step: GroupList, selected: tuple[int, int]) -> None:
         """Open the lab, after a yes to the functions of a run that began elsewhere."""
         from grpo_tui.app.tui.dialogs.trust import trusting
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen

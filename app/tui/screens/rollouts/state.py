@@ -20,8 +20,8 @@ from grpo_engine.errors import EngineError
 from grpo_engine.events import Origin
 from grpo_tui.app.inspector.functions import evaluable, require
 from grpo_tui.app.inspector.groups import (
-    Change,
     Order,
+    TextChange,
     furthest,
     is_greedy,
     ordered,
@@ -40,7 +40,7 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.numbers import clamped
-from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow
+from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView, SearchHit
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -68,7 +68,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepGroups:
+class GroupList:
     """A step's groups of one origin, and the steps that have groups."""
 
     run: RunInfo
@@ -89,12 +89,12 @@ def beside(steps: Sequence[int], step: float, by: int = 0) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RolloutTokens:
     """One answer with its token numbers, as far as they were recorded."""
 
     rollout: RolloutView
     texts: tuple[str, ...]  # of its tokens; in one piece if they are unknown
-    row: TokenRow | None = None
+    row: RecordedTokens | None = None
     losses: Sequence[TokenLoss] = ()  # in the last pass
 
     @property
@@ -120,7 +120,7 @@ class GroupDetail:
     """One group: its answers' token numbers, and its prompt's history."""
 
     group: GroupView
-    answers: tuple[Answer, ...]
+    answers: tuple[RolloutTokens, ...]
     history: tuple[GroupView, ...]
     missing: str  # why there are no losses
 
@@ -166,7 +166,7 @@ def load_step(
     step: int | None,
     origin: Origin = "train",
     by: int = 0,
-) -> StepGroups:
+) -> GroupList:
     """Read the groups of a step, or of the step `by` steps from it; by default of the newest."""
     run = run_info(reader, run) if isinstance(run, int) else run
     steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
@@ -180,10 +180,10 @@ def load_step(
             replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
             for group in groups
         )
-    return StepGroups(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
+    return GroupList(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
 
 
-def with_functions(reader: "StoreReader", base: StepGroups) -> StepGroups:
+def with_functions(reader: "StoreReader", base: GroupList) -> GroupList:
     """A step whose recipe evaluates the run's functions; raise UntrustedError if it may not."""
     sources = reader.functions(base.run.key, max(1, base.step))
     require(sources)
@@ -192,7 +192,7 @@ def with_functions(reader: "StoreReader", base: StepGroups) -> StepGroups:
 
 def load_tokens(
     reader: "StoreReader", run: RunInfo, group: GroupView
-) -> tuple[Sequence[TokenRow], str]:
+) -> tuple[Sequence[RecordedTokens], str]:
     """A group's tokens with spans and advantages of its answers; why they have no losses."""
     tokens = reader.tokens(run.key, group.key) if group.has_tokens else None
     if tokens is None:
@@ -210,7 +210,7 @@ def load_tokens(
     return rows, without_losses(run, group, rows)
 
 
-def without_losses(run: RunInfo, group: GroupView, rows: Sequence[TokenRow]) -> str:
+def without_losses(run: RunInfo, group: GroupView, rows: Sequence[RecordedTokens]) -> str:
     """Why a group's tokens have no losses; empty if they have."""
     if group.origin == "eval":
         return "held-out answers are not trained on: only the sampler scored their tokens"
@@ -226,7 +226,7 @@ def without_losses(run: RunInfo, group: GroupView, rows: Sequence[TokenRow]) -> 
 
 
 def load_group(
-    reader: "StoreReader", step: StepGroups, group: GroupView, *, history: bool = True
+    reader: "StoreReader", step: GroupList, group: GroupView, *, history: bool = True
 ) -> GroupDetail:
     """Read one group's tokens, compute their losses, and read the prompt's history."""
     run = step.run
@@ -242,11 +242,13 @@ def load_group(
             missing = str(error)
     recorded = {row.index: (row, of_row) for row, of_row in zip(rows, losses, strict=True)}
 
-    def answer(rollout: RolloutView) -> Answer:
+    def answer(rollout: RolloutView) -> RolloutTokens:
         if rollout.index not in recorded:
-            return Answer(rollout=rollout, texts=(rollout.text,))
+            return RolloutTokens(rollout=rollout, texts=(rollout.text,))
         row, of_row = recorded[rollout.index]
-        return Answer(rollout=rollout, texts=split(rollout.text, row), row=row, losses=of_row)
+        return RolloutTokens(
+            rollout=rollout, texts=split(rollout.text, row), row=row, losses=of_row
+        )
 
     return GroupDetail(
         group=group,
@@ -256,14 +258,14 @@ def load_group(
     )
 
 
-def split(text: str, row: TokenRow) -> tuple[str, ...]:
+def split(text: str, row: RecordedTokens) -> tuple[str, ...]:
     """An answer split into tokens, or in one piece if they are unknown."""
     if len(row.ends) != len(row.ids):
         return (text,)
     return tuple(text[start:end] for start, end in pairwise((0, *row.ends)))
 
 
-def changes(earlier: GroupView, rollout: RolloutView) -> tuple[Change, ...]:
+def changes(earlier: GroupView, rollout: RolloutView) -> tuple[TextChange, ...]:
     """The words that changed since the same answer at an earlier visit."""
     if not earlier.rollouts:
         return ()
@@ -272,8 +274,8 @@ def changes(earlier: GroupView, rollout: RolloutView) -> tuple[Change, ...]:
 
 
 def load_highlights(
-    reader: "StoreReader", step: StepGroups, measure: Measure, by: int = 0
-) -> tuple[StepGroups, tuple[Highlight, ...]]:
+    reader: "StoreReader", step: GroupList, measure: Measure, by: int = 0
+) -> tuple[GroupList, tuple[Highlight, ...]]:
     """The clipped tokens of a step, or the one of the highest KL, by the last pass.
 
     The step is this one, or the one `by` steps from it.
@@ -322,10 +324,10 @@ def _prompt_of(group: GroupView) -> tuple[str, str, bool]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class RolloutsView:
     """The screen's state; every change returns a new one."""
 
-    step: StepGroups | None = None
+    step: GroupList | None = None
     detail: GroupDetail | None = None
     group_at: int = 0  # in the listed order
     answer_at: int = 0
@@ -366,11 +368,15 @@ class View:
         return group.rollouts[self.answer_at] if group and group.rollouts else None
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> RolloutTokens | None:
         """The answer under the cursor, with its numbers once they are loaded."""
         if self.loaded is not None and self.rollout is not None:
             return self.loaded.answers[self.answer_at]
-        return Answer(rollout=self.rollout, texts=(self.rollout.text,)) if self.rollout else None
+        return (
+            RolloutTokens(rollout=self.rollout, texts=(self.rollout.text,))
+            if self.rollout
+            else None
+        )
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -408,11 +414,11 @@ class View:
 
     # -- moves ------------------------------------------------------------------------------
 
-    def cleared(self) -> "View":
+    def cleared(self) -> "RolloutsView":
         """A view of another run, which has not been read."""
-        return View(mode=self.mode)
+        return RolloutsView(mode=self.mode)
 
-    def with_step(self, step: StepGroups) -> "View":
+    def with_step(self, step: GroupList) -> "RolloutsView":
         """Show another step; the cursor stays on its prompt, or else at its position."""
         groups = [_prompt_of(group) for group in ordered(step.groups, self.order)]
         prompt = _prompt_of(self.group) if self.group else None
@@ -420,18 +426,18 @@ class View:
         view = replace(self, step=step, group_at=at, token=0, highlights=())
         return view.move_answer(0)  # a held-out problem may have one answer
 
-    def with_detail(self, detail: GroupDetail) -> "View":
+    def with_detail(self, detail: GroupDetail) -> "RolloutsView":
         """Take a group's numbers; an answer after long thinking is read from its first token."""
         view = replace(self, detail=detail)
         begins = self.loaded is None and self.token == 0 and self.highlight is None
         return view.at_token(view.answer.thinking) if begins and view.answer else view
 
-    def move_group(self, by: int) -> "View":
+    def move_group(self, by: int) -> "RolloutsView":
         """Go to another group."""
         position = clamped(self.group_at + by, len(self.groups))
         return replace(self, group_at=position, answer_at=0, token=0)
 
-    def move_answer(self, by: int) -> "View":
+    def move_answer(self, by: int) -> "RolloutsView":
         """Go to another answer of the group, keeping the token if possible.
 
         From the answer after long thinking it goes to where the other one begins after its own.
@@ -442,20 +448,20 @@ class View:
             return view.at_token(view.answer.thinking)
         return view.at_token(self.token)
 
-    def move_token(self, by: int) -> "View":
+    def move_token(self, by: int) -> "RolloutsView":
         """Go to another token of the model."""
         return self._among(self.tokens, by)
 
-    def _among(self, tokens: Sequence[int], by: int) -> "View":
+    def _among(self, tokens: Sequence[int], by: int) -> "RolloutsView":
         index = bisect_right(tokens, self.token) - 1 + by
         token = tokens[clamped(index, len(tokens))] if tokens else self.token
         return replace(self, token=token)
 
-    def at_token(self, token: int) -> "View":
+    def at_token(self, token: int) -> "RolloutsView":
         """Put the cursor on a token, or on the model's last one before it."""
         return replace(self, token=token).move_token(0)
 
-    def move_turn(self, by: int) -> "View":
+    def move_turn(self, by: int) -> "RolloutsView":
         """Go to the first token of another turn, or of an answer or the thinking before it."""
         spans = self.rollout.spans if self.rollout else ()
         starts = [span.start for span in spans if span.kind == "model" and span.length]
@@ -463,19 +469,19 @@ class View:
             starts = [0, self.answer.thinking]
         return self._among(starts, by).move_token(0)
 
-    def at_answer(self, group: int, answer: int) -> "View":
+    def at_answer(self, group: int, answer: int) -> "RolloutsView":
         """Move the cursor to an answer of the group with this index in its step."""
         index = next((i for i, other in enumerate(self.groups) if other.index == group), None)
         if index is None:
             return self
         return replace(self, group_at=index, token=0, answer_at=0).move_answer(answer)
 
-    def at_highlight(self, highlight: Highlight) -> "View":
+    def at_highlight(self, highlight: Highlight) -> "RolloutsView":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
         _, group, answer, token = highlight.cursor
         return replace(self.at_answer(group, answer), token=token)
 
-    def ordered_by(self, order: Order) -> "View":
+    def ordered_by(self, order: Order) -> "RolloutsView":
         """Order the groups; the cursor goes to the first one's furthest answer."""
         view = replace(self, order=order, group_at=0, token=0)
         return replace(view, answer_at=furthest(view.group, order)) if view.group else view

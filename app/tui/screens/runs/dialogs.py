@@ -16,7 +16,7 @@ from grpo_tui.app.text.words import first_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
-from grpo_tui.app.tui.dialogs.picker import Item
+from grpo_tui.app.tui.dialogs.picker import PickerItem
 from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.reader import reporting
@@ -195,7 +195,7 @@ def describe_dialog(runs: Sequence[RunSummary]) -> Ask:
 
 def column_items(
     reader: "StoreReader", columns: Sequence[str], groups: Sequence[str] = ()
-) -> list[Item]:
+) -> list[PickerItem]:
     """What to choose from: these columns and properties of runs, the settings and the metrics."""
     from grpo_engine.config.parse import settings
     from grpo_tui.experiments.read.columns import Names
@@ -209,12 +209,12 @@ def column_items(
 
     items = [
         *(
-            Item(f"={path}", (path, about(path)))
+            PickerItem(f"={path}", (path, about(path)))
             for path in sorted(paths, key=[*declared, *paths].index)
             if path not in groups
         ),
         *(
-            Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
+            PickerItem(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
             for key in sorted(metrics, key=[*METRICS, *metrics].index)
             for stat in ("best", "last")
         ),
@@ -222,4 +222,4 @@ def column_items(
     listed = {item.value for item in items}
     first = [(text, safe(text)) for text in columns if text not in listed]
     first += [(text, text or "no groups") for text in groups]
-    return [*(Item(value, (text, "")) for value, text in first), *items]
+    return [*(PickerItem(value, (text, "")) for value, text in first), *items]

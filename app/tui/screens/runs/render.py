@@ -15,8 +15,8 @@ from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
     SPARK_WIDTH,
     Preview,
-    Row,
-    View,
+    RunsView,
+    TableRow,
 )
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
@@ -56,11 +56,11 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 # -- columns ------------------------------------------------------------------------------------
 
 
-Draw = Callable[[RunSummary, View], Line]
+Draw = Callable[[RunSummary, RunsView], Line]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """One column: its title, width, sort key, and how it draws a run."""
 
     title: str
@@ -74,23 +74,23 @@ def _text(name: str) -> Draw:
     return lambda run, _: [(getattr(run, name), "text")]
 
 
-def _name(run: RunSummary, _view: View) -> Line:
+def _name(run: RunSummary, _view: RunsView) -> Line:
     glyph, colour = status_mark(run.status)
     return [(f"{glyph} ", colour), (run.name or run.id, "headline")]
 
 
-def _steps(run: RunSummary, _view: View) -> Line:
+def _steps(run: RunSummary, _view: RunsView) -> Line:
     share = run.step / run.total_steps if run.total_steps else 0
     return [(f"{short(run.step)}/{short(run.total_steps)} ", "text"), *meter(share, 4)]
 
 
-def _age(run: RunSummary, view: View) -> Line:
+def _age(run: RunSummary, view: RunsView) -> Line:
     created = seconds_of(run.created_at)
     age = run.created_at if math.isnan(created) else seconds(max(0.0, view.now - created))
     return [(age, "label")]
 
 
-def _spark(run: RunSummary, view: View) -> Line:
+def _spark(run: RunSummary, view: RunsView) -> Line:
     bars = sparkline(view.sparks.get(run.key, ()), SPARK_WIDTH)
     return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
 
@@ -107,7 +107,7 @@ def _best(key: str) -> Draw:
     """The best value and its step."""
     unit = spec(key).unit
 
-    def draw(run: RunSummary, _view: View) -> Line:
+    def draw(run: RunSummary, _view: RunsView) -> Line:
         metric = metric_of(run, key)
         if metric is None or metric.best is None:
             return [("–", "label")]
@@ -120,43 +120,45 @@ def _best(key: str) -> Draw:
 def _last(key: str) -> Draw:
     unit = spec(key).unit
 
-    def draw(run: RunSummary, _view: View) -> Line:
+    def draw(run: RunSummary, _view: RunsView) -> Line:
         metric = metric_of(run, key)
         return [(with_unit(metric.last if metric else None, unit, 6), "text")]
 
     return draw
 
 
-def _added(expression: str) -> Column:
+def _added(expression: str) -> TableColumn:
     """A column of any setting or metric, in the column language."""
     unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
     label = column_label(expression)
 
-    def draw(run: RunSummary, _view: View) -> Line:
+    def draw(run: RunSummary, _view: RunsView) -> Line:
         value = run.columns.get(label)
         is_number = value is None or isinstance(value, float)
         return [(with_unit(value, unit, width) if is_number else value_text(value), "text")]
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))
-    return Column(title=title, width=width, key=expression, draw=draw, align=">")
+    return TableColumn(title=title, width=width, key=expression, draw=draw, align=">")
 
 
 MAX_NAME = 30
-NAME = Column(title="name", width=18, key="name", draw=_name)
+NAME = TableColumn(title="name", width=18, key="name", draw=_name)
 # In order of priority on a narrow terminal: the last ones are hidden first.
-COLUMNS: tuple[Column, ...] = (
+COLUMNS: tuple[TableColumn, ...] = (
     NAME,
-    Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">"),
-    Column(title="steps", width=14, key="step", draw=_steps, align=">"),
-    Column(title="tags", width=14, key="", draw=lambda run, _: [(" ".join(run.tags), "text")]),
-    Column(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
-    Column(title="recipe", width=10, key="recipe", draw=_text("recipe")),
-    Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
-    Column(title="age", width=7, key="created", draw=_age, align=">"),
-    Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"),
-    Column(title="task", width=14, key="task", draw=_text("task")),
-    Column(title="model", width=14, key="model", draw=_text("model")),
+    TableColumn(title="best reward", width=13, key="reward", draw=_best("reward"), align=">"),
+    TableColumn(title="steps", width=14, key="step", draw=_steps, align=">"),
+    TableColumn(title="tags", width=14, key="", draw=lambda run, _: [(" ".join(run.tags), "text")]),
+    TableColumn(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
+    TableColumn(title="recipe", width=10, key="recipe", draw=_text("recipe")),
+    TableColumn(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
+    TableColumn(title="age", width=7, key="created", draw=_age, align=">"),
+    TableColumn(
+        title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"
+    ),
+    TableColumn(title="task", width=14, key="task", draw=_text("task")),
+    TableColumn(title="model", width=14, key="model", draw=_text("model")),
 )
 SHOWN_AS = {
     "model.path": "model",
@@ -166,7 +168,7 @@ SHOWN_AS = {
 }
 
 
-def fitting(width: int, view: View) -> tuple[Column, ...]:
+def fitting(width: int, view: RunsView) -> tuple[TableColumn, ...]:
     """The most important columns that fit.
 
     What the runs are sorted by comes first, then the user's columns, the best reward and the
@@ -185,7 +187,7 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     by_key = {(column.title, column.key): column for column in columns}
     if not any(run.tags for run in view.runs):
         del by_key["tags", ""]
-    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[Column]()
+    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[TableColumn]()
     for column in sorted(by_key.values(), key=lambda c: (c is not name, c.key != sort)):
         if column.width < left:
             chosen.append(column)
@@ -193,7 +195,7 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     return tuple(column for column in by_key.values() if column in chosen)
 
 
-def column_at(columns: Sequence[Column], x: int) -> Column | None:
+def column_at(columns: Sequence[TableColumn], x: int) -> TableColumn | None:
     """The column whose title is at a position of the first line."""
     ends = accumulate(column.width + 1 for column in columns)
     at = (column for column, end in zip(columns, ends, strict=True) if 0 <= x - 2 < end)
@@ -203,7 +205,7 @@ def column_at(columns: Sequence[Column], x: int) -> Column | None:
 # -- the table ----------------------------------------------------------------------------------
 
 
-def table_note(view: View) -> str:
+def table_note(view: RunsView) -> str:
     """How many runs there are and why some are hidden, for the frame."""
     runs = count_of(len(view.runs), "run")
     parts = (
@@ -218,7 +220,7 @@ def table_note(view: View) -> str:
     return " · ".join(filter(None, parts))
 
 
-def table_lines(view: View, top: int, width: int, height: int) -> list[Line]:
+def table_lines(view: RunsView, top: int, width: int, height: int) -> list[Line]:
     """The titles and the rows from `top` on."""
     columns = fitting(width, view)
     lines = [head_line(columns, view.sort)]
@@ -230,7 +232,7 @@ def table_lines(view: View, top: int, width: int, height: int) -> list[Line]:
     return lines
 
 
-def head_line(columns: Sequence[Column], sort: str) -> Line:
+def head_line(columns: Sequence[TableColumn], sort: str) -> Line:
     """The column titles, with an arrow on the sort column."""
     line = [("  ", "")]
     for column in columns:
@@ -241,7 +243,7 @@ def head_line(columns: Sequence[Column], sort: str) -> Line:
     return line
 
 
-def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
+def run_line(run: RunSummary, columns: Sequence[TableColumn], view: RunsView) -> Line:
     """One run as a row: its mark, then the cells."""
     line = [(" *" if run.key in view.marked else "  ", "bold accent")]
     for column in columns:
@@ -249,14 +251,14 @@ def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
     return line
 
 
-def _heading(row: Row, view: View) -> Line:
+def _heading(row: TableRow, view: RunsView) -> Line:
     sign = "▸" if row.folded else "▾"
     by = column_label(view.group)
     name = f"no {by}" if row.group == "–" else f"{by} {row.group}"
     return [(f"{sign} {safe(name)}  ({row.count})", "headline")]
 
 
-def card_lines(view: View, width: int, height: int) -> list[Line]:
+def card_lines(view: RunsView, width: int, height: int) -> list[Line]:
     """What to do where no run is listed."""
     head = "No runs left; u brings back what was deleted." if view.deleted else "No runs yet."
     return card(head, CARD, width, height)

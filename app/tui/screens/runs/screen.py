@@ -36,8 +36,8 @@ from grpo_tui.app.tui.screens.runs.render import (
 )
 from grpo_tui.app.tui.screens.runs.state import (
     GROUPS,
-    Row,
-    View,
+    RunsView,
+    TableRow,
     load_list,
     load_preview,
     load_sparks,
@@ -65,13 +65,13 @@ NEED_RUNS = frozenset(
 OFFERS: Final = {"open": "starter run"}
 
 
-class ViewPanel(Panel):
+class RunsViewPanel(Panel):
     """A panel that draws the screen's view."""
 
-    view: reactive[View] = reactive(View)
+    view: reactive[RunsView] = reactive(RunsView)
 
 
-class RunsTable(ViewPanel):
+class RunsTable(RunsViewPanel):
     """One line per run; only visible lines are drawn."""
 
     navigable = True
@@ -82,7 +82,7 @@ class RunsTable(ViewPanel):
         run = self.view.selected
         return f"{run.id} {run.name}" if run else ""
 
-    def visible_rows(self) -> tuple[Row, ...]:
+    def visible_rows(self) -> tuple[TableRow, ...]:
         return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -111,7 +111,7 @@ class RunsTable(ViewPanel):
                 await self.run_action("screen.open")
 
 
-class PreviewPanel(ViewPanel):
+class PreviewPanel(RunsViewPanel):
     """The run under the cursor at a glance."""
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -162,7 +162,7 @@ class RunsScreen(ControlScreen):
                 "Show archived runs as well"),
     ]  # fmt: skip
 
-    view: reactive[View] = reactive(View, repaint=False)
+    view: reactive[RunsView] = reactive(RunsView, repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class RunsScreen(ControlScreen):
         self._awaited = run
         self._show(self.view)
 
-    def _show(self, view: View, run: str = "") -> None:
+    def _show(self, view: RunsView, run: str = "") -> None:
         """Show the list with the cursor on the run that is awaited if it is there, or on this."""
         self.view = view.on_run(self._awaited, run)
         if self.view.selected is not None and self.view.selected.id == self._awaited:
@@ -265,13 +265,13 @@ class RunsScreen(ControlScreen):
                 preview = await self.ask(partial(load_preview, run=selected), "preview")
                 self.update(preview=preview)
 
-    def watch_view(self, _old: View, new: View) -> None:
+    def watch_view(self, _old: RunsView, new: RunsView) -> None:
         """Pass the view to every panel, and what is selected to the other screens."""
         if self.is_mounted:
             bench = self.workbench
             bench.marked = new.marked_ids
             bench.selected = new.selected.id if new.selected else ""
-            for panel in self.query(ViewPanel):
+            for panel in self.query(RunsViewPanel):
                 panel.view = new
 
     # -- moves ------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A line of the table: a run, or a group's heading with the number of its runs.
 
     `key` identifies the group: sweeps may share a name.
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class RunsView:
     """The screen's state; every change returns a new one."""
 
     runs: tuple[RunSummary, ...] = ()
@@ -77,15 +77,15 @@ class View:
     more: bool = False  # whether the store has runs beyond those of the table
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[TableRow, ...]:
         """The table's lines: runs, or groups of them under headings unless folded."""
         if not self.group:
-            return tuple(map(Row, self.runs))
+            return tuple(map(TableRow, self.runs))
         rows = []
         for key, members in self._groups().items():
             folded = key in self.folded
-            rows.append(Row(None, key, str(self._group_of(members[0])), len(members), folded))
-            rows += [] if folded else map(Row, members)
+            rows.append(TableRow(None, key, str(self._group_of(members[0])), len(members), folded))
+            rows += [] if folded else map(TableRow, members)
         return tuple(rows)
 
     def _groups(self) -> dict[str | int | None, list[RunSummary]]:
@@ -102,7 +102,7 @@ class View:
         return run.columns.get(column_label(self.group), "–")
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> TableRow | None:
         """The line under the cursor."""
         rows = self.rows
         return rows[min(self.cursor, len(rows) - 1)] if rows else None
@@ -130,17 +130,17 @@ class View:
         """Whether the store lists no runs at all."""
         return self.loaded and not (self.runs or self.filter or self.problem)
 
-    def on_run(self, *ids: str) -> "View":
+    def on_run(self, *ids: str) -> "RunsView":
         """Move the cursor to the first of these runs that is in the table."""
         listed = {row.run.id: index for index, row in enumerate(self.rows) if row.run}
         cursor = clamped(self.cursor, len(self.rows))
         return replace(self, cursor=next((listed[i] for i in ids if i in listed), cursor))
 
-    def moved(self, by: int) -> "View":
+    def moved(self, by: int) -> "RunsView":
         """Move the cursor."""
         return replace(self, cursor=clamped(self.cursor + by, len(self.rows)))
 
-    def mark(self) -> "View":
+    def mark(self) -> "RunsView":
         """Mark or unmark the run under the cursor, or a whole group."""
         row = self.row
         if row is None:
@@ -150,13 +150,13 @@ class View:
         marked = self.marked - keys if keys <= self.marked else self.marked | keys
         return replace(self, marked=marked)
 
-    def mark_sweep(self) -> "View":
+    def mark_sweep(self) -> "RunsView":
         """Mark the runs of the selected run's sweep and no others, or unmark them."""
         sweep = self.selected.sweep_id if self.selected else None
         keys = frozenset(run.key for run in self.runs if sweep and run.sweep_id == sweep)
         return replace(self, marked=frozenset() if keys == self.marked else keys) if keys else self
 
-    def toggle_fold(self) -> "View":
+    def toggle_fold(self) -> "RunsView":
         """Fold or unfold the group under the cursor."""
         row = self.row
         if row is None or row.run is not None:
@@ -167,7 +167,7 @@ class View:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
+def load_list(reader: "StoreReader", view: RunsView) -> dict[str, Any]:
     """Read what the table lists; returns the fields of the view that change."""
     group = () if view.group in GROUPS else (view.group,)
 

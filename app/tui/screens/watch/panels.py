@@ -29,7 +29,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import axis_line
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Bar, Line, Panel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, hint, paragraph
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -167,7 +167,7 @@ class GroupPanel(WatchPanel, ListPanel):
         return self.group.rollouts[self.selected].text if self.group else ""
 
 
-class Answers(GroupPanel):
+class CompletionsPanel(GroupPanel):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar = [
@@ -184,7 +184,7 @@ class Answers(GroupPanel):
         """Show a new prompt from its first answer."""
         if old.prompt != new.prompt:
             self._top = 0
-            self.set_reactive(Answers.cursor, 0)
+            self.set_reactive(CompletionsPanel.cursor, 0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then each answer that fits."""
@@ -348,7 +348,7 @@ class AlertsLog(WatchPanel, ListPanel):
         return entry.text if entry else ""
 
 
-class NarratorLine(WatchPanel, Bar, can_focus=False):
+class NarratorLine(WatchPanel, BarPanel, can_focus=False):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
@@ -357,7 +357,7 @@ class NarratorLine(WatchPanel, Bar, can_focus=False):
         return render.sentence_lines(self.state.sentences, width, height)
 
 
-class PhaseBar(WatchPanel, Bar, can_focus=False):
+class PhaseBar(WatchPanel, BarPanel, can_focus=False):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"

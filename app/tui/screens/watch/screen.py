@@ -27,7 +27,7 @@ from grpo_tui.app.tui.screens.run_keys import (
 )
 from grpo_tui.app.tui.screens.watch.panels import (
     AlertsLog,
-    Answers,
+    CompletionsPanel,
     Curves,
     Groups,
     NarratorLine,
@@ -77,7 +77,7 @@ class WatchScreen(ControlScreen):
         with Horizontal(id="panels"):
             yield Curves("curves", id="curves")
             with Container(id="step"):
-                yield Answers("answers", id="answers")
+                yield CompletionsPanel("answers", id="answers")
                 yield Groups("groups", id="groups")
         yield AlertsLog("alerts · log", id="alerts")
 
@@ -147,7 +147,7 @@ class WatchScreen(ControlScreen):
 
     def places(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well."""
-        for index, group in enumerate(self.query_one(Answers).snapshot.groups):
+        for index, group in enumerate(self.query_one(CompletionsPanel).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
             yield Entry(
                 f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}",

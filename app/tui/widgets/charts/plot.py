@@ -47,7 +47,7 @@ class Curve:
                 yield from (item.low, item.high)
 
 
-class Canvas:
+class BrailleCanvas:
     """Braille dots with one colour per cell; the last one drawn sets the cell's colour."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -108,7 +108,7 @@ def plot(
     curves: Sequence[Curve], scale: Axis, width: int, height: int, guides: Sequence[Guide] = ()
 ) -> list[list[Cell]]:
     """The cells of the curves, the last one in front, with guide lines and marks."""
-    canvas = Canvas(width, height)
+    canvas = BrailleCanvas(width, height)
     tall = 4 * height
     for curve in curves:
         for item in curve.trace.columns:

@@ -14,7 +14,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.screens.compare.panels import RunsPanel
-from grpo_tui.app.tui.screens.compare.state import View, load_comparison
+from grpo_tui.app.tui.screens.compare.state import CompareView, load_comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from tests.app import frames
@@ -209,7 +209,7 @@ def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_pat
         alone, both = (
             load_comparison(reader, refs, "", "step", None) for refs in (["new"], ["new", "old"])
         )
-    view = View().with_comparison(alone)
+    view = CompareView().with_comparison(alone)
     assert view.metrics == ("eval/greedy/accuracy",)
     assert {"reward", "kl", "entropy"} <= set(view.with_comparison(both).metrics)
     chosen = replace(view.with_comparison(both), metrics=("loss", "reward"))

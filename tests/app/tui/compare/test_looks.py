@@ -9,7 +9,7 @@ from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_of, standing
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.compare.panels import CurvesPanel, PagePanel, RunsPanel
+from grpo_tui.app.tui.screens.compare.panels import ComparePagePanel, CurvesPanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.state import MARKS
 from tests.app import frames
 from tests.app.compared import (
@@ -75,7 +75,7 @@ async def test_the_mouse_does_what_keys_do(store: Path) -> None:
         await settled(pilot, screen)
         assert screen.view.chart == 1
         assert screen.view.x == 0
-        await pilot.click(PagePanel, offset=(30, 1))
+        await pilot.click(ComparePagePanel, offset=(30, 1))
         await settled(pilot, screen)
         assert screen.view.page == "answers"
 
@@ -87,7 +87,7 @@ async def test_copy_gives_the_focused_panel(store: Path, monkeypatch: pytest.Mon
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("y")
-        screen.query_one(PagePanel).focus()
+        screen.query_one(ComparePagePanel).focus()
         await pilot.press("y")
         assert "calm-otter\t" in copied[0]
         assert "algorithm" not in copied[1]

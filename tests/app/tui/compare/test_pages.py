@@ -12,7 +12,7 @@ from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import ranking_rows
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested
-from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
+from grpo_tui.app.tui.screens.compare.panels import ComparePagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
     earlier,
@@ -20,7 +20,7 @@ from grpo_tui.app.tui.screens.compare.render import (
     verdict,
 )
 from grpo_tui.app.tui.screens.compare.screen import CompareScreen
-from grpo_tui.app.tui.screens.compare.state import View, load_comparison
+from grpo_tui.app.tui.screens.compare.state import CompareView, load_comparison
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.compare.runs import compare
@@ -144,7 +144,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         later = screen.view.answers.groups[screen.view.refs[0]]
         assert later is not None
         assert later.step == 2
-        screen.query_one(PagePanel).focus()
+        screen.query_one(ComparePagePanel).focus()
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, RolloutsScreen)
@@ -193,7 +193,7 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert not any("…" in line for line in titles)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
-        panel = screen.query_one(PagePanel)
+        panel = screen.query_one(ComparePagePanel)
         if size == (200, 60):  # the curves have the rows that the page leaves
             await until(app, lambda: panel.outer_size.height - 1 <= (panel.height_needed() or 0))
 
@@ -215,7 +215,7 @@ def test_a_verdict_that_is_not_sure_says_what_is_missing(
         record(path, iter(events), name=f"run-{number}", algorithm=algorithm(beta=number))
     with closing(StoreReader(path)) as reader:
         found = load_comparison(reader, ["run-0", "run-1"], "", "step", None)
-    said = verdict(View().with_comparison(found))
+    said = verdict(CompareView().with_comparison(found))
     assert said.startswith(begin)
     assert end in said
 
@@ -266,7 +266,7 @@ def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> 
         replace(cell, at=at, at_step=step)
         for cell, (at, step) in zip(metric.cells, ends, strict=True)
     ]
-    view = View(refs=tuple(run.id for run in runs)).with_comparison(
+    view = CompareView(refs=tuple(run.id for run in runs)).with_comparison(
         replace(comparison, metrics=(replace(metric, cells=tuple(cells)),))
     )
     base, trained, untrained = ((run.id,) for run in runs)
@@ -291,5 +291,5 @@ def test_no_difference_is_taken_from_a_value_before_training(tmp_path: Path) -> 
 def test_a_value_from_before_training_is_known_by_its_step_on_every_axis(
     axis: str, x: float, step: int, text: str
 ) -> None:
-    view = View(axis=axis, at=x)
+    view = CompareView(axis=axis, at=x)
     assert earlier(view, step) == text

@@ -16,7 +16,7 @@ from grpo_tui.app.tui.screens.compare.render import (
     plot_of,
     readout,
 )
-from grpo_tui.app.tui.screens.compare.state import View
+from grpo_tui.app.tui.screens.compare.state import CompareView
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Cell,
@@ -32,23 +32,25 @@ from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
 
 
-def view_of(made: Made, key: str, runs: list[Points], width: int = 40, **looks: object) -> View:
+def view_of(
+    made: Made, key: str, runs: list[Points], width: int = 40, **looks: object
+) -> CompareView:
     view, request = compared(made.run, key, runs, **looks)
     reader = cast("StoreReader", Stored(runs))
     return replace(view, charts=CurveLoader().charts(reader, replace(request, wide=2 * width)))
 
 
-def chart_of(view: View) -> ChartData:
+def chart_of(view: CompareView) -> ChartData:
     assert view.charts.charts
     (chart,) = view.charts.charts.values()
     return chart
 
 
-def drawn(view: View, width: int = 40, height: int = 6) -> Sequence[Sequence[Cell]]:
+def drawn(view: CompareView, width: int = 40, height: int = 6) -> Sequence[Sequence[Cell]]:
     return plot_of(view.metric, chart_of(view), view, width, height)[0]
 
 
-def lines_of(view: View, width: int, height: int) -> list[Line]:
+def lines_of(view: CompareView, width: int, height: int) -> list[Line]:
     plotted = plot_of(view.metric, chart_of(view), view, width, height)
     return chart_lines(view.metric, view, plotted, width + LABELS)[1:]
 
@@ -57,7 +59,7 @@ def text_of(one: Readout, name_cells: int = 24) -> str:
     return written(one.spans(name_cells))
 
 
-def readouts(view: View) -> list[Readout]:
+def readouts(view: CompareView) -> list[Readout]:
     return [readout(view.metric, view, runs) for runs in view.columns]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.app.tui.screens.compare.render import verdict
-from grpo_tui.app.tui.screens.compare.state import View, load_comparison
+from grpo_tui.app.tui.screens.compare.state import CompareView, load_comparison
 from grpo_tui.experiments.db.paths import starts_folder
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
@@ -62,7 +62,7 @@ def test_it_depends_on_the_axis(every: int, axis: str, unequal: str, tmp_path: P
     path = evaluated_runs(tmp_path, ("a", 30, 100, every), ("b", 5, 1000, 5))
     with closing(StoreReader(path)) as reader:
         comparison = load_comparison(reader, ["a", "b"], "", axis, None)
-    told = verdict(View(refs=refs_of(path), axis=axis).with_comparison(comparison))
+    told = verdict(CompareView(refs=refs_of(path), axis=axis).with_comparison(comparison))
     assert unequal in told
     assert ("Unequal training" in told) is bool(unequal)
 
@@ -72,7 +72,7 @@ def test_at_equal_tokens_other_steps_are_no_unequal_training(tmp_path: Path) -> 
     with closing(StoreReader(path)) as reader:
         comparison = load_comparison(reader, ["a", "b"], "", "tokens", None)
     assert comparison.equal_work
-    told = verdict(View(refs=refs_of(path), axis="tokens").with_comparison(comparison))
+    told = verdict(CompareView(refs=refs_of(path), axis="tokens").with_comparison(comparison))
     assert "steps 30 and 3" in told
     assert "Unequal training" not in told
 

@@ -9,7 +9,7 @@ from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.completion import completions
 from grpo_tui.app.tui.screens.new_run.render import meaning_of
-from grpo_tui.app.tui.screens.new_run.screen import SettingsPanel
+from grpo_tui.app.tui.screens.new_run.screen import FormPanel
 from grpo_tui.app.tui.screens.new_run.state import choices_of, preset_view
 from tests.app import frames
 from tests.app.compared import workbench
@@ -59,7 +59,7 @@ async def test_a_path_is_offered_while_typing_and_taken_with_an_arrow(
         await pilot.pause()
         assert "./mine.py" in frames.text(app)
         await pilot.press("right")
-        assert screen.query_one(SettingsPanel).input.value == "./mine.py"
+        assert screen.query_one(FormPanel).input.value == "./mine.py"
 
 
 async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store: Path) -> None:

@@ -14,8 +14,8 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import preset
 from grpo_tui.app.tui.screens.new_run.render import header_line
 from grpo_tui.app.tui.screens.new_run.state import (
+    NewRunView,
     RunForm,
-    View,
     cost,
 )
 from grpo_tui.experiments.db.configs import flat
@@ -173,7 +173,7 @@ def test_the_hint_to_a_setting_is_not_given_where_it_is_set() -> None:
         form = RunForm(preset("starter").config)
         for path, text in lines:
             form = form.type(path, text)
-        view = View(form=form, ready={"now": ""})
+        view = NewRunView(form=form, ready={"now": ""})
         return "".join(text for text, _ in header_line(view, 200))
 
     own = ("task.name", "rows.jsonl")

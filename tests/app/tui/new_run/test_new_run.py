@@ -12,7 +12,7 @@ from grpo_engine.config.parse import read_yaml
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.render import PAGE
-from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen, PagePanel
+from grpo_tui.app.tui.screens.new_run.screen import FormPagePanel, NewRunScreen
 from grpo_tui.app.tui.screens.new_run.state import MAIN
 from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.reader import StoreReader
@@ -254,7 +254,7 @@ async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store:
         (example,) = EXAMPLES["examples"]
         other = {**example, "text": "say\n\x1b[31mred"}
         screen.view = replace(screen.view, examples={**EXAMPLES, "examples": [example, other]})
-        panel = screen.query_one(PagePanel)
+        panel = screen.query_one(FormPagePanel)
         assert panel.copy_text().splitlines()[0].startswith("answers")
         await turn_to(pilot, screen, "prompts")
         assert panel.copy_text() == "1 + 2 = ?"

@@ -11,9 +11,9 @@ from grpo_tui.app.trial import ready
 from grpo_tui.app.tui.screens.new_run import render, state
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
+    NewRunView,
     Origin,
     RunForm,
-    View,
     can_sweep,
     preset_view,
 )
@@ -149,5 +149,5 @@ async def test_several_values_marked_in_a_list_make_a_sweep(tmp_path: Path) -> N
         values = screen.view.form.axes["algorithm.trust"]
         assert len(values) == 2
         await pilot.press("u")
-        assert isinstance(screen.view, View)
+        assert isinstance(screen.view, NewRunView)
         assert screen.view.form.axes == {}

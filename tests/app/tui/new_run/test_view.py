@@ -20,8 +20,8 @@ from grpo_tui.app.tui.screens.new_run.render import (
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
     Cost,
+    NewRunView,
     RunForm,
-    View,
     preset_view,
     sections,
     split_unknown,
@@ -29,7 +29,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
 from grpo_tui.app.tui.widgets.panel import Line
 
 
-def typed(view: View, **texts: str) -> View:
+def typed(view: NewRunView, **texts: str) -> NewRunView:
     """The view with these settings typed; `__` replaces the dot."""
     form = view.form
     for path, text in texts.items():
@@ -147,7 +147,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
         "micro_rows": 4,
         "grad_checkpoint": True,
     }
-    view = View(form=form, memory=memory)
+    view = NewRunView(form=form, memory=memory)
     shown = words(cost_lines(view, 90))
     assert "48 answers sampled at a time, 4 per backward pass, layers recomputed" in shown
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
@@ -170,5 +170,5 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 ) -> None:
     tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
     form = RunForm(build(tree))
-    shown = words(cost_lines(View(form=form), 90))
+    shown = words(cost_lines(NewRunView(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
-from grpo_tui.app.inspector.lab import VARIED, Effect, together
+from grpo_tui.app.inspector.lab import VARIED, LossEffect, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
@@ -214,7 +214,7 @@ def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
     view = LabView(step=shown, selected=(0, 0), recipe=BETA, steps=(1, 2))
-    one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
+    one, other = LossEffect(tokens=10, clipped=1), LossEffect(tokens=10, clipped=9)
     assert view.pending == [(how, step) for step in (6, 2, 1) for how in (view.base, BETA)]
     computed = {(view.base, 1): one, (view.base, 2): other, (BETA, 1): one}
     view = replace(view, effects={**computed, (view.base, 6): one, (BETA, 6): one})

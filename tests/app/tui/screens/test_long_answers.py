@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine import events as ev
-from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, Answer
+from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, RolloutTokens
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
@@ -58,7 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_thinking_is_long_from_a_length_on_and_only_before_an_answer() -> None:
     def thinking(*texts: str) -> int:
-        return Answer(rollout=rollout(0, text="".join(texts)), texts=texts).thinking
+        return RolloutTokens(rollout=rollout(0, text="".join(texts)), texts=texts).thinking
 
     thought = ("a",) * LONG_THINKING
     assert thinking(*thought, *END) == LONG_THINKING + 2  # up to the first word

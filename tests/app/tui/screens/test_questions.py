@@ -22,7 +22,7 @@ from grpo_tui.app.tui.messages import RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
-from grpo_tui.experiments.values import GroupView, TokenRow
+from grpo_tui.experiments.values import GroupView, RecordedTokens
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.rest import until
@@ -115,7 +115,7 @@ def says_that_the_format_is_hacked(_reader: StoreReader, _run: int, text: str) -
     assert f"{HACKED} Weigh accuracy more." in text
 
 
-def clipped(row: TokenRow) -> Iterator[tuple[int, str]]:
+def clipped(row: RecordedTokens) -> Iterator[tuple[int, str]]:
     """The clipped tokens of an answer and their sides, by the bounds .8 and 1.2."""
     for token, (new, old) in enumerate(zip(row.passes[-1], row.old, strict=True)):
         advantage, ratio = row.advantages[0], math.exp(new - old)
@@ -125,7 +125,7 @@ def clipped(row: TokenRow) -> Iterator[tuple[int, str]]:
             yield token, "low"
 
 
-def rows_of(reader: StoreReader, run: int) -> Iterator[tuple[GroupView, TokenRow]]:
+def rows_of(reader: StoreReader, run: int) -> Iterator[tuple[GroupView, RecordedTokens]]:
     for group in last_groups(reader, run):
         tokens = reader.tokens(run, group.key)
         for row in tokens.rows if tokens else ():

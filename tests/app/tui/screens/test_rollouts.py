@@ -32,7 +32,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     without_losses,
 )
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
@@ -676,7 +676,7 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
 
 
 def test_an_answer_is_split_at_the_ends_of_its_tokens() -> None:
-    row = TokenRow(
+    row = RecordedTokens(
         index=0,
         ids=(1, 2, 3, 4),
         sampler=(),

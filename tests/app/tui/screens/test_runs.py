@@ -22,7 +22,7 @@ from grpo_tui.app.tui.screens.runs import state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen, column_items
 from grpo_tui.app.tui.screens.runs.render import fitting, preview_lines, run_line
 from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsScreen, RunsTable
-from grpo_tui.app.tui.screens.runs.state import View, load_sparks
+from grpo_tui.app.tui.screens.runs.state import RunsView, load_sparks
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.errors import StoreError
@@ -427,7 +427,7 @@ async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", range(30, 220, 7))
 def test_columns_fit_their_room(width: int) -> None:
-    columns = fitting(width, View(columns=("last kl",), sort="-kl"))
+    columns = fitting(width, RunsView(columns=("last kl",), sort="-kl"))
     assert len(columns) < 2 or "KL" in [column.title for column in columns]
     assert 2 + sum(column.width + 1 for column in columns) <= width
 
@@ -437,7 +437,7 @@ def test_a_number_that_does_not_fit_has_an_exponent(reward: float, tmp_path: Pat
     path = tmp_path / "runs.db"
     events: list[ev.Event] = [started(), finished(1, reward=reward, kl=-reward)]
     record(path, iter(events), name="odd")
-    view = View(columns=("last reward",))
+    view = RunsView(columns=("last reward",))
     with closing(StoreReader(path)) as reader:
         (run,) = reader.runs(metrics=("reward", "kl"), columns=view.columns)
     row = plain_text([run_line(run, fitting(120, view), view)])
@@ -522,8 +522,8 @@ async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: 
 
 def test_the_first_rows_do_not_wait_for_the_settings_that_differ(tmp_path: Path) -> None:
     with closing(StoreReader(sweep_of_rates(tmp_path))) as reader:
-        first = state.load_list(reader, View())
-        later = state.load_list(reader, replace(View(), loaded=True, **first))
+        first = state.load_list(reader, RunsView())
+        later = state.load_list(reader, replace(RunsView(), loaded=True, **first))
     assert (len(first["runs"]) > 2, first["axes"]) == (True, ())
     assert later["axes"]
 

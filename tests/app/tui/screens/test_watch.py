@@ -21,7 +21,7 @@ from grpo_tui.app.text.comparison import phase_times
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.screen import RolloutsScreen
-from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
+from grpo_tui.app.tui.screens.watch.panels import AlertsLog, CompletionsPanel, Curves, Groups
 from grpo_tui.app.tui.screens.watch.render import (
     reason_line,
     signal_line,
@@ -161,7 +161,7 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         last = [e.group for e in events if isinstance(e, ev.GroupScored) and e.step == 24]
-        groups, answers = app.screen.query_one(Groups), app.screen.query_one(Answers)
+        groups, answers = app.screen.query_one(Groups), app.screen.query_one(CompletionsPanel)
         assert groups.snapshot.groups == tuple(last)
         assert "step 24" in rows_of(app, "#groups")[0]
         assert "step 25" in rows_of(app, "#answers")[0]
@@ -343,7 +343,7 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         screen = app.screen
         assert isinstance(screen, WatchScreen)
         await until(app, lambda: screen.snapshot.groups_step == 6, app.frame_now)
-        lanes, groups = screen.query_one(Answers), screen.query_one("#groups", Groups)
+        lanes, groups = screen.query_one(CompletionsPanel), screen.query_one("#groups", Groups)
 
         async def back_at(step: int) -> None:
             await until(app, lambda: screen.past is not None and screen.past.step == step)
@@ -412,7 +412,7 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
     app = watched(tmp_path, steps=6)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
-        app.screen.query_one(Answers).focus()
+        app.screen.query_one(CompletionsPanel).focus()
         await pilot.press("less_than_sign")
         await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
         await pilot.press("enter")
@@ -440,7 +440,7 @@ async def test_an_answer_of_an_earlier_step_is_opened(tmp_path: Path) -> None:
         await until(app, lambda: rollouts_at(6))
         await pilot.press("3", "less_than_sign")
         await until(app, lambda: getattr(app.screen, "past", None) is not None)
-        app.screen.query_one(Answers).focus()
+        app.screen.query_one(CompletionsPanel).focus()
         await pilot.press("n", "enter")
         await until(app, lambda: rollouts_at(5))
         assert app.screen.view.group_at == 1  # type: ignore[attr-defined]

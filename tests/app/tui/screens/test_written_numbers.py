@@ -11,7 +11,7 @@ from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.screens.compare.render import delta_text
 from grpo_tui.app.tui.screens.runs.render import COLUMNS, fitting, run_line
-from grpo_tui.app.tui.screens.runs.state import METRICS, View
+from grpo_tui.app.tui.screens.runs.state import METRICS, RunsView
 from grpo_tui.experiments.reader import StoreReader
 from tests.experiments.made import evaluated, record_run
 
@@ -72,8 +72,8 @@ def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> No
         low, high = high, low
 
     def drawn(title: str) -> list[str]:
-        view = View(runs=(low, high))
-        columns = (*COLUMNS, *fitting(200, View(columns=(own,))))
+        view = RunsView(runs=(low, high))
+        columns = (*COLUMNS, *fitting(200, RunsView(columns=(own,))))
         column = next(column for column in columns if column.title == title)
         return "".join(text for text, _ in run_line(high, [column], view)).split()
 

@@ -29,7 +29,7 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
     Study,
     spread,
 )
-from grpo_tui.app.tui.screens.rollouts.state import StepGroups
+from grpo_tui.app.tui.screens.rollouts.state import GroupList
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
@@ -49,7 +49,7 @@ class LabPanel(Panel):
         self.set_reactive(LabPanel.view, view)
 
 
-class SettingsPanel(LabPanel):
+class LabSettingsPanel(LabPanel):
     """The settings that can be changed."""
 
     selected: reactive[int] = reactive(NAMES.index("beta"))
@@ -126,7 +126,7 @@ class LabScreen(Dialog[None]):
 
     view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
-    def __init__(self, step: StepGroups, selected: Index, snapshot: Snapshot) -> None:
+    def __init__(self, step: GroupList, selected: Index, snapshot: Snapshot) -> None:
         super().__init__()
         self._snapshot = snapshot
         self._study = Study(step)
@@ -137,7 +137,7 @@ class LabScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(), Horizontal():
-            yield SettingsPanel(self.view, "what if", id="settings")
+            yield LabSettingsPanel(self.view, "what if", id="settings")
             yield EffectPanel(self.view, id="effect")
         yield KeyBar()
 
@@ -148,7 +148,7 @@ class LabScreen(Dialog[None]):
     @property
     def setting(self) -> str:
         """The selected setting."""
-        return self.query_one(SettingsPanel).setting
+        return self.query_one(LabSettingsPanel).setting
 
     def watch_view(self, _old: LabView, new: LabView) -> None:
         """Pass the view to the panels."""

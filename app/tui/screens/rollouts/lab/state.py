@@ -15,8 +15,8 @@ from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import REPLACED
 from grpo_tui.app.inspector.lab import (
-    Effect,
-    Outcome,
+    LossEffect,
+    RecipeOutcome,
     StepNumbers,
     outcome_of,
     step_numbers,
@@ -24,11 +24,11 @@ from grpo_tui.app.inspector.lab import (
 )
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.screens.rollouts.state import (
-    StepGroups,
+    GroupList,
     load_tokens,
     split,
 )
-from grpo_tui.experiments.values import TokenRow
+from grpo_tui.experiments.values import RecordedTokens
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -37,10 +37,10 @@ MAX_STEPS = 100
 MAX_TOKENS = 8_000_000  # some 300 MB of numbers
 
 Index = tuple[int, int]  # of group and answer
-Rows = Mapping[Index, TokenRow]
+Rows = Mapping[Index, RecordedTokens]
 
 
-def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
+def read_step(reader: "StoreReader", base: GroupList, step: int) -> tuple[StepNumbers, Rows]:
     """Read a step of training of a run: its numbers, and its tokens."""
     run = base.run
     groups = tuple(  # without those whose place in the update another one took
@@ -48,7 +48,7 @@ def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepN
         for g in reader.groups(run.key, step=step, origin="train")
         if not g.no_signal.endswith(REPLACED)
     )
-    rows: dict[Index, TokenRow] = {}
+    rows: dict[Index, RecordedTokens] = {}
     for group in groups:
         tokens, missing = load_tokens(reader, run, group)
         if not missing:
@@ -65,12 +65,12 @@ def spread(steps: Sequence[int], limit: int) -> tuple[int, ...]:
 class Study:
     """The numbers of steps, packed once, and what each recipe makes of them."""
 
-    def __init__(self, base: StepGroups) -> None:
+    def __init__(self, base: GroupList) -> None:
         self._base = base
         self._packed: dict[int, StepNumbers] = {}
         self.rows: Rows = {}  # of the selected step, once it is read
 
-    def outcome(self, reader: "StoreReader", recipe: Recipe, step: int) -> Outcome:
+    def outcome(self, reader: "StoreReader", recipe: Recipe, step: int) -> RecipeOutcome:
         """A step under a recipe, by token for the selected one."""
         selected = step == self._base.step
         if step not in self._packed:
@@ -84,13 +84,13 @@ class Study:
 class LabView:
     """The lab's state; every change returns a new one."""
 
-    step: StepGroups
+    step: GroupList
     selected: Index
     recipe: Recipe  # that is tried
     steps: tuple[int, ...]  # that are read
     in_step: bool = False  # whether the selected step is shown, and not all of them
-    effects: Mapping[tuple[Recipe, int], Effect] = field(default_factory=dict)
-    outcomes: Mapping[Recipe, Outcome] = field(default_factory=dict)  # of the selected step
+    effects: Mapping[tuple[Recipe, int], LossEffect] = field(default_factory=dict)
+    outcomes: Mapping[Recipe, RecipeOutcome] = field(default_factory=dict)  # of the selected step
     rows: Rows = field(default_factory=dict)
 
     @property
@@ -106,13 +106,15 @@ class LabView:
         pairs = [(recipe, step) for step in steps for recipe in recipes]
         return [pair for pair in pairs if pair not in self.effects]
 
-    def with_outcome(self, recipe: Recipe, step: int, outcome: Outcome, rows: Rows) -> "LabView":
+    def with_outcome(
+        self, recipe: Recipe, step: int, outcome: RecipeOutcome, rows: Rows
+    ) -> "LabView":
         """Take what was computed."""
         effects = {**self.effects, (recipe, step): outcome.effect()}
         selected = {recipe: outcome} if step == self.step.step else {}
         return replace(self, effects=effects, outcomes={**self.outcomes, **selected}, rows=rows)
 
-    def curve(self, of: Recipe) -> dict[int, Effect]:
+    def curve(self, of: Recipe) -> dict[int, LossEffect]:
         """The effects of a recipe by step, as far as they are computed.
 
         A newest step that is still being trained is left out: it has no token numbers yet.
@@ -123,7 +125,7 @@ class LabView:
             del effects[last]
         return effects
 
-    def effect(self, of: Recipe) -> Effect | None:
+    def effect(self, of: Recipe) -> LossEffect | None:
         """The effect of a recipe on what is shown; None before all of it is computed."""
         if self.in_step:
             return self.effects.get((of, self.step.step))
