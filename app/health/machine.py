@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from grpo_engine.cpu import processor
 from grpo_engine.platform import memory, threads
-from grpo_tui.app.health import mac
+from grpo_tui.app.health import mac, replaced
 from grpo_tui.app.health.checks import Check
 
 SMALLEST = 512 << 20
@@ -27,8 +27,16 @@ VARIABLES = (
 
 
 def checks() -> list[Check]:
-    """Processor, cores, system, Python, memory, power, variables."""
-    return [system(), cores(), python(), memory_check(), *mac.checks(), *environment()]
+    """Processor, cores, system, Python, libraries, memory, power, variables."""
+    return [
+        system(),
+        cores(),
+        python(),
+        replaced.check(),
+        memory_check(),
+        *mac.checks(),
+        *environment(),
+    ]
 
 
 def system() -> Check:
