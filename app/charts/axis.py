@@ -96,6 +96,8 @@ def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]
             continue
         first = math.floor(low / float(step) + NOISE)
         last = math.ceil(high / float(step) - NOISE)
+        if first == last:  # the data is nothing beside the finest step that can be labelled
+            first, last = (first - 1, last) if low < 0 else (first, last + 1)
         ends = [n * step for n in range(first, last + 1)]
         if ends[-1] > natural[1] >= high:
             ends[-1] = Decimal(round(natural[1]))

@@ -37,6 +37,8 @@ def differ(values: list[float]) -> bool:
 @example(("completions/clipped_ratio", [0.0]), 2)
 @example(("eval/accuracy", [0.0, 0.9]), 2)
 @example(("value/explained_variance", [-17.0, 0.98]), 2)
+@example(("value/explained_variance", [-2e-22, 7e-24]), 2)  # no step of its size has short labels
+@example(("completions/clipped_ratio", [1e-30, 3e-30]), 2)
 def test_an_axis_contains_the_data_and_stays_within_what_the_metric_can_be(
     metric: tuple[str, list[float]], labels: int
 ) -> None:
