@@ -125,8 +125,7 @@ class StoreReader(Connection):
                 v.RunSummary,
                 RUN,
                 *(column.value.label(f"{n}") for n, column in enumerate(extra)),
-                id="short",
-                sweep_id=None,  # which is not in the index of the list
+                null().label("sweep_id"),  # read apart: the index of the list lacks it
             )
             .where(self.not_deleted(), compile_filter(filter, names))
             .order_by(*_order(sort, names))
@@ -377,9 +376,8 @@ class StoreReader(Connection):
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
-        query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")
-        query = query.filter_by(run_id=run).order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc())
-        return tuple(as_view(v.AlertView, row) for row in self.rows(query))
+        order = (ALERT.c.last_step.desc(), ALERT.c.id.desc())
+        return self.views(v.AlertView, ALERT, *order, run_id=run)
 
     def muted_alerts(self, run: int) -> frozenset[str]:
         return frozenset(alert.rule for alert in self.alerts(run) if alert.muted)
@@ -431,9 +429,7 @@ class StoreReader(Connection):
         Answers on which it failed are left out.
         """
         query = (
-            self.select(
-                ev.RewardValue, ROLLOUT_REWARD, GROUP.example_key, GROUP.step, name="function"
-            )
+            self.select(ev.RewardValue, ROLLOUT_REWARD, GROUP.example_key, GROUP.step)
             .join_from(ROLLOUT_GROUP, ROLLOUT)
             .join(ROLLOUT_REWARD)
             .where(GROUP.run_id == run, GROUP.hidden == 0, GROUP.origin == "train")
@@ -485,7 +481,7 @@ class StoreReader(Connection):
         query = self.select(v.RolloutView, ROLLOUT)
         query = query.where(among(columns.group_id, [row.key for row in groups]))
         rollouts = self.rows(query.order_by(columns.group_id, columns.idx))
-        query = self.select(ev.RewardValue, ROLLOUT_REWARD, reward.rollout_id, name="function")
+        query = self.select(ev.RewardValue, ROLLOUT_REWARD, reward.rollout_id)
         query = query.where(among(reward.rollout_id, [row.key for row in rollouts]))
         rewards = grouped(
             (row.rollout_id, as_view(ev.RewardValue, row))
@@ -533,7 +529,7 @@ class StoreReader(Connection):
     ) -> tuple[v.QueueItemView, ...]:
         names = (SWEEP.c.name.label("sweep"), RUN.c.short.label("run"))
         query = (
-            self.select(v.QueueItemView, QUEUE_ITEM, *names, run=None)
+            self.select(v.QueueItemView, QUEUE_ITEM, *names)
             .outerjoin_from(QUEUE_ITEM, SWEEP)
             .outerjoin(RUN, (RUN.c.id == QUEUE_ITEM.c.run_id) & self.not_deleted())
         )

@@ -1,19 +1,19 @@
-"""The store's tables as SQLModel rows, used only inside `experiments`.
+"""The tables of a store, declared as SQLModel rows and used only inside `experiments`.
 
-They are the declaration: a new file is made from them. The migrations after them bring older files
-up to date, and a test compares the results.
+A new file is made from them. The migrations below bring older files up to date, and a test compares
+the results.
 """
 
 import re
 from functools import cache
 from typing import Annotated, Any
 
-from sqlalchemy import Boolean, Float, Index, Integer, UniqueConstraint, text
+from sqlalchemy import Index, UniqueConstraint, text
+from sqlalchemy import Table as TableClause
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import declared_attr
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
-from sqlmodel.sql.sqltypes import AutoString
 
 from grpo_engine.events import Event, Span
 from grpo_tui.experiments.db.types import (
@@ -24,9 +24,8 @@ from grpo_tui.experiments.db.types import (
     JsonList,
     JsonObject,
     Number,
+    NumberOrNan,
     Numbers,
-    Readable,
-    Real,
     Spans,
     StatusText,
     Time,
@@ -36,14 +35,22 @@ from grpo_tui.experiments.db.types import (
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
+Text = Annotated[str, Field(sa_type=EscapedText)]
+Whole = Annotated[int, Field(sa_type=WholeNumber)]
+WholeOrNone = Annotated[int | None, Field(sa_type=WholeNumber)]
+Real = Annotated[float, Field(sa_type=Number)]
+RealOrNone = Annotated[float | None, Field(sa_type=Number)]
+RealOrNan = Annotated[float | None, Field(sa_type=NumberOrNan)]
+YesNo = Annotated[bool, Field(sa_type=Flag)]
 Utc = Annotated[str, Field(sa_type=Time)]
 UtcOrNone = Annotated[str | None, Field(default=None, sa_type=Time)]
-Seconds = Annotated[float, Field(sa_type=Timestamp)]
-RealOrNan = Annotated[float | None, Field(sa_type=Real)]
+Seconds = Annotated[float, Field(sa_type=Timestamp)]  # since 1970
 Tree = Annotated[dict[str, Any], Field(sa_type=JsonObject)]
 ByName = Annotated[dict[str, float], Field(sa_type=Numbers)]
+NanColumns = Annotated[str, Field(sa_type=EscapedText)]  # names of columns where NULL means NaN
 
-# Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
+# The columns of an index that covers the list of runs, in its order: a row of `run` takes a whole
+# page with its configuration.
 RUN_LIST = (
     "archived",
     "created_at",
@@ -73,9 +80,9 @@ RUN_LIST = (
 
 
 class Table(SQLModel):
-    """A table has the name of its class in lower case, without `Row`."""
+    """Named like its class, in lower case and without `Row`."""
 
-    model_config = {"defer_build": True}  # no row is ever validated
+    model_config = {"defer_build": True}  # rows are written by statements and never validated
 
     @declared_attr  # type: ignore[arg-type]  # as SQLModel's own
     @classmethod
@@ -84,37 +91,34 @@ class Table(SQLModel):
 
 
 class Numbered(Table):
-    """A row with a number of its own."""
+    """A row with a number as its key."""
 
-    # Key of the row.
-    id: int | None = Field(default=None, primary_key=True)
+    id: int | None = Field(sa_type=WholeNumber, default=None, primary_key=True)
 
 
 class OfRun(Numbered):
     """One of many rows of a run."""
 
-    # The run.
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
+    run_id: int = Field(sa_type=WholeNumber, foreign_key="run.id", ondelete="CASCADE")
 
 
 class InRun(Table):
     """A row whose key begins with the run."""
 
-    # The run.
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    run_id: int = Field(
+        sa_type=WholeNumber, primary_key=True, foreign_key="run.id", ondelete="CASCADE"
+    )
 
 
 class Recorded(OfRun):
     """What an attempt recorded, in its order."""
 
-    # The attempt it belongs to.
-    attempt: int
-    # The training step.
-    step: int
-    # Position in the run's record, counted from 1.
-    seq: int
-    # 1 if a later attempt repeated the step.
-    hidden: bool
+    attempt: Whole
+    step: Whole
+    # Place in the run's record, counted from 1.
+    seq: Whole
+    # Whether a later attempt repeated the step.
+    hidden: YesNo
 
 
 class RunRow(Numbered, table=True):
@@ -129,68 +133,55 @@ class RunRow(Numbered, table=True):
         Index("run_list", *RUN_LIST),
     )
 
-    # UUID; the same in every store that the row is copied to.
-    uid: str = Field(unique=True)
+    # A UUID, the same in every store that the row is copied to.
+    uid: str = Field(sa_type=EscapedText, unique=True)
     # Eight characters to type.
-    short: str = Field(unique=True)
-    # Generated or chosen; unique if possible.
-    name: str
-    # As last reported; stalled, lost and unknown are derived when it is read.
+    short: str = Field(sa_type=EscapedText, unique=True)
+    name: Text
+    # The last report; stalled, lost and unknown are derived when it is read.
     status: str = Field(sa_type=StatusText)
-    # ISO, UTC.
     created_at: Utc
-    # ISO, UTC.
     started_at: UtcOrNone
-    # ISO, UTC.
     ended_at: UtcOrNone
-    # `model.path`.
-    model: str
-    # `task.name`.
-    task: str
-    # The algorithm.
-    recipe: str
-    # `seed`.
-    seed: int
-    # Fingerprint of the configuration without its name.
-    config_hash: str
-    # grpo-tui's version.
-    code_version: str = ""
-    # Versions of the packages, JSON.
+    model: Text
+    task: Text
+    recipe: Text
+    seed: Whole
+    # Hash of all settings but the name.
+    config_hash: Text
+    code_version: Text = ""
+    # Versions by package.
     versions: dict[str, Any] = Field(default_factory=dict, sa_type=JsonObject)
-    # The device used.
-    device: str = ""
+    device: Text = ""
     # Fingerprint of the problems; paired tests need equal ones.
-    dataset_fingerprint: str = ""
-    # Steps requested.
-    total_steps: int = 0
-    # Last finished step.
-    step: int = 0
-    # Tokens.
-    tokens: int = 0
+    dataset_fingerprint: Text = ""
+    total_steps: Whole = 0
+    step: Whole = 0
+    tokens: Whole = 0
     # Seconds without pauses.
-    elapsed: float = 0.0
-    # Approximate size of the recorded data, in files of earlier versions.
-    bytes: int = 0
-    # Last stored `seq`.
-    last_seq: int = 0
-    # Why it failed.
-    error: str = ""
-    # Free text.
-    note: str = ""
-    # 1 hides it from lists.
-    archived: bool = False
-    # ISO, UTC; a deleted run is hidden until its purge.
+    elapsed: Real = 0.0
+    # Approximate size of the record, in files of earlier versions.
+    bytes: Whole = 0
+    # The largest `seq` of the run.
+    last_seq: Whole = 0
+    error: Text = ""
+    note: Text = ""
+    # Archived runs are left out of lists.
+    archived: YesNo = False
+    # A deleted run is hidden until its purge.
     deleted_at: UtcOrNone
-    # 1 once its rows are being removed: it cannot be brought back.
-    purging: bool = False
-    # The sweep it belongs to.
-    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="SET NULL")
+    # Once rows are being removed, the run cannot be brought back.
+    purging: YesNo = False
+    sweep_id: int | None = Field(
+        sa_type=WholeNumber, default=None, foreign_key="sweep.id", ondelete="SET NULL"
+    )
     # The run it was cloned from.
-    parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
-    # Where it began: `here`, or the file that it was imported from; only for people.
-    origin: str = ""
-    # last, since what follows a text of several pages is slow to read
-    # The configuration as it was given, JSON.
+    parent_id: int | None = Field(
+        sa_type=WholeNumber, default=None, foreign_key="run.id", ondelete="SET NULL"
+    )
+    # `here`, or the file of an import: for people, since nothing believes it.
+    origin: Text = ""
+    # The last column: what follows a text of several pages is slow to read.
     config: Tree
 
 
@@ -199,36 +190,31 @@ class AttemptRow(OfRun, table=True):
 
     __table_args__ = (UniqueConstraint("run_id", "n"),)
 
-    # Its number in the run, counted from 1.
-    n: int
-    # The last step it kept; 0 for a new run.
-    from_step: int
-    # Later steps were repeated by a later attempt.
-    until_step: int | None = None
-    # The machine.
-    host: str
+    # Counted from 1 in the run.
+    n: Whole
+    # The last step that was kept; 0 for a new run.
+    from_step: Whole
+    # A later attempt repeated the steps after this one.
+    until_step: WholeOrNone = None
+    host: Text
     # The machine's boot ID; a pid is meaningless after a reboot.
-    boot: str
-    # The process.
-    pid: int
-    # When the process began; pids are reused.
-    pid_start: str
-    # ISO, UTC.
+    boot: Text
+    pid: Whole
+    # Start time of the process: pids are reused.
+    pid_start: Text
     started_at: Utc
-    # Last sign of life of the process.
+    # The process was alive then.
     heartbeat: Utc
-    # Last progress of the run.
+    # The run advanced then.
     progress_at: Utc
-    # ISO, UTC.
     ended_at: UtcOrNone
-    # How it ended.
-    cause: str = ""
-    # Memory at the last heartbeat.
-    rss_gb: float = 0.0
-    # Memory that was free then.
-    free_gb: float = 0.0
-    # Seconds the machine was suspended, in files of earlier versions.
-    slept_s: float = 0.0
+    cause: Text = ""
+    # Memory of the process at the last heartbeat.
+    rss_gb: Real = 0.0
+    # Free memory at the last heartbeat.
+    free_gb: Real = 0.0
+    # Seconds asleep, in files of earlier versions.
+    slept_s: Real = 0.0
 
 
 class RunParamRow(InRun, table=True):
@@ -236,9 +222,7 @@ class RunParamRow(InRun, table=True):
 
     __table_args__ = (Index("run_param_path", "path"), WITHOUT_ROWID)
 
-    # section.name
-    path: str = Field(primary_key=True)
-    # JSON.
+    path: str = Field(sa_type=EscapedText, primary_key=True)
     value: Any = Field(sa_type=Json, nullable=False)
 
 
@@ -247,8 +231,7 @@ class RunTagRow(InRun, table=True):
 
     __table_args__ = (Index("run_tag_tag", "tag"), WITHOUT_ROWID)
 
-    # The tag.
-    tag: str = Field(primary_key=True)
+    tag: str = Field(sa_type=EscapedText, primary_key=True)
 
 
 class EventRow(Recorded, table=True):
@@ -259,47 +242,35 @@ class EventRow(Recorded, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
-    # Seconds since 1970.
     at: Seconds
-    # Its class.
-    kind: str
-    # The event, JSON.
+    kind: Text
     payload: Event = Field(sa_type=EventJson)
 
 
 class AlertRow(OfRun, table=True):
-    """A rule that held, once or for a while."""
+    """An alert: a rule that held once or for a while."""
 
     __table_args__ = (UniqueConstraint("run_id", "rule"),)
 
-    # The rule.
-    rule: str
+    rule: Text
     # info, warning or error.
-    severity: str
-    # First step where it held.
-    first_step: int
-    # Last step where it held.
-    last_step: int
-    # How many.
-    count: int
-    # The value.
-    value: float | None = None
-    # The limit that the value crossed.
-    limit: float | None = None
-    # The group, if it is one.
-    group_index: int | None = None
-    # What it means.
-    explanation: str
-    # What to do.
-    remedy: str
-    # 1 if the user muted it.
-    muted: bool = False
+    severity: Text
+    first_step: Whole
+    last_step: Whole
+    count: Whole
+    value: RealOrNone = None
+    # The threshold that the value crossed.
+    limit: RealOrNone = None
+    # NULL for an alert that is about no single group.
+    group_index: WholeOrNone = None
+    explanation: Text
+    remedy: Text
+    muted: YesNo = False
 
 
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
-    # Metric keys, JSON.
     keys: list[int] = Field(sa_type=JsonList, unique=True)
 
 
@@ -311,16 +282,13 @@ class StepRow(Recorded, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
-    # Seconds since 1970.
     at: Seconds
     # Seconds without pauses.
     elapsed: RealOrNan
-    # Tokens.
-    tokens: int
-    # Which metrics it reported.
-    key_set: int = Field(foreign_key="key_set.id")
-    # Why no update was made, in files of earlier versions; now only the event says it.
-    skipped: str = ""
+    tokens: Whole
+    key_set: int = Field(sa_type=WholeNumber, foreign_key="key_set.id")
+    # The reason for no update, in files of earlier versions; later ones have an event.
+    skipped: Text = ""
 
 
 class UpdatePassRow(Recorded, table=True):
@@ -332,30 +300,25 @@ class UpdatePassRow(Recorded, table=True):
     )
 
     # Counted from 1.
-    pass_: int = Field(sa_column_kwargs={"name": "pass"})
+    pass_: int = Field(sa_type=WholeNumber, sa_column_kwargs={"name": "pass"})
     # Counted from 0.
-    minibatch: int
-    # The objective.
+    minibatch: Whole
     loss: RealOrNan
-    # Share clipped low.
     clip_low: RealOrNan
-    # Share clipped high.
     clip_high: RealOrNan
     # Distance to the sampling policy.
     kl_to_old: RealOrNan
     # Before clipping.
     grad_norm: RealOrNan
-    # In this update.
     learning_rate: RealOrNan
-    # Why passes ended here.
-    stop_reason: str
+    # The reason for no further pass; empty if there is none.
+    stop_reason: Text
 
 
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
-    # As the trainer reports it.
-    name: str = Field(unique=True)
+    name: str = Field(sa_type=EscapedText, unique=True)
 
 
 class MetricRow(InRun, table=True):
@@ -363,43 +326,29 @@ class MetricRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    # The metric.
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    # The training step.
-    step: int = Field(primary_key=True)
-    # The value.
+    key_id: int = Field(sa_type=WholeNumber, primary_key=True, foreign_key="metric_key.id")
+    step: int = Field(sa_type=WholeNumber, primary_key=True)
     value: RealOrNan
 
 
 class MetricSummaryRow(InRun, table=True):
-    """One metric of one run in a line."""
+    """First, last and extreme values of one metric of one run."""
 
     __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
-    # The metric.
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    # First finite value.
-    first: float | None
-    # Its step.
-    first_step: int | None
-    # Last finite value.
-    last: float | None
-    # Its step.
-    last_step: int | None
-    # Smallest.
-    min: float | None
-    # Its step.
-    min_step: int | None
-    # Largest.
-    max: float | None
-    # Its step.
-    max_step: int | None
-    # Mean of the finite values.
-    mean: float | None
-    # How many.
-    count: int
-    # How many are NaN or infinite.
-    nonfinite: int
+    key_id: int = Field(sa_type=WholeNumber, primary_key=True, foreign_key="metric_key.id")
+    first: RealOrNone
+    first_step: WholeOrNone
+    last: RealOrNone
+    last_step: WholeOrNone
+    min: RealOrNone
+    min_step: WholeOrNone
+    max: RealOrNone
+    max_step: WholeOrNone
+    # Over the finite values.
+    mean: RealOrNone
+    count: Whole
+    nonfinite: Whole
 
 
 class RolloutGroupRow(Recorded, table=True):
@@ -412,34 +361,28 @@ class RolloutGroupRow(Recorded, table=True):
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
-    # `seq` of the token numbers.
-    tokens_seq: int | None
-    # Place in the step.
-    idx: int
+    # Place of the token numbers in the run's record.
+    tokens_seq: WholeOrNone
+    # Place among the groups of the step.
+    idx: Whole
     # train, eval or pinned.
-    origin: str
-    # The problem, the same over steps and runs.
-    example_key: str
-    # The prompt, the same over steps.
-    prompt_hash: str
-    # The prompt as the model saw it.
-    prompt_text: str
-    # The expected answer.
-    target: str
-    # JSON.
+    origin: Text
+    # Equal for the same problem in all steps and runs.
+    example_key: Text
+    # Equal for the same prompt in all steps.
+    prompt_hash: Text
+    prompt_text: Text
+    # The reference solution.
+    target: Text
     sampling: ByName
-    # Over its rollouts.
-    reward_mean: float | None
-    # The same.
-    reward_std: float | None
-    # Why it gave no learning signal.
-    no_signal: str
-    # Refill round.
-    refill: int
-    # 1 if tokens.db has its numbers.
-    has_tokens: bool
-    # Columns where NULL means NaN, not a missing value.
-    nonfinite: str
+    reward_mean: RealOrNone
+    reward_std: RealOrNone
+    # The reason for no learning signal; empty where there is one.
+    no_signal: Text
+    refill: Whole
+    # Whether tokens.db has its numbers.
+    has_tokens: YesNo
+    nonfinite: NanColumns
 
 
 class RolloutRow(OfRun, table=True):
@@ -452,27 +395,22 @@ class RolloutRow(OfRun, table=True):
         ),
     )
 
-    # The group.
-    group_id: int = Field(foreign_key="rollout_group.id", ondelete="CASCADE")
-    # Place in the group.
-    idx: int
-    # The completion.
-    text: str
+    group_id: int = Field(sa_type=WholeNumber, foreign_key="rollout_group.id", ondelete="CASCADE")
+    # Place among the rollouts of the group.
+    idx: Whole
+    text: Text
     # Weighted sum of the reward functions.
-    reward: float | None
-    # The advantage used in the update.
-    advantage: float | None
-    # Tokens.
-    tokens: int
+    reward: RealOrNone
+    advantage: RealOrNone
+    tokens: Whole
     # stop, length, stop_string, turns, context or environment_error.
-    finish: str
-    # Share of its tokens that were clipped.
-    clip_fraction: float | None
-    # Mean distance to the reference.
-    kl: float | None
-    # Columns where NULL means NaN, not a missing value.
-    nonfinite: str
-    # Turns and their environment's replies, JSON; empty for one turn.
+    finish: Text
+    # Share of tokens that were clipped.
+    clip_fraction: RealOrNone
+    # Mean over tokens of the distance to the reference.
+    kl: RealOrNone
+    nonfinite: NanColumns
+    # Turns and replies of the environment; empty for a single turn.
     spans: tuple[Span, ...] = Field(sa_type=Spans)
 
 
@@ -481,22 +419,20 @@ class RolloutRewardRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    # The rollout.
-    rollout_id: int = Field(primary_key=True, foreign_key="rollout.id", ondelete="CASCADE")
-    # Place in its list.
-    position: int = Field(primary_key=True)
-    # The reward function.
-    function: str
-    # Raw score; NULL where it does not apply.
-    value: float | None
-    # Its weight.
+    rollout_id: int = Field(
+        sa_type=WholeNumber, primary_key=True, foreign_key="rollout.id", ondelete="CASCADE"
+    )
+    # Place among the rewards of the rollout.
+    position: int = Field(sa_type=WholeNumber, primary_key=True)
+    function: Text
+    # The score before weighting; NULL where the function does not apply.
+    value: RealOrNone
     weight: RealOrNan
-    # Why, in the function's words.
-    reason: str
-    # Columns where NULL means NaN, not a missing value.
-    nonfinite: str
-    # 1 if the function failed.
-    failed: bool = False
+    # The function's own explanation.
+    reason: Text
+    nonfinite: NanColumns
+    # Whether the function raised an error.
+    failed: YesNo = False
 
 
 class EvaluationRow(Recorded, table=True):
@@ -504,19 +440,14 @@ class EvaluationRow(Recorded, table=True):
 
     __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
-    # Seconds since 1970.
     at: Seconds
     # before, during or after.
-    moment: str
+    moment: Text
     # sampled or greedy.
-    mode: str
-    # Problems asked.
-    problems: int
-    # Samples per problem.
-    samples: int
-    # JSON.
+    mode: Text
+    problems: Whole
+    samples: Whole
     metrics: ByName
-    # How long it took.
     seconds: RealOrNan
 
 
@@ -525,19 +456,19 @@ class EvaluationSampleRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    # The evaluation.
-    evaluation_id: int = Field(primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE")
-    # Place in its list.
-    position: int = Field(primary_key=True)
-    # The problem, the same over steps and runs.
-    example_key: str
-    # Samples that were right; NULL if nothing says so.
-    correct: int | None
-    # Samples of it.
-    samples: int
-    # Means by function, JSON.
+    evaluation_id: int = Field(
+        sa_type=WholeNumber, primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE"
+    )
+    # Place among the samples of the evaluation.
+    position: int = Field(sa_type=WholeNumber, primary_key=True)
+    # Equal for the same problem in all steps and runs.
+    example_key: Text
+    # Number of right samples; NULL if nothing judged them.
+    correct: WholeOrNone
+    samples: Whole
+    # Means by function.
     rewards: ByName
-    # The answers of each mean, JSON.
+    # The number of samples behind each mean.
     scored: ByName
 
 
@@ -545,12 +476,11 @@ class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
     # Seconds since 1970; no viewer is watching after that.
-    lease_until: float
+    lease_until: Real
     # Grows with each change, in files of earlier versions.
-    version: int = 0
+    version: Whole = 0
     # Seconds since 1970, in files of earlier versions.
-    updated_at: float = 0.0
-    # JSON.
+    updated_at: Real = 0.0
     board: Tree
 
 
@@ -561,20 +491,16 @@ class ControlRow(OfRun, table=True):
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
-    # The attempt it belongs to.
-    attempt: int
-    # What is asked.
-    verb: str
-    # What the verb applies to.
-    argument: str = ""
-    # ISO, UTC.
+    attempt: Whole
+    verb: Text
+    # The object of the verb, such as a prompt to pin.
+    argument: Text = ""
     asked_at: Utc
-    # Who, in files of earlier versions.
-    asked_by: str = ""
-    # When the run accepted it.
+    # The host and pid of the sender, in files of earlier versions.
+    asked_by: Text = ""
     taken_at: UtcOrNone
-    # Empty while it is open.
-    outcome: str = ""
+    # Empty while the request is open.
+    outcome: Text = ""
 
 
 class SweepRow(Numbered, table=True):
@@ -582,15 +508,13 @@ class SweepRow(Numbered, table=True):
 
     __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
-    # UUID; the same in every store that the row is copied to.
-    uid: str = Field(unique=True)
-    # For people.
-    name: str
-    # ISO, UTC.
+    # A UUID, the same in every store that the row is copied to.
+    uid: str = Field(sa_type=EscapedText, unique=True)
+    name: Text
     created_at: Utc
     # Fingerprint of the grid.
-    spec_hash: str
-    # Paths and values, JSON.
+    spec_hash: Text
+    # Values by path.
     axes: dict[str, list[Any]] = Field(sa_type=JsonObject)
 
 
@@ -602,42 +526,76 @@ class QueueItemRow(Numbered, table=True):
         Index("queue_item_sweep", "sweep_id"),
     )
 
-    # The sweep it belongs to, if any.
-    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="CASCADE")
-    # For people.
-    name: str
+    sweep_id: int | None = Field(
+        sa_type=WholeNumber, default=None, foreign_key="sweep.id", ondelete="CASCADE"
+    )
+    name: Text
     # queued, leased, done, failed, skipped or cancelled.
-    state: str
-    # ISO, UTC.
+    state: Text
     created_at: Utc
-    # Its settings in the sweep, JSON.
+    # The values of the sweep's axes for this run.
     settings: Tree
-    # The configuration as it was given, JSON.
     config: Tree
-    # Fingerprint of the configuration without its name.
-    config_hash: str
-    # Host, pid and its start, JSON.
-    lease_owner: str = ""
+    # Hash of all settings but the name.
+    config_hash: Text
+    # Host, pid and start of the process as JSON.
+    lease_owner: Text = ""
     # Seconds since 1970.
-    lease_until: float = 0.0
-    # The run it became.
-    run_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
-    # Free text.
-    note: str = ""
+    lease_until: Real = 0.0
+    run_id: int | None = Field(
+        sa_type=WholeNumber, default=None, foreign_key="run.id", ondelete="SET NULL"
+    )
+    note: Text = ""
 
 
 class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
-    # Its number.
-    n: int | None = Field(primary_key=True)
-    # Its name.
-    name: str
-    # ISO, UTC.
+    n: int | None = Field(sa_type=WholeNumber, primary_key=True)
+    name: Text
     at: Utc
 
 
-# The migrations in order, as names and SQL; never edit one after its release. A new file counts as
+TABLES = SQLModel.metadata.tables
+RUN = TABLES["run"]
+ATTEMPT = TABLES["attempt"]
+RUN_PARAM = TABLES["run_param"]
+RUN_TAG = TABLES["run_tag"]
+EVENT = TABLES["event"]
+ALERT = TABLES["alert"]
+KEY_SET = TABLES["key_set"]
+STEP = TABLES["step"]
+UPDATE_PASS = TABLES["update_pass"]
+METRIC_KEY = TABLES["metric_key"]
+METRIC = TABLES["metric"]
+METRIC_SUMMARY = TABLES["metric_summary"]
+ROLLOUT_GROUP = TABLES["rollout_group"]
+ROLLOUT = TABLES["rollout"]
+ROLLOUT_REWARD = TABLES["rollout_reward"]
+EVALUATION = TABLES["evaluation"]
+EVALUATION_SAMPLE = TABLES["evaluation_sample"]
+RUN_LIVE = TABLES["run_live"]
+CONTROL = TABLES["control"]
+SWEEP = TABLES["sweep"]
+QUEUE_ITEM = TABLES["queue_item"]
+MIGRATION = TABLES["migration"]
+
+# The columns of fields with another name: in any table, and in one.
+RENAMED = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}
+RENAMED_IN = {
+    RUN: {"id": "short"},
+    ALERT: {"step": "last_step", "group": "group_index"},
+    UPDATE_PASS: {"index": "pass"},
+    ROLLOUT_REWARD: {"name": "function"},
+}
+
+
+def column_of(table: TableClause, field: str) -> str:
+    """The name of the column of a table that holds a field of a value."""
+    return RENAMED_IN.get(table, {}).get(field) or RENAMED.get(field, field)
+
+
+# Names and SQL of the migrations in order. None is edited after its release. A new file counts as
 # having had all of them.
 
 QUEUE = """
@@ -681,7 +639,7 @@ CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
 );
 """
 
-# Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
+# The index covers the list of runs.
 LIST = """
 CREATE INDEX IF NOT EXISTS run_list ON run (
   archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,
@@ -723,8 +681,8 @@ CREATE INDEX run_list ON run (
 );
 """
 
-# Texts are read to search them, nothing reads metrics of steps that were done again, and 0 right
-# without an accuracy was written where nothing judged the answers.
+# A search reads the texts themselves. Nothing reads metrics of repeated steps. Evaluations without
+# an accuracy had 0 right samples where nothing judged them.
 UNUSED = """
 UPDATE evaluation_sample SET correct = NULL WHERE correct = 0 AND evaluation_id IN (
   SELECT id FROM evaluation WHERE metrics NOT LIKE '%/accuracy"%'
@@ -737,10 +695,11 @@ ALTER TABLE run_param DROP COLUMN number;
 CREATE INDEX run_param_path ON run_param (path);
 """
 
-# Where a run began, for people: nothing believes it.
+# The origin is for people: nothing believes it.
 ORIGIN = """
 ALTER TABLE run ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 """
+
 FAILED = """
 ALTER TABLE rollout_reward ADD COLUMN failed INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE evaluation_sample ADD COLUMN scored TEXT NOT NULL DEFAULT '{}';
@@ -768,46 +727,7 @@ def schema() -> tuple[str, ...]:
     sql: list[DDLElement] = []
     for row in [row for row in globals().values() if hasattr(row, "__table__")]:
         sql.append(CreateTable(row.__table__))
-        # in their order: among indices that are as good, SQLite takes the one made last
+        # The order counts: among equally good indices SQLite takes the one that was made last.
         options = getattr(row, "__table_args__", ())
         sql += [CreateIndex(index) for index in options if isinstance(index, Index)]
     return tuple(str(statement.compile(dialect=sqlite.dialect())) for statement in sql)
-
-
-# for SQLModel's types of what is declared as `str`, `int`, `float` or `bool`
-_TYPES: dict[type, type[Readable]] = {
-    AutoString: EscapedText,
-    Integer: WholeNumber,
-    Float: Number,
-    Boolean: Flag,
-}
-for _table in SQLModel.metadata.tables.values():
-    for _column in _table.columns:
-        if not isinstance(_column.type, Readable):
-            _column.type = _TYPES[type(_column.type)]()  # type: ignore[assignment]
-        _column.type.column = str(_column)  # type: ignore[attr-defined]
-
-(
-    RUN,
-    ATTEMPT,
-    RUN_PARAM,
-    RUN_TAG,
-    EVENT,
-    ALERT,
-    KEY_SET,
-    STEP,
-    UPDATE_PASS,
-    METRIC_KEY,
-    METRIC,
-    METRIC_SUMMARY,
-    ROLLOUT_GROUP,
-    ROLLOUT,
-    ROLLOUT_REWARD,
-    EVALUATION,
-    EVALUATION_SAMPLE,
-    RUN_LIVE,
-    CONTROL,
-    SWEEP,
-    QUEUE_ITEM,
-    MIGRATION,
-) = SQLModel.metadata.tables.values()

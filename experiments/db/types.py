@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from sqlalchemy import REAL, TEXT, Integer
+from sqlalchemy import REAL, TEXT, Column, Integer, event
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.texts import escape, unescape, visible
@@ -67,18 +67,18 @@ def any_text(data: bytes) -> str | bytes:
 
 
 class Readable:
-    """Reads and writes a column; subclasses say what it holds."""
+    """Reads and writes the values of a column."""
 
     stored: ClassVar[tuple[type, ...]] = (str,)
-    plain: ClassVar[type | None] = None  # what needs no reading
-    null: ClassVar[Any] = None  # what NULL is
+    plain: ClassVar[type | None] = None  # values of this type are returned unread
+    null: ClassVar[Any] = None  # the value of NULL
     read: Convert = str  # raises one of UNREADABLE
     write: Convert | None = None
-    replacement: Convert = str  # what stands for a value that cannot be read, from its text
+    replacement: Convert = str  # from the text of a value that cannot be read
 
     def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
         super().__init__(**options)
-        self.column = column  # table.column
+        self.column = column  # table.column, known once the column belongs to a table
 
     def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
         return self.write
@@ -99,6 +99,13 @@ class Readable:
         if (collected := _COLLECTED.get()) is not None:
             collected.add(Damage(self.column, stored))
         return self.replacement(stored_text(stored))
+
+
+@event.listens_for(Column, "after_parent_attach")
+def _name_type(column: Column[Any], table: Any) -> None:
+    """Tell the type of a column that is added to a table its name, for reports of damage."""
+    if isinstance(column.type, Readable):
+        column.type.column = f"{table.name}.{column.name}"
 
 
 class WholeNumber(Readable, Integer):
@@ -137,8 +144,8 @@ class Timestamp(Number):
         return float(number)
 
 
-class Real(Number):
-    """A number that is always there: NULL is NaN."""
+class NumberOrNan(Number):
+    """A number that is never missing: NULL is NaN."""
 
     null = math.nan
     write = staticmethod(lambda value: None if value is None or math.isnan(value) else float(value))

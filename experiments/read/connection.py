@@ -41,6 +41,7 @@ from grpo_tui.experiments.db.tables import (
     ROLLOUT_REWARD,
     RUN,
     STEP,
+    column_of,
 )
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.db.types import Damage, any_text, collecting
@@ -65,7 +66,6 @@ TOWARDS_RUN = {
     KEY_SET: STEP,
     METRIC_KEY: METRIC,
 }
-COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
 class Connection:
@@ -153,26 +153,22 @@ class Connection:
         self,
         view: type[V],
         table: Table,
-        order: ColumnElement[Any],
-        *where: ColumnElement[bool],
+        *order: ColumnElement[Any],
         **columns: Any,
     ) -> tuple[V, ...]:
         """Return a view of each row where the columns have these values."""
-        query = self.select(view, table).where(*where).filter_by(**columns).order_by(order)
+        query = self.select(view, table).filter_by(**columns).order_by(*order)
         return tuple(as_view(view, row) for row in self.rows(query))
 
     def select(
-        self, view: "type[DataclassInstance]", table: Table, *more: Any, **names: str | None
+        self, view: "type[DataclassInstance]", table: Table, *more: ColumnElement[Any]
     ) -> Select[Any]:
-        """Select the columns that are fields of the view, and more columns.
-
-        `names` are the columns of fields of another name, None for a field that has none.
-        """
-        selected: list[ColumnElement[Any]] = [*more]
-        stored = self._columns(table)
+        """Select the columns that hold fields of the view, and more columns, which come first."""
+        selected = [*more]
+        labels, stored = {column.key for column in more}, self._columns(table)
         for field in fields(view):
-            name = (COLUMNS | names).get(field.name, field.name)
-            if name is None or name not in table.c:
+            name = column_of(table, field.name)
+            if name not in table.c or field.name in labels:
                 continue
             if name in stored:
                 selected.append(table.c[name].label(field.name))

@@ -26,6 +26,7 @@ from grpo_tui.experiments.db.tables import (
     RUN,
     STEP,
     UPDATE_PASS,
+    column_of,
 )
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import encode, write_blobs
@@ -39,7 +40,6 @@ PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdv
 Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 Items = Sequence[RecordedEvent]
-COLUMNS = {"index": "idx", "name": "function"}  # of these fields
 OF_FIRST_ALERT = ("run_id", "rule", "first_step", "count", "muted")
 
 
@@ -128,8 +128,8 @@ class RunWriter(StoreFile):
                     self._group(rows, row, group, scored, rollout_ids)
                 case ev.TokensScored():
                     pass  # with its group
-                case ev.PassFinished(index=number):
-                    rows[UPDATE_PASS].append(self._row(UPDATE_PASS, item) | {"pass": number})
+                case ev.PassFinished():
+                    rows[UPDATE_PASS].append(self._row(UPDATE_PASS, item))
                 case ev.StepFinished() as event:
                     self._step(rows, item, event)
                 case ev.EvaluationFinished() as event:
@@ -269,9 +269,7 @@ class RunWriter(StoreFile):
             **of_event(ALERT, event),
             "run_id": self.run,
             "first_step": event.step,
-            "last_step": event.step,
             "count": 1,
-            "group_index": event.group,
             "muted": False,
         }
         new = sqlite.insert(ALERT)
@@ -329,5 +327,5 @@ def of_event(target: Table, event: Any) -> Row:
 @cache
 def _shared(target: Table, cls: Any) -> list[tuple[str, str]]:
     """The columns of a table with the fields of a class that they hold."""
-    names = ((COLUMNS.get(name, name), name) for name in cls.__dataclass_fields__)
-    return [(column, name) for column, name in names if column in target.c]
+    names = ((column_of(target, field), field) for field in cls.__dataclass_fields__)
+    return [(column, field) for column, field in names if column in target.c]
