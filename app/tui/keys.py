@@ -35,18 +35,18 @@ def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:
 
 
 STEPS: Final = (
-    ("less_than_sign", -1, "previous step", "one step back"),
-    ("greater_than_sign", 1, "next step", "one step on"),
-    ("left_curly_bracket", -10, "ten steps back", "ten steps back"),
-    ("right_curly_bracket", 10, "ten steps on", "ten steps on"),
+    ("less_than_sign", "step(-1)", "previous step", "one step back"),
+    ("greater_than_sign", "step(1)", "next step", "one step on"),
+    ("left_curly_bracket", "step(-10)", "ten steps back", "ten steps back"),
+    ("right_curly_bracket", "step(10)", "ten steps on", "ten steps on"),
 )
 
 
-def step_keys(action: str, goes: str, *ids: str, shown: bool = False) -> list[Binding]:
-    """The keys `<` `>` `{` `}`, whose action is called with a number of steps."""
+def step_keys(goes: str, *ids: str, shown: bool = False) -> list[Binding]:
+    """The keys `<` `>` `{` `}`, whose action `step` is called with a number of steps."""
     first, *others = (
-        hidden(key, f"{action}({by})", name, id, f"{goes} {way}")
-        for (key, by, name, way), id in zip(STEPS, ids, strict=True)
+        hidden(key, action, name, id, f"{goes} {way}")
+        for (key, action, name, way), id in zip(STEPS, ids, strict=True)
     )
     return [replace(first, show=shown, key_display="< >" if shown else None), *others]
 
@@ -58,8 +58,8 @@ NAVIGATION: Final = (
     hidden("right,l", "move(0, 1)", "right", "move.right", "To the right"),
     hidden("pageup", "move_page(-1)", "page up", "move.page_up", "One page up"),
     hidden("pagedown", "move_page(1)", "page down", "move.page_down", "One page down"),
-    hidden("home", f"move(-{LAST}, 0)", "first", "move.first", "To the first line"),
-    hidden("end", f"move({LAST}, 0)", "last", "move.last", "To the last line"),
+    hidden("home", "move_to_end(-1)", "first", "move.first", "To the first line"),
+    hidden("end", "move_to_end(1)", "last", "move.last", "To the last line"),
 )
 
 

@@ -88,6 +88,10 @@ class RunApp(ThemedApp):
         """Draw new data; the workbench implements it."""
         raise NotImplementedError
 
+    async def action_mode(self, mode: str, leads: bool = False) -> None:
+        """Switch to a screen; the workbench implements it."""
+        raise NotImplementedError
+
     def show(self, session: Session) -> None:
         """Switch to this run; a run of this process stays up to date in the background."""
         if self.session is not None and self.session not in (self.live, session):
@@ -156,7 +160,7 @@ class RunApp(ThemedApp):
     async def open_run(self, message: msg.RunOpened) -> None:
         """Show a stored run, or this process's own."""
         self._open(message.ref)
-        await self.run_action("mode('watch', True)")
+        await self.action_mode("watch", leads=True)
 
     def copy(self, text: str) -> None:
         """Copy text and report the result."""
@@ -234,7 +238,7 @@ class RunApp(ThemedApp):
         if mode == "watch":
             self._open(name)
         if mode:
-            await self.run_action(f"mode('{mode}', True)")
+            await self.action_mode(mode, leads=True)
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
@@ -242,7 +246,7 @@ class RunApp(ThemedApp):
         self.clear_notifications()  # that it starts
         self.live = Session(message.feed)
         self.show(self.live)
-        await self.run_action("mode('watch')")
+        await self.action_mode("watch")
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:

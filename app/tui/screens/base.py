@@ -104,6 +104,10 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def again(self) -> None:
         """Respond to the key that leads to this screen, on this screen."""
 
+    def open_item(self) -> None:
+        """Open the item under the cursor of the focused panel; explain it unless there is more."""
+        self.action_explain()
+
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 
@@ -227,6 +231,14 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         else:
             self.query_one(FindBar).open()
 
+    def on_panel_opened(self) -> None:
+        """Open what is under the cursor of a panel, unless a dialog is open by now."""
+        if self.is_active:
+            self.open_item()
+
+    def on_top_bar_tab_clicked(self, message: TopBar.TabClicked) -> None:
+        self.app.call_later(self.workbench.action_mode, message.mode)
+
     def on_find_bar_changed(self, message: FindBar.Changed) -> None:
         self.find(message.text)
 
@@ -303,6 +315,6 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         """Return to where the user came from, else to the parent; from Runs, quit if `quits`."""
         if self.mode != "runs":
             back, self.came_from = self.came_from or self.parent_mode, ""
-            self.app.call_later(self.app.run_action, f"mode('{back}')")
+            self.app.call_later(self.workbench.action_mode, back)
         elif quits:
             self.workbench.action_ask_quit()

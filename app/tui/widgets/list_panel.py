@@ -1,9 +1,11 @@
 """ListPanel: a panel whose lines are items with a cursor."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from textual import events
+from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.text.numbers import clamped
@@ -14,6 +16,13 @@ class ListPanel(Panel):
     """A panel with a cursor on one of its items; enter or a second click opens it."""
 
     navigable = True
+
+    @dataclass
+    class Chosen(Message):
+        """The cursor is to move to an item."""
+
+        item: int
+
     cursor: reactive[int] = reactive(0)
 
     def __init__(self, title: str, **kwargs: Any) -> None:
@@ -49,7 +58,7 @@ class ListPanel(Panel):
 
     def action_open(self) -> None:
         """Open or explain the item under the cursor."""
-        raise NotImplementedError
+        self.post_message(self.Opened())
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked item; a second click opens it."""

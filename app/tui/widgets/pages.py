@@ -1,9 +1,11 @@
 """PagesPanel: one of several pages, below a strip with the titles of all of them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 
 from textual import events
+from textual.message import Message
 
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.widgets.panel import Line, Panel
@@ -27,9 +29,15 @@ def name_at(titles: Mapping[str, str], x: int) -> str:
 
 
 class PagesPanel(Panel):
-    """A panel of pages; a click on a title turns to its page, by the screen's `page` action."""
+    """A panel of pages; a click on a title asks the screen to turn to its page."""
 
     navigable = True
+
+    @dataclass
+    class Turned(Message):
+        """The screen is to show a page."""
+
+        page: str
 
     def titles(self) -> Mapping[str, str]:
         """The title of each page, by its name."""
@@ -44,8 +52,8 @@ class PagesPanel(Panel):
         """The titles of the pages, the current one marked."""
         return strip_of_titles(self.titles(), self.page)
 
-    async def on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
         x, y = self.inside(event.offset)
         if y == 0 and (name := name_at(self.titles(), x)):
-            await self.run_action(f"screen.page('{name}')")
+            self.post_message(self.Turned(name))

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
-from grpo_tui.app.tui.keys import NAVIGATION
+from grpo_tui.app.tui.keys import LAST, NAVIGATION
 from grpo_tui.app.tui.looks.colours import style_named
 
 Span = tuple[str, str]  # safe text, and its style: `bold headline on cursor`
@@ -67,9 +67,12 @@ class Panel(Widget, can_focus=True):
             """The panel, for `@on` with a selector."""
             return self.panel
 
+    class Opened(Message):
+        """The item under the cursor of a panel is to be opened."""
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Leave the arrows to the screen where there is nothing to move."""
-        return action not in ("move", "move_page") or self.navigable
+        return self.navigable or not action.startswith("move")
 
     def action_move(self, rows: int, columns: int) -> None:
         """Ask the screen to move the cursor; a panel that knows its lines moves it itself."""
@@ -79,6 +82,10 @@ class Panel(Widget, can_focus=True):
     def action_move_page(self, by: int) -> None:
         """Move the cursor by what is visible."""
         self.action_move(by * self.page_rows, 0)
+
+    def action_move_to_end(self, direction: int) -> None:
+        """Move the cursor to the first or the last line."""
+        self.action_move(direction * LAST, 0)
 
     @property
     def page_rows(self) -> int:

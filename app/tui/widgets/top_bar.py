@@ -1,6 +1,9 @@
 """The top line: the five screens, the shown run and its step."""
 
+from dataclasses import dataclass
+
 from textual import events
+from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -37,6 +40,12 @@ class TopBar(BarPanel):
 
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"
 
+    @dataclass
+    class TabClicked(Message):
+        """The app is to switch to a screen."""
+
+        mode: str
+
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     active: reactive[str] = reactive("")
     mark: reactive[str] = reactive("")
@@ -62,7 +71,7 @@ class TopBar(BarPanel):
             run.append((f"  {subtitle}", "label"))
         return [justified([*tabs, *run], right, width)]
 
-    async def on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""
         if mode := name_at(TABS, event.x):
-            await self.run_action(f"app.mode('{mode}')")
+            self.post_message(self.TabClicked(mode))

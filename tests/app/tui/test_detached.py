@@ -89,5 +89,5 @@ async def test_at_step_0_it_does_not_show_the_groups_of_the_run_before(
         process.go.set()
         await until(app, lambda: app.session is not None and app.session.run == 2)
         if view == "rollouts":
-            await app.run_action("mode('rollouts')")
+            await app.action_mode("rollouts")
         await until(app, lambda: prompt not in frames.text(app), app.frame_now)

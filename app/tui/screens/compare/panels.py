@@ -5,9 +5,10 @@ they stay visible where curves overlap, and appear at each curve's end.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from textual import events
+from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.text.words import count_of
@@ -76,13 +77,13 @@ class RunsPanel(ComparePanel):
         head, *rows = render.legend_lines(view, width)
         return [head, *self.around(rows, view.run, max(1, height - 1))]
 
-    async def on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
         index = self.inside(event.offset).y - 1 + self._top
         if 0 <= index < len(self.view.runs):
             self.action_move(index - self.view.run, 0)
             if event.chain > 1:
-                await self.run_action("screen.enter")
+                self.post_message(self.Opened())
 
 
 class SettingsPanel(ComparePanel, can_focus=False):
@@ -120,6 +121,16 @@ class CurvesPanel(ComparePanel, ChartStack):
     two_columns = 116
     wheel = 1
 
+    class Resized(Message):
+        """The screen is to draw the curves for another size."""
+
+    @dataclass
+    class Clicked(Message):
+        """The screen is to choose a chart and to put the crosshair at a position in it."""
+
+        chart: int
+        x: float
+
     @property
     def pixels(self) -> int:
         """The width of a chart in pixel columns."""
@@ -130,9 +141,9 @@ class CurvesPanel(ComparePanel, ChartStack):
         """The cells of each chart: those for which the curves were read."""
         return (self.view.charts.wide or self.pixels) // 2 + LABELS
 
-    async def on_resize(self) -> None:
+    def on_resize(self) -> None:
         """Request curves for the new width."""
-        await self.run_action("screen.draw")
+        self.post_message(self.Resized())
 
     def _rows(self) -> list[Row]:
         """The rows of charts that fit, including the chosen one."""
@@ -196,7 +207,7 @@ class CurvesPanel(ComparePanel, ChartStack):
         if at := self.chart_at(event.offset):
             width = self._data_width - LABELS
             x = cross_position(at[1] - LABELS, self.view.charts.span, width)
-            self.call_later(self.run_action, f"screen.pick_chart({at[0]}, {x})")
+            self.post_message(self.Clicked(at[0], x))
 
 
 class ComparePagePanel(ComparePanel, PagesPanel):

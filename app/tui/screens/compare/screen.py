@@ -40,6 +40,7 @@ from grpo_tui.app.tui.screens.compare.state import (
     load_prompts,
 )
 from grpo_tui.app.tui.store.reader import reporting
+from grpo_tui.app.tui.widgets.pages import PagesPanel
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.compare.runs import AMOUNTS
 from grpo_tui.experiments.errors import StoreError
@@ -58,7 +59,7 @@ class CompareScreen(WorkbenchScreen):
     mode = "compare"
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar = [
-        *step_keys("cross", "Move the crosshair", "compare.before", "compare.after",
+        *step_keys("Move the crosshair", "compare.before", "compare.after",
                    "compare.far_left", "compare.far_right"),
         hidden("at", "go_to", "step to show", "compare.place",
                "Type the step, tokens or seconds the crosshair goes to", "@"),
@@ -187,7 +188,7 @@ class CompareScreen(WorkbenchScreen):
                 self.compare(tuple(run.id for run in runs))
             else:
                 self.view = self.view.with_comparison(comparison)
-                self.action_draw()
+                self.draw()
                 self.read_more()
         self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
@@ -281,29 +282,31 @@ class CompareScreen(WorkbenchScreen):
         super()._size_classes()
         self.watch_view(self.view, self.view)
 
-    def action_draw(self) -> None:
+    @on(CurvesPanel.Resized)
+    def draw(self) -> None:
         """Load and draw the visible curves."""
         if self.view.runs:
             worker = self._draw()
             if not self.view.charts.charts:
                 self.opening = worker
 
-    def action_pick_chart(self, chart: int, x: float) -> None:
+    @on(CurvesPanel.Clicked)
+    def pick_chart(self, message: CurvesPanel.Clicked) -> None:
         """Choose the chart, and put the crosshair there."""
-        self.view = replace(self.view, chart=chart).with_crosshair(x)
+        self.view = replace(self.view, chart=message.chart).with_crosshair(message.x)
         self.read_at_crosshair()
 
     @on(Panel.Moved, "#curves")
     def move_in_curves(self, message: Panel.Moved) -> None:
         """Choose another chart; to the side, and to both ends, move the crosshair."""
         if message.columns or abs(message.rows) == LAST:
-            self.action_cross(message.columns or message.rows)
+            self.action_step(message.columns or message.rows)
         else:
             self.action_down(message.rows)
 
     # -- crosshair and curves ---------------------------------------------------------------
 
-    def action_cross(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
         """Move the crosshair; tables follow once it stops."""
         pixels = self.query_one(CurvesPanel).pixels
         self.view = self.view.moved(by, pixels // 2)
@@ -327,7 +330,7 @@ class CompareScreen(WorkbenchScreen):
     def action_smooth(self, by: int) -> None:
         """Smooth more or less."""
         self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))
-        self.action_draw()
+        self.draw()
 
     def action_metrics(self) -> None:
         """Choose which metrics are drawn."""
@@ -342,12 +345,12 @@ class CompareScreen(WorkbenchScreen):
             marks = result.marks
             new = [index for index, key in enumerate(marks) if key not in self.view.metrics]
             self.update(metrics=marks, chart=new[-1] if new else 0)
-            self.action_draw()
+            self.draw()
 
     def action_down(self, by: int) -> None:
         """Move to another chart."""
         self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
-        self.action_draw()
+        self.draw()
 
     # -- requests from panels and other screens ------------------------------------------------
 
@@ -386,7 +389,7 @@ class CompareScreen(WorkbenchScreen):
             self.notify("No two of these runs differ only in the seed.")
             return
         self.update(bands=not self.view.bands)
-        self.action_draw()
+        self.draw()
 
     def action_run(self, by: int) -> None:
         """Choose another run."""
@@ -412,13 +415,17 @@ class CompareScreen(WorkbenchScreen):
         pages = ("", *PAGES) if short else PAGES  # "" has the curves
         current = "" if short and not self.has_class("-page") else self.view.page
         if page := pages[(pages.index(current) + by) % len(pages)]:
-            self.action_page(page)
+            self.show_page(page)
         else:
             self.set_class(False, "-page")
             self.query_one(CurvesPanel).focus()
-            self.call_after_refresh(self.action_draw)
+            self.call_after_refresh(self.draw)
 
-    def action_page(self, page: str) -> None:
+    @on(PagesPanel.Turned)
+    def turn_to(self, message: PagesPanel.Turned) -> None:
+        self.show_page(message.page)
+
+    def show_page(self, page: str) -> None:
         """Show a page."""
         self.set_class(True, "-page")
         self.update(page=page, row=0)
@@ -433,7 +440,10 @@ class CompareScreen(WorkbenchScreen):
             self.update(prompt=(self.view.prompt + by) % count, row=0)
             self.read_more()
         else:
-            self.action_page("answers")
+            self.show_page("answers")
+
+    def open_item(self) -> None:
+        self.action_enter()
 
     def action_enter(self) -> None:
         """Open the item under the cursor."""

@@ -191,11 +191,7 @@ class FormPanel(NewRunPanel, ListPanel):
 
     def choose(self, item: int) -> None:
         """Move to a setting."""
-        self.call_later(self.run_action, f"screen.choose('{self.view.rows[item].path}')")
-
-    def action_open(self) -> None:
-        """Edit the setting."""
-        self.call_later(self.run_action, "screen.open")
+        self.post_message(self.Chosen(item))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines around the cursor; the frame says why settings are hidden."""
@@ -407,11 +403,13 @@ class NewRunScreen(WorkbenchScreen):
         pages = list(PAGE)
         if self.has_class("-narrow") and not self.has_class("-paged"):
             by = 0
-        self.action_page(pages[(pages.index(self.view.page) + by) % len(pages)])
+        self.show_page(pages[(pages.index(self.view.page) + by) % len(pages)])
 
-    def action_page(self, page: str) -> None:
+    def on_pages_panel_turned(self, message: PagesPanel.Turned) -> None:
+        self.show_page(message.page)
+
+    def show_page(self, page: str) -> None:
         """Show and focus a page."""
-
         self.end_typing()
         self.add_class("-paged")
         self.update(page=page)
@@ -475,12 +473,16 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.view = self.view.moved(message.rows)
 
-    def action_choose(self, path: str) -> None:
+    def on_list_panel_chosen(self, message: ListPanel.Chosen) -> None:
         """Move to the clicked setting."""
+        path = self.view.rows[message.item].path
         self.end_typing()
         self.update(cursor=path)
 
     # -- editing ----------------------------------------------------------------------------
+
+    def open_item(self) -> None:
+        self.action_open()
 
     def action_open(self) -> None:
         """Edit the setting; on a page, do what the page offers."""

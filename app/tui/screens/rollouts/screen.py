@@ -3,7 +3,7 @@
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -131,6 +131,12 @@ class AnswerPanel(RolloutsPanel):
 
     wheel = 0
 
+    @dataclass
+    class Turned(Message):
+        """The cursor is to move by so many turns."""
+
+        by: int
+
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
@@ -140,7 +146,7 @@ class AnswerPanel(RolloutsPanel):
 
     def action_move_page(self, by: int) -> None:
         """Go to another turn."""
-        self.call_later(self.run_action, f"screen.turn({by})")
+        self.post_message(self.Turned(by))
 
     def copy_text(self) -> str:
         """The answer as the model wrote it, escaped for the terminal."""
@@ -246,7 +252,7 @@ class RolloutsScreen(WorkbenchScreen):
                "Go to a step that you type, or with -50 to 50 steps earlier"),
         bind("d", "switch('diff')", "diff", "rollouts.diff",
              "Show the words that changed since this prompt was last sampled"),
-        *step_keys("step", "Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
+        *step_keys("Go", "rollouts.step_before", "rollouts.step", "rollouts.steps_before",
                    "rollouts.steps"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
                "Follow this prompt through the rest of the run"),
@@ -394,9 +400,9 @@ class RolloutsScreen(WorkbenchScreen):
         else:
             self._move(self.view.move_answer(event.rows))
 
-    def action_turn(self, by: int) -> None:
+    def on_answer_panel_turned(self, message: AnswerPanel.Turned) -> None:
         """Go to another turn of a dialogue, or from long thinking to the answer."""
-        self._move(self.view.move_turn(by))
+        self._move(self.view.move_turn(message.by))
 
     def action_prompt(self, by: int) -> None:
         """Go to another prompt of the step, or to another hit of a search."""

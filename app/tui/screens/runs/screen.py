@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.feed import Session
@@ -75,6 +76,13 @@ class RunsTable(RunsViewPanel):
     """One line per run; only visible lines are drawn."""
 
     navigable = True
+
+    @dataclass
+    class TitleClicked(Message):
+        """The table is to be sorted by a column."""
+
+        key: str
+
     now: reactive[int] = reactive(0)  # in seconds, for the ages
 
     def copy_text(self) -> str:
@@ -99,16 +107,16 @@ class RunsTable(RunsViewPanel):
         view = replace(view, now=self.now or time.time())
         return table_lines(view, self._top, width, height)
 
-    async def on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
         x, y = self.inside(event.offset)
         column = column_at(fitting(self.inner.width, self.view), x)
         if y == 0 and column is not None and column.key:
-            await self.run_action(f"screen.sort_by({column.key!r})")
+            self.post_message(self.TitleClicked(column.key))
         elif 0 < y <= len(self.view.rows) - self._top:
             self.action_move(y - 1 + self._top - self.view.cursor, 0)
             if event.chain > 1:
-                await self.run_action("screen.open")
+                self.post_message(self.Opened())
 
 
 class PreviewPanel(RunsViewPanel):
@@ -286,6 +294,9 @@ class RunsScreen(ControlScreen):
     async def _rest(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_visible()
+
+    def open_item(self) -> None:
+        self.action_open()
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
@@ -537,6 +548,9 @@ class RunsScreen(ControlScreen):
         current = self.view.sort.lstrip("-")
         index = keys.index(current) if current in keys else -1
         self._relist(sort="-" + keys[(index + 1) % len(keys)])
+
+    def on_runs_table_title_clicked(self, message: RunsTable.TitleClicked) -> None:
+        self.action_sort_by(message.key)
 
     def action_sort_by(self, key: str = "") -> None:
         """Sort by a column, or the other way round if that is what the order is by."""

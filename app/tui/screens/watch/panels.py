@@ -128,10 +128,6 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         by = 1 if self.alone else self.columns(self.count())
         super().action_move(rows * by + columns, 0)
 
-    def action_open(self) -> None:
-        """Explain the selected metric."""
-        self.call_later(self.run_action, "screen.explain")
-
     def on_click(self, event: events.Click) -> None:
         """Choose the chart that was clicked."""
         if at := self.chart_at(event.offset):
@@ -277,7 +273,7 @@ class Groups(GroupPanel):
 
     def choose(self, item: int) -> None:
         """Show another prompt."""
-        self.call_later(self.run_action, f"screen.choose({item})")
+        self.post_message(self.Chosen(item))
 
 
 def _answers(snapshot: Snapshot) -> int:
@@ -327,10 +323,6 @@ class AlertsLog(WatchPanel, ListPanel):
             for index, entry in enumerate(entries[: selected + height])
         ]
         return self.listed(blocks, height, selected)
-
-    def action_open(self) -> None:
-        """Explain the selected alert."""
-        self.call_later(self.run_action, "screen.explain")
 
     def action_mute(self) -> None:
         """Mute or unmute the kind of the selected alert."""

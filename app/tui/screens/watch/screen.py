@@ -37,9 +37,10 @@ from grpo_tui.app.tui.screens.watch.panels import (
 from grpo_tui.app.tui.screens.watch.state import WatchState
 from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.list_panel import ListPanel
 
 # actions that need a run
-READING: Final = frozenset({"prompt(1)", "seek(-1)", "metrics", "open", "mute"})
+READING: Final = frozenset({"prompt(1)", "step(-1)", "metrics", "open", "mute"})
 
 
 class WatchScreen(ControlScreen):
@@ -56,7 +57,7 @@ class WatchScreen(ControlScreen):
         hidden("p", "prompt(-1)", "previous prompt", "watch.previous",
                "Show the previous prompt of the step"),
         hidden("at", "seek_to", "step", "watch.step", "Go to a step that you type"),
-        *step_keys("seek", "Look", "watch.back", "watch.forth", "watch.back_far",
+        *step_keys("Look", "watch.back", "watch.forth", "watch.back_far",
                    "watch.forth_far", shown=True),
         bind("equals_sign", "pace(2)", "faster", "watch.faster", "Replay twice as fast", "- ="),
         hidden("minus", "pace(0.5)", "slower", "watch.slower", "Replay half as fast"),
@@ -166,7 +167,7 @@ class WatchScreen(ControlScreen):
         if count:
             self.prompt = (min(self.prompt, count - 1) + by) % count
 
-    def action_seek(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
@@ -257,6 +258,6 @@ class WatchScreen(ControlScreen):
             self.workbench.frame_now()
             self.show_alone(message.key)
 
-    def action_choose(self, prompt: int) -> None:
-        """Show the prompt that a panel chose."""
-        self.prompt = prompt
+    def on_list_panel_chosen(self, message: ListPanel.Chosen) -> None:
+        """Show the prompt that is chosen among the groups."""
+        self.prompt = message.item

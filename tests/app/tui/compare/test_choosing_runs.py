@@ -68,7 +68,7 @@ async def test_the_settings_of_a_run_alone_are_not_called_changed(store: Path) -
         panel = app.screen.query_one(SettingsPanel)
         assert panel.title == "settings"
         assert "differ" not in panel.note
-        screen.action_page("metrics")
+        screen.show_page("metrics")
         await settled(pilot, screen)
         row = next(line for line in frames.frame(app) if "groups without signal" in line)
         assert row.index("↓") < 60  # beside the name, also where it has much room

@@ -120,7 +120,7 @@ async def test_only_the_verdict_marks_what_is_better(
         for metric in screen.view.metrics:
             choose(screen, metric)
             for page in ("metrics", "ranking"):
-                screen.action_page(page)
+                screen.show_page(page)
                 await settled(pilot, screen)
                 text = frames.text(app)
                 assert not re.search(r"[▲▼★] ?[+−\d]|\d ★", text)

@@ -78,7 +78,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
     app = workbench(path)
     async with app.run_test(size=(80, 40)) as pilot:
         screen = await opened(app, pilot)
-        screen.action_page("metrics")
+        screen.show_page("metrics")
         await settled(pilot, screen)
         assert "groups without signal" in frames.text(app)  # whole, beside the intervals
         assert re.search(r"94% \[.*, 100%\]", frames.text(app))

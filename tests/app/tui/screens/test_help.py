@@ -129,7 +129,7 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("ctrl+c")
         assert app.screen.is_modal
         asking = app.screen
-        curves.call_later(curves.run_action, "screen.explain")  # it arrives late
+        curves.post_message(curves.Opened())  # it arrives late
         await pilot.pause()
         assert app.screen is asking
         await walk.press("n")

@@ -388,12 +388,12 @@ async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None
         assert isinstance(screen, WatchScreen)
         await until(app, lambda: screen.snapshot.step == 6)
         for _ in range(4):
-            screen.action_seek(-1)
+            screen.action_step(-1)
         await until(app, lambda: screen.past is not None)
         assert screen.past is not None
         assert screen.past.step == 2
         assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
-        screen.action_seek(-1)
+        screen.action_step(-1)
         await pilot.press("escape")
         await settle(pilot, app)
         assert screen.past is None
