@@ -127,7 +127,7 @@ class Chat:
             if self._closed.is_set():
                 raise ChatError("the chat is closed")
             try:
-                return self._sandbox.ask(ServiceCall(method, arguments, inf)).value_or(ChatError)
+                return self._sandbox.call(ServiceCall(method, arguments, inf)).value_or(ChatError)
             except StopNow as error:
                 raise ChatError(str(error)) from None
 

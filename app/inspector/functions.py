@@ -88,7 +88,7 @@ def _sandbox() -> Sandbox:
 
 
 def _ask(method: str, **arguments: Any) -> Any:
-    return _sandbox().ask(ServiceCall(method, arguments, LIMIT_S)).value_or(MathsError)
+    return _sandbox().call(ServiceCall(method, arguments, LIMIT_S)).value_or(MathsError)
 
 
 class Functions:

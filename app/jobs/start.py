@@ -160,7 +160,7 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
         right = Right.of(rule, "", list(columns))
         values = columns.get(right.function, ())
         if any(value is not None for value in values):
-            rates[key] = fmean(map(right.holds, values))
+            rates[key] = fmean(map(right.accepts, values))
     if not rates:
         raise ConfigError(
             f"task.pass_rates: run {run.name} has no answers to training problems that are known "

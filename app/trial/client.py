@@ -47,7 +47,7 @@ def call(
 ) -> dict[str, Any]:
     """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
-    result = sandbox.ask(ServiceCall(method, arguments, limit))
+    result = sandbox.call(ServiceCall(method, arguments, limit))
     if (failure := result.failure) is None:
         return dict(result.value)
     prefix = "" if failure.cause == "exception" else "trying the settings: "

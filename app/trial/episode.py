@@ -59,7 +59,7 @@ def episode(
         played = Episode(environment=environment, row=row, seed=seed, index=0)
         client.begin([played])
         yield from _messages(conversation(task, example, played.opening))
-        yield from _tools(client.described[environment].tools)
+        yield from _tools(client.specs[environment].tools)
         if error := played.last.error:
             yield "error", error
             return
@@ -69,7 +69,7 @@ def episode(
             answer = next(answers, None)
             if answer is None:
                 break
-            client.ask(0, answer)
+            client.submit(0, answer)
             while not (replies := client.replies(0.1)):
                 pass
             reply = replies[0][1]

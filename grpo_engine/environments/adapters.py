@@ -13,10 +13,10 @@ from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.report import TooLateError, plain
 
 MAX_LENGTH = 1 << 20  # characters of a reply
-LARGEST = 1e30  # reward
+LARGEST = 1e30  # absolute reward
 MAX_STATE = 100_000  # characters of an environment's attribute as JSON
 
-Run = Callable[..., Any]  # calls users' code, and waits for its value if that is awaitable
+Run = Callable[..., Any]  # a call of users' code, with the value of an awaitable
 
 
 class UnusableError(EngineError):
@@ -39,10 +39,10 @@ class ToolEpisodes:
             raise UnusableError(f"it returned {preview(text)}, not a text or None")
         return {"text": text}
 
-    def step(self, answer: str) -> dict[str, Any]:
-        """Make the calls of an answer; one without calls is the last."""
+    def step(self, completion: str) -> dict[str, Any]:
+        """Make the calls of a completion; one without calls is the last."""
         calls, messages = [], []
-        for call in find_calls(answer):
+        for call in find_calls(completion):
             error = call.error or None
             if not error and call.name not in self.tools:
                 error = f"there is no tool {call.name!r}; there is {', '.join(self.tools)}"
@@ -53,7 +53,7 @@ class ToolEpisodes:
             except Exception as raised:
                 error = str(raised)
             if error is not None:
-                result = str({"error": error})  # as TRL writes it
+                result = str({"error": error})  # TRL's form
             calls.append(
                 {
                     "name": call.name,
@@ -84,9 +84,9 @@ class ProtocolEpisodes:
         messages = self.run(self.instance.reset, row, seed, **keywords)
         return {"messages": checked_messages(messages)}
 
-    def step(self, answer: str) -> dict[str, Any]:
-        """Reply to an answer."""
-        reply = self.run(self.instance.step, answer)
+    def step(self, completion: str) -> dict[str, Any]:
+        """Reply to a completion."""
+        reply = self.run(self.instance.step, completion)
         if not isinstance(reply, Reply):
             raise UnusableError(f"it returned {preview(reply)}, not a Reply; `return Reply([...])`")
         messages = checked_messages(reply.messages)

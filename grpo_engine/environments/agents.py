@@ -1,7 +1,7 @@
-"""Programs as environments: `agent: <command>` asks an endpoint for answers, and ends.
+"""Programs as environments: `agent: <command>` sends requests to an endpoint, and ends.
 
 A program is started for each rollout. Its requests are the dialogue: one whose messages follow the
-answer before them continues the context, any other begins a new one.
+completion before them continues the context, any other begins a new one.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from grpo_engine.sandbox.process import ending
 from grpo_engine.sandbox.variables import short
 
 PREFIX = "agent:"
-WAITING = 16  # requests of a program that may wait
-TAIL = 4096  # bytes of what a program writes as its last
-MAX_SCORE = 100_000  # bytes of the file with its reward
+MAX_WAITING = 16  # requests of a program
+TAIL = 4096  # bytes of a program's last output
+MAX_SCORE = 100_000  # bytes of the file with a program's reward
 LOOPBACK = "127.0.0.1,localhost"
-# the end of what Python writes about an exception that nothing caught
+# The end of the output of a Python program that an exception ended.
 TRACEBACK = re.compile(rb'^  File ".*", line \d+.*\n(?: .*\n)*\S.*\n(?: .*\n)*\Z', re.MULTILINE)
 OVER = "the rollout has ended: it has had all its turns or tokens"
 
-Ended = tuple[float | None, dict[str, Any]]  # the reward, and what else is told
+Outcome = tuple[float | None, dict[str, Any]]  # reward, further values
 
 
 def search_path() -> str:
@@ -67,22 +67,22 @@ class _Waiting(NamedTuple):
 
 
 class Player(Endpoint):
-    """What asks for the answers of one rollout, its requests, and how it ended."""
+    """The program or episode that sends the requests of one rollout."""
 
     def __init__(self, name: str, sampling: Mapping[str, float]) -> None:
         super().__init__(sampling)
         self.name = name
-        self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: it has ended
+        self._requests: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None at the end
         self._current: _Waiting | None = None
-        self._messages: list[dict[str, Any]] = []  # with the last answer
+        self._messages: list[dict[str, Any]] = []  # up to the last completion
         self._tools: list[Any] = []
-        self._answers, self._is_over = 0, False
-        self._playing: asyncio.Task[Ended] | None = None
+        self._steps, self._is_over = 0, False
+        self._playing: asyncio.Task[Outcome] | None = None
 
     @abstractmethod
     async def play(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
-    ) -> Ended:
+    ) -> Outcome:
         """Run it, with the group's seed and its number, until it ends."""
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
@@ -91,21 +91,21 @@ class Player(Endpoint):
         self._playing.add_done_callback(lambda _: self._requests.put_nowait(None))
         reply = await self._reply()
         if reply["done"]:
-            raise UnusableError(f"it ended before it asked for an answer{self.refused}")
+            raise UnusableError(f"it ended before it asked for an answer{self.refusal}")
         return reply
 
-    async def step(self, answer: str, **usage: Any) -> dict[str, Any]:
-        """Answer its request; return its next one, or its end."""
+    async def step(self, completion: str, **usage: Any) -> dict[str, Any]:
+        """Respond to its request; return the next one, or its end."""
         waiting = self._current
         assert waiting is not None
-        self._answers += 1
-        response = response_of(waiting.request, answer, self._answers, **usage)
+        self._steps += 1
+        response = response_of(waiting.request, completion, self._steps, **usage)
         self._messages.append(plain_message(response["choices"][0]["message"]))
         waiting.response.set_result(response)
         return await self._reply()
 
     async def finish(self) -> dict[str, Any] | None:
-        """Refuse what it asks until it ends, if it has not; return its reward."""
+        """Refuse its requests until it ends; return its reward."""
         self._is_over, reply = True, None
         while self._current is not None:
             self._current.response.set_exception(RequestRefusedError(OVER))
@@ -130,14 +130,14 @@ class Player(Endpoint):
             assert self._playing is not None
             reward, info = self._playing.result()
             return {"messages": [], "done": True, "reward": reward, "info": info}
-        request, known = self._current.request, len(self._messages)
-        added = request.messages[known:]
+        request, length = self._current.request, len(self._messages)
+        added = request.messages[length:]
         follows = (
-            known
+            length
             and added
             and request.tools == self._tools
             and all(message["role"] in ("user", "tool") for message in added)
-            and _as_seen(request.messages[:known]) == _as_seen(self._messages)
+            and _comparable(request.messages[:length]) == _comparable(self._messages)
         )
         self._messages, self._tools = list(request.messages), request.tools
         return {
@@ -148,12 +148,12 @@ class Player(Endpoint):
             "limits": {"tokens": request.max_tokens, "stop": request.stop},
         }
 
-    async def ask(self, request: Request) -> Mapping[str, Any]:
+    async def respond(self, request: Request) -> Mapping[str, Any]:
         if self._is_over:
             raise RequestRefusedError(OVER)
-        if self._requests.qsize() >= WAITING:
+        if self._requests.qsize() >= MAX_WAITING:
             raise RequestRefusedError(
-                f"{WAITING} requests of this rollout wait for their answers", 429
+                f"{MAX_WAITING} requests of this rollout wait for their answers", 429
             )
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(waiting)
@@ -177,7 +177,7 @@ class Program(Player):
         `named` variables are added to the short list that it has.
         """
         super().__init__("agent", sampling)
-        self._command, self._tail, self._has_told = command, b"", asyncio.Event()
+        self._command, self._tail, self._has_ended = command, b"", asyncio.Event()
         self._score, self._home = (folder / secrets.token_hex(8) for _ in range(2))
         self._named = named
         self._by_status = by_status
@@ -185,8 +185,8 @@ class Program(Player):
 
     async def play(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
-    ) -> Ended:
-        """Run the command in its own HOME; its file and how it exited say what it was worth."""
+    ) -> Outcome:
+        """Run the command in a HOME of its own; its file or its exit status gives the reward."""
         self._home.mkdir()
         try:
             return await self._run(row, seeds, url, key)
@@ -196,7 +196,7 @@ class Program(Player):
 
     async def _run(
         self, row: Mapping[str, Any], seeds: tuple[int, int], url: str, key: str
-    ) -> Ended:
+    ) -> Outcome:
         seed, index = map(str, seeds)
         environment = {
             **short(os.environ, self._named, self._home),
@@ -227,11 +227,11 @@ class Program(Player):
         process.stdin.close()
         status = await process.wait()
         if status:
-            with suppress(TimeoutError):  # what it started may go on writing
-                await asyncio.wait_for(self._has_told.wait(), 1.0)
+            with suppress(TimeoutError):  # Its descendants may go on writing.
+                await asyncio.wait_for(self._has_ended.wait(), 1.0)
         score: Any = {}
         with suppress(FileNotFoundError):
-            file = os.open(self._score, os.O_RDONLY | os.O_NONBLOCK)  # it may be a FIFO
+            file = os.open(self._score, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
             try:
                 score = os.read(file, MAX_SCORE).decode(errors="replace")
             finally:
@@ -243,8 +243,8 @@ class Program(Player):
         # Requests after the last turn are refused, and most programs end by that.
         may_fail = self._is_over or (self._by_status and not TRACEBACK.search(self._tail))
         accepted = (0, 1) if may_fail else (0,)
-        if reward is None and (status not in accepted or not self._answers):
-            raise UnusableError(f"the program {ending(status, self._tail)}{self.refused}")
+        if reward is None and (status not in accepted or not self._steps):
+            raise UnusableError(f"the program {ending(status, self._tail)}{self.refusal}")
         if reward is None and self._by_status:
             reward = float(status == 0)
         return reward, info
@@ -262,10 +262,10 @@ class Program(Player):
         if not data:
             asyncio.get_running_loop().remove_reader(output)
             os.close(output)
-            self._has_told.set()
-            os.write(2, self._tail)  # to the log
+            self._has_ended.set()
+            os.write(2, self._tail)  # the log
 
 
-def _as_seen(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """What a model sees of messages; programs may strip an answer."""
+def _comparable(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Messages as a model sees them; programs may strip spaces."""
     return [(m["role"], m["content"].strip(), m.get("tool_calls")) for m in messages]

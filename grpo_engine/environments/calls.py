@@ -1,4 +1,4 @@
-"""Finds the tool calls in an answer: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+"""Finds the tool calls in a completion: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 
 This is the form of Qwen and Hermes, and of the explanation given to models without one. A call
 that cannot be read is answered with an error, so that the model can learn from it.
@@ -23,8 +23,8 @@ class ParsedCall:
     error: str = ""
 
 
-def find_calls(answer: str) -> list[ParsedCall]:
-    return [_read(text.strip()) for text in CALL.findall(answer)]
+def find_calls(completion: str) -> list[ParsedCall]:
+    return [_read(text.strip()) for text in CALL.findall(completion)]
 
 
 def _read(text: str) -> ParsedCall:
@@ -37,7 +37,7 @@ def _read(text: str) -> ParsedCall:
             arguments = data.get("arguments", {})
         case _:
             return ParsedCall(error='a call is an object with "name" and "arguments"')
-    if isinstance(arguments, str):  # some models quote them
+    if isinstance(arguments, str):  # Some models quote them.
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):

@@ -1,7 +1,7 @@
 """The environments of all rows, called in a few processes of the sandbox, side by side.
 
 An instance lives in one process. A call that hangs or crashes loses its process; then the other
-episodes of that process are repeated in a new one from the answers so far, each before its next
+episodes of that process are repeated in a new one from the completions so far, each before its next
 call. A rollout whose environment fails has an error, and the run continues.
 """
 
@@ -26,21 +26,21 @@ from grpo_engine.tasks.base import Task
 REPLY = TypeAdapter(EnvironmentReply)
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
-CHOOSES = "environment"  # the column that names a row's environment, where there are several
-SAMPLING = ("temperature", "top_p")  # what programs may ask for
-MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
-LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
+CHOOSES = "environment"  # column: the name of a row's environment, where there are several
+SAMPLING = ("temperature", "top_p")  # settings that a request may repeat
+MIN_LOAD_S = 30.0  # a new interpreter and its imports, on a busy machine
+LOAD_ELSEWHERE_S = 300.0  # the imports of a package in its own interpreter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """An environment as its process described it."""
+class EnvironmentSpec:
+    """An environment as its process describes it."""
 
     name: str
     has_reward: bool
-    tools: Sequence[Mapping[str, Any]] = ()  # their schemas
-    by_turn: bool = False  # whether its replies have rewards
-    is_agent: bool = False  # whether it asks for answers itself
+    tools: Sequence[Mapping[str, Any]] = ()  # schemas
+    by_turn: bool = False  # Replies have rewards.
+    is_agent: bool = False  # A program sends requests.
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -56,14 +56,14 @@ class Episode:
     index: int
     slot: int = 0
     process: int = 0
-    described: Described = field(init=False)
-    # arguments of its steps and the messages of their replies
+    spec: EnvironmentSpec = field(init=False)
+    # The arguments of each step and the messages of its reply.
     past: list[tuple[Mapping[str, Any], Any]] = field(default_factory=list)
     opening: Opening = field(default_factory=Opening)
     last: EnvironmentReply = field(default_factory=EnvironmentReply)
     calls: int = 0
     failures: int = 0
-    end: Mapping[str, Any] = field(default_factory=dict)  # its reward and its state
+    end: Mapping[str, Any] = field(default_factory=dict)  # reward and state
 
     @property
     def start(self) -> dict[str, Any]:
@@ -73,11 +73,11 @@ class Episode:
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Their schemas, for the next turn."""
-        return self.last.tools or self.described.tools
+        return self.last.tools or self.spec.tools
 
     def fail(self, error: str, ms: float = 0.0) -> None:
         """End it with an error."""
-        self.last = EnvironmentReply(name=self.described.name, error=error, ms=ms)
+        self.last = EnvironmentReply(name=self.spec.name, error=error, ms=ms)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -103,14 +103,14 @@ def specs_of(config: RunConfig, task: Task) -> tuple[Sequence[str], Mapping[str,
     return task.tools, {"": task.environment} if task.tools or task.environment else {}
 
 
-def choose(names: Collection[str], row: Mapping[str, Any], place: str) -> str:
+def choose(names: Collection[str], row: Mapping[str, Any], location: str) -> str:
     """The name of the environment that a row chooses; empty if there is only one."""
     if "" in names:
         return ""
     name = str(row.get(CHOOSES, ""))
     if name not in names:
         raise DataError(
-            f"{place}: its `environment` is {name!r}; task.environment has {', '.join(names)}"
+            f"{location}: its `environment` is {name!r}; task.environment has {', '.join(names)}"
         )
     return name
 
@@ -140,7 +140,7 @@ class EnvironmentClient:
         tools, names = specs_of(config, task)
         of_agents = {
             "sampling": {name: getattr(config.training, name) for name in SAMPLING},
-            # whether the exit status of a program is its reward
+            # Without reward functions, the exit status of a program is its reward.
             "by_status": not (config.rewards.functions or task.default_rewards),
             "named": list(config.sandbox.environment),
         }
@@ -153,8 +153,8 @@ class EnvironmentClient:
         programs = (agents.PREFIX, verifiers.PREFIX)
         foreign |= bool(settings.interpreter) or all(n.startswith(programs) for n in names.values())
         rewards = (*config.rewards.functions, *(spec.name for spec in task.default_rewards))
-        others = (name for other in settings.others.values() for name in other.rewards)
-        keys = key_variables((*rewards, *others))
+        further = (name for task in settings.others.values() for name in task.rewards)
+        keys = key_variables((*rewards, *further))
         loads = ", ".join(filter(None, (*tools, *names.values())))
         setup = [ServiceCall("load", arguments, self._load_limit, loads=loads)]
         self._open = ExitStack()
@@ -177,13 +177,13 @@ class EnvironmentClient:
         ]
         self.episodes: Sequence[Episode] = ()
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
-        self.described: dict[str, Described] = {}
+        self.specs: dict[str, EnvironmentSpec] = {}
 
     def __enter__(self) -> Self:
         with self._open:
             (call,) = self._sandboxes[0].start()
-            described = call.value_or(BrokenEnvironmentError)
-            self.described = {key: Described(**values) for key, values in described.items()}
+            specs = call.value_or(BrokenEnvironmentError)
+            self.specs = {key: EnvironmentSpec(**values) for key, values in specs.items()}
             self._open = self._open.pop_all()
         return self
 
@@ -192,25 +192,25 @@ class EnvironmentClient:
 
     @property
     def rewards(self) -> tuple[str, ...]:
-        environments = self.described.values()
+        environments = self.specs.values()
         return tuple(dict.fromkeys(e.name for e in environments if e.has_reward))
 
     def begin(self, episodes: Sequence[Episode]) -> None:
         """Begin episodes, whose openings are empty if they could not begin."""
         for sandbox in self._sandboxes:
-            if sandbox.is_busy:  # with what is left of a step that was dropped
+            if sandbox.is_busy:  # A dropped step left calls behind.
                 sandbox.close(0.0)
         self._replies.clear()
         self.episodes = episodes
         for slot, episode in enumerate(episodes):
-            episode.slot, episode.described = slot, self.described[episode.environment]
+            episode.slot, episode.spec = slot, self.specs[episode.environment]
             self._submit(episode, "reset", **episode.start)
         self._receive(finish(self._sandboxes))
 
-    def ask(self, index: int, answer: str, usage: Usage = NO_USAGE) -> None:
+    def submit(self, index: int, completion: str, usage: Usage = NO_USAGE) -> None:
         episode = self.episodes[index]
-        details = asdict(usage) if episode.described.is_agent else {}
-        self._submit(episode, "step", answer=answer, **details)
+        details = asdict(usage) if episode.spec.is_agent else {}
+        self._submit(episode, "step", completion=completion, **details)
         self._receive(poll(self._sandboxes, 0))
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
@@ -225,15 +225,15 @@ class EnvironmentClient:
         return self.episodes[index].last
 
     def finish(self, failed: Sequence[bool]) -> list[EnvironmentOutcome]:
-        """What the environments say at the end; those of failed rollouts are not asked."""
+        """The outcomes of the dialogues; an environment that failed is not called again."""
         for episode, has_failed in zip(self.episodes, failed, strict=True):
-            if not has_failed or episode.described.is_agent:
+            if not has_failed or episode.spec.is_agent:
                 self._submit(episode, "drop" if has_failed else "finish")
         self._receive(finish(self._sandboxes))
         return [
             EnvironmentOutcome(
-                name=episode.described.name,
-                by_turn=episode.described.by_turn,
+                name=episode.spec.name,
+                by_turn=episode.spec.by_turn,
                 calls=episode.calls,
                 failures=episode.failures,
                 **episode.end,
@@ -243,7 +243,7 @@ class EnvironmentClient:
 
     def _submit(self, episode: Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.environment, "slot": episode.slot}
-        starts = method == "reset" and episode.described.is_agent
+        starts = method == "reset" and episode.spec.is_agent
         self._sandboxes[episode.slot % len(self._sandboxes)].submit(
             _EpisodeCall(
                 "call",
@@ -256,7 +256,7 @@ class EnvironmentClient:
 
     def _receive(self, calls: Sequence[ServiceCall]) -> None:
         for call in calls:
-            if not isinstance(call, _EpisodeCall):  # it loads an environment again
+            if not isinstance(call, _EpisodeCall):  # the setup of a new process
                 continue
             episode, method = call.episode, call.arguments["method"]
             if call.failure:
@@ -273,7 +273,7 @@ class EnvironmentClient:
         reply = REPLY.validate_python({**call.value, "ms": 1000 * call.seconds})
         episode.calls += len(reply.calls)
         episode.failures += sum(tool.failed for tool in reply.calls)
-        name = ", ".join(tool.name for tool in reply.calls) or episode.described.name
+        name = ", ".join(tool.name for tool in reply.calls) or episode.spec.name
         episode.last = replace(reply, name=name + ", new context" * reply.restarts)
         if call.arguments["method"] == "step":
             episode.past.append((call.arguments["arguments"], call.value["messages"]))
@@ -282,5 +282,5 @@ class EnvironmentClient:
                 text=call.value.get("text", ""),
                 messages=reply.messages,
                 tools=tuple(reply.tools),
-                replaces=episode.described.is_agent,
+                replaces=episode.spec.is_agent,
             )

@@ -37,7 +37,7 @@ class Environments:
     """The client of a run's environments, and what is rendered for them."""
 
     client: EnvironmentClient
-    renderers: Mapping[str, PromptRenderer]  # by the name that a row chooses
+    renderers: Mapping[str, PromptRenderer]  # by environment
     tokens: ReplyTokens
     config: RunConfig
 
@@ -84,7 +84,7 @@ class Environments:
                 occurrence=occurrence[index],
             )
             name, prompt = self._environment_of(example), example.prompt
-            if self.client.described[name].is_agent:
+            if self.client.specs[name].is_agent:
                 prompt = conversation(self.renderers[name].task, example)
             row = {"prompt": reward_prompt(prompt), **example.columns}
             if name:
@@ -142,13 +142,13 @@ class Environments:
             return tokens
         return replace(tokens, render=tokens.render.with_tools(tools))
 
-    def read(self, index: int, ids: Sequence[int], answer: str) -> str:
-        """An answer whose tool calls are rewritten from the model's own form."""
+    def read(self, index: int, ids: Sequence[int], completion: str) -> str:
+        """A completion whose tool calls are rewritten from the model's own form."""
         tools = self.client.episodes[index].tools
-        return self._with_tools(index).with_calls(ids, answer, tools) if tools else answer
+        return self._with_tools(index).with_calls(ids, completion, tools) if tools else completion
 
     def finish(self, rollouts: Sequence[Trajectory]) -> list[Trajectory]:
-        """The rollouts with what their environments say at the end."""
+        """The rollouts with the outcomes of their environments."""
         outcomes = self.client.finish([rollout.failed for rollout in rollouts])
         results, episodes = [], self.client.episodes
         for rollout, outcome, episode in zip(rollouts, outcomes, episodes, strict=True):
@@ -190,16 +190,12 @@ def open_environments(
         return None
     client = enter(EnvironmentClient(config, task, folder, interrupted, objects, foreign=foreign))
     schemas = {
-        tool["function"]["name"]: tool
-        for described in client.described.values()
-        for tool in described.tools
+        tool["function"]["name"]: tool for spec in client.specs.values() for tool in spec.tools
     }
     combined = render.with_tools(list(schemas.values()))
-    renderers = {
-        name: render.with_tools(described.tools) for name, described in client.described.items()
-    }
+    renderers = {name: render.with_tools(spec.tools) for name, spec in client.specs.items()}
     is_text = bool(len(task.train) and isinstance(conversation(task, task.train[0]), str))
-    has_agents = any(described.is_agent for described in client.described.values())
+    has_agents = any(spec.is_agent for spec in client.specs.values())
     is_plain = render.is_plain or (is_text and not has_agents)
     tokens = reply_tokens(combined, ends, is_plain=is_plain, uses_tools=bool(schemas))
     return Environments(client=client, renderers=renderers, tokens=tokens, config=config)

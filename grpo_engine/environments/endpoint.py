@@ -1,4 +1,4 @@
-"""An endpoint as OpenAI's on this machine: requests in, and answers out in its form.
+"""An endpoint on this machine in the form of OpenAI's chat completions.
 
 It has an address and a key for each rollout, and serves nobody else: whoever has not shown the key
 is read no further than the headers, has little time, and makes room for the next.
@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 from grpo_engine.environments.calls import CALL, find_calls
 from grpo_engine.errors import quoted
 
-MODEL = "policy"  # the only one
+MODEL = "policy"
 MAX_HEAD, MAX_BODY = 16 << 10, 8 << 20  # bytes of a request
-HEAD_S, BODY_S = 10.0, 60.0  # seconds in which they have to come
-STRANGERS = 128  # connections of this process that have not shown a key
-SERVED = 64  # that have shown a rollout's
+HEAD_S, BODY_S = 10.0, 60.0  # seconds
+MAX_STRANGERS = 128  # connections of this process without a key
+MAX_SERVED = 64  # connections with the key of a rollout
 ROLES = ("system", "user", "assistant", "tool")
-# what would change the distribution, or needs what sampling does not give; with its neutral values
+# Fields that would change the distribution or that sampling cannot fill: their neutral values.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "presence_penalty": (0,),
@@ -49,7 +49,7 @@ class RequestRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a program asks for: the next answer of a dialogue."""
+    """A program's request for the next completion of a dialogue."""
 
     messages: list[dict[str, Any]]
     tools: list[Any]
@@ -62,7 +62,7 @@ class Request:
 def response_of(
     request: Request, text: str, number: int, *, context: int, tokens: int, is_cut: bool
 ) -> dict[str, Any]:
-    """What the model wrote as the rollout's response of this number, without what stopped it."""
+    """The completion as the rollout's response of this number, without the stop text."""
     text = min((text.partition(stop)[0] for stop in request.stop), key=len, default=text)
     calls = find_calls(text) if request.tools else []
     message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -193,16 +193,16 @@ def _is_function(tool: Any) -> bool:
 class Endpoint(ABC):
     """The endpoint of one rollout."""
 
-    _strangers: ClassVar[dict[Any, None]] = {}  # tasks of all endpoints, the oldest first
+    _strangers: ClassVar[dict[Any, None]] = {}  # tasks of all endpoints, oldest first
 
     def __init__(self, sampling: Mapping[str, float]) -> None:
         self._sampling, self._key = sampling, secrets.token_hex(16)
-        self._connections = set[Any]()  # a task for each
+        self._connections = set[Any]()  # tasks
         self._server: asyncio.Server | None = None
-        self.refused = ""  # the last request that was, for errors
+        self.refusal = ""  # the last one, for errors
 
     @abstractmethod
-    async def ask(self, request: Request) -> Mapping[str, Any]:
+    async def respond(self, request: Request) -> Mapping[str, Any]:
         """The response to a request."""
 
     async def open(self) -> tuple[str, str]:
@@ -218,39 +218,39 @@ class Endpoint(ABC):
             connection.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; a stranger too many ends the oldest."""
+        """Handle one request; a stranger too many ends the oldest."""
         connection, ends = asyncio.current_task(), (ConnectionError, asyncio.IncompleteReadError)
         self._connections.add(connection)
         self._strangers[connection] = None
-        if len(self._strangers) > STRANGERS:
+        if len(self._strangers) > MAX_STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.cancel()
         try:
             with suppress(*ends, asyncio.CancelledError):
-                await self._answer(reader, writer)
+                await self._handle(reader, writer)
         finally:
             self._connections.discard(connection)
             self._strangers.pop(connection, None)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        status, kind = HTTPStatus.OK, "application/json"
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        status, content_type = HTTPStatus.OK, "application/json"
         try:
             method, path, headers = await _read_head(reader)
             self._admit(headers)
-            response = await self._respond(method, path, await _read_body(reader, headers))
+            response = await self._route(method, path, await _read_body(reader, headers))
         except RequestRefusedError as refusal:
             error = {"message": str(refusal), "type": "invalid_request_error"}
-            self.refused = f"; the last request that was refused: {refusal}"
+            self.refusal = f"; the last request that was refused: {refusal}"
             status, response = refusal.status, {"error": {**error, "param": None, "code": None}}
         if isinstance(response, str):
-            kind = "text/event-stream"
+            content_type = "text/event-stream"
         else:
             response = json.dumps(response)
         body = response.encode()
         writer.write(
-            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
             + body
         )
@@ -262,15 +262,17 @@ class Endpoint(ABC):
         if not hmac.compare_digest(sent.encode(), f"Bearer {self._key}".encode()):
             raise RequestRefusedError("the key is not that of this rollout", 401)
         self._strangers.pop(asyncio.current_task(), None)
-        if len(self._connections - self._strangers.keys()) > SERVED:
-            raise RequestRefusedError(f"{SERVED} requests of this rollout are being served", 429)
+        if len(self._connections - self._strangers.keys()) > MAX_SERVED:
+            raise RequestRefusedError(
+                f"{MAX_SERVED} requests of this rollout are being served", 429
+            )
 
-    async def _respond(self, method: str, path: str, body: bytes) -> Mapping[str, Any] | str:
+    async def _route(self, method: str, path: str, body: bytes) -> Mapping[str, Any] | str:
         """The body of a response: JSON, or the events of a stream."""
         match method, path.partition("?")[0].rstrip("/"):
             case "POST", "/v1/chat/completions":
                 request = read_request(body, self._sampling)
-                response = await self.ask(request)
+                response = await self.respond(request)
                 return as_events(response) if request.streams else response
             case "GET", "/v1/models":
                 model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "grpo-tui"}

@@ -1,4 +1,4 @@
-"""A number is thought of; each guess is told to be too low or too high.
+"""Guess a number; the replies are `higher` or `lower`.
 
 "My number is from 12 to 57." - "34" - "higher" - "46" - "46 is right".
 """
@@ -10,14 +10,14 @@ from typing import Any
 from grpo_engine.environments.protocol import Reply
 from grpo_engine.tasks.answers import final_answer, last_number
 
-COST = 0.1  # of each guess after the first
+COST = 0.1  # each guess after the first
 
 
 class Guess:
     """Reward 1 for the first guess, less for each further one, 0 if the number is not found."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> None:
-        """Think of a number in the row's range."""
+        """Draw a number from the row's range."""
         self.number = random.Random(seed).randint(row["low"], row["high"])
         self.guesses = 0
 

@@ -1,10 +1,10 @@
-"""What a user's environment implements."""
+"""The protocol of a user's environment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Message = Mapping[str, Any]  # with `role` and `content`
+Message = Mapping[str, Any]  # keys `role` and `content`
 
 
 @dataclass(frozen=True, slots=True)

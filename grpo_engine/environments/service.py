@@ -60,9 +60,9 @@ class EnvironmentService:
                 if callable(factory):
                     _check_factory(name, factory)
                 self._make[key] = partial(self._new, factory)
-        return {key: self._described(key, name) for key, name in environments.items()}
+        return {key: self._spec_of(key, name) for key, name in environments.items()}
 
-    def _described(self, key: str, name: str) -> dict[str, Any]:
+    def _spec_of(self, key: str, name: str) -> dict[str, Any]:
         episodes = self._make[key]()
         if self._tools and not isinstance(episodes, ToolEpisodes):
             raise BrokenEnvironmentError(
@@ -157,7 +157,7 @@ class EnvironmentService:
 def _check_factory(name: str, factory: Callable[..., Any]) -> None:
     """Refuse a class that cannot be made without arguments."""
     try:
-        with suppress(ValueError):  # some built-in callables have no signature
+        with suppress(ValueError):  # Some built-in callables have no signature.
             inspect.signature(factory).bind()
     except TypeError as error:
         raise BrokenEnvironmentError(
@@ -171,7 +171,7 @@ def _schema(name: str, tool: Callable[..., Any]) -> Any:
 
     try:
         return get_json_schema(tool)
-    except Exception as error:  # users' code may raise anything
+    except Exception as error:  # Users' code may raise anything.
         raise BrokenEnvironmentError(
             f"tool {name} cannot be described to the model ({error}); "
             f"{NO_SEED if name == 'step' else ''}give it a docstring with a line for each "

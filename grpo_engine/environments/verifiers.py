@@ -1,4 +1,4 @@
-"""Tasksets for verifiers 0.4, whose harness asks the endpoint for answers as a program does.
+"""Tasksets for verifiers 0.4, whose harness sends requests to the endpoint as a program does.
 
 They run in an interpreter that has the package, each task in verifiers' own subprocess runtime.
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.environments.adapters import UnusableError, number
-from grpo_engine.environments.agents import Ended, Player, search_path
+from grpo_engine.environments.agents import Outcome, Player, search_path
 from grpo_engine.environments.endpoint import MODEL
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.report import plain
 
 PREFIX = "verifiers:"
-INDEX = "verifiers_index"  # the column with a row's index in its taskset
+INDEX = "verifiers_index"  # column: the index of a row in its taskset
 
 
 def load(name: str, options: Mapping[str, Any]) -> Any:
@@ -31,7 +31,7 @@ def load(name: str, options: Mapping[str, Any]) -> Any:
             f"{name}: {sys.executable} has no verifiers 0.4 ({error}); install it with the taskset "
             "for a Python and name that one in task.interpreter"
         ) from error
-    os.environ["PATH"] = search_path()  # harnesses look for uv
+    os.environ["PATH"] = search_path()  # Harnesses look for uv.
     sys.path.append(str(Path.cwd()))
     agent = {"runtime": {"type": "subprocess"}, **options.get("agent", {})}
     taskset = {"id": package, **options.get("taskset", {})}
@@ -91,12 +91,12 @@ class TasksetEpisode(Player):
         super().__init__(taskset.name, sampling)
         self._taskset = taskset
 
-    async def play(self, row: Mapping[str, Any], _: tuple[int, int], url: str, key: str) -> Ended:
+    async def play(self, row: Mapping[str, Any], _: tuple[int, int], url: str, key: str) -> Outcome:
         """Run the episode of a row."""
         from verifiers.v1 import EvalClientConfig, ModelContext
 
         await self._taskset.start()
-        variable = f"GRPO_TUI_API_KEY_{id(self)}"  # programs do not inherit it
+        variable = f"GRPO_TUI_API_KEY_{id(self)}"  # Programs do not inherit it.
         os.environ[variable] = key
         client = EvalClientConfig(base_url=url, api_key_var=variable)
         context, task = ModelContext(model=MODEL, client=client), self._taskset.tasks[row[INDEX]]

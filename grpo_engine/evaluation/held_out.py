@@ -214,7 +214,7 @@ def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
             results = compress(group.scores.of(group.right.function), row)
             scores = [result.value for result in results if not result.missing]
             counts.append(len(scores))
-            right.append(sum(map(group.right.holds, scores)))
+            right.append(sum(map(group.right.accepts, scores)))
     if not sum(counts):
         return metrics
     successes, trials = sum(right), sum(counts)

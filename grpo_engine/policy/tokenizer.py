@@ -18,7 +18,7 @@ from platformdirs import user_cache_path
 from grpo_engine.errors import PANIC, ModelError
 from grpo_engine.platform.private import private_folder
 from grpo_engine.policy.embedded import EMBEDDED
-from grpo_engine.sandbox.client import ServiceCall, ask_once
+from grpo_engine.sandbox.client import ServiceCall, call_once
 
 SERVICE: Final = "grpo_engine.policy.tokenizer:Tokenizers"
 CPU_S: Final = 20.0
@@ -85,7 +85,7 @@ def _problem(folder: Path, trust: bool) -> str:
     """What a tokenizer does that it may not, after its name; empty if nothing."""
     arguments = {"folder": str(folder), "trust": trust, "cpu_s": CPU_S}
     call = ServiceCall("load_and_use", arguments, WALL_S)
-    failure = ask_once(SERVICE, "tokenizer", call, memory=MEMORY).failure
+    failure = call_once(SERVICE, "tokenizer", call, memory=MEMORY).failure
     if failure is None:
         return ""
     cause, message = failure.cause, failure.message

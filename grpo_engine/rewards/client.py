@@ -16,7 +16,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.load import GIVEN, Functions
+from grpo_engine.rewards.load import ARGUMENTS, Functions
 from grpo_engine.rewards.outcome import FunctionResult, RewardProblem
 from grpo_engine.rewards.rubric import JUDGE, key_variables
 from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
@@ -25,10 +25,8 @@ from grpo_engine.tasks.base import Prompt, RewardSpec
 
 SERVICE = "grpo_engine.rewards.service:RewardService"
 OUTCOME = TypeAdapter(FunctionResult)
-# Calls in a row that fail completely before the run ends.
-PATIENCE = 5
-# Functions may import large libraries on load.
-MIN_LOAD_S = 10.0  # for a new interpreter, on a busy machine
+PATIENCE = 5  # calls in a row
+MIN_LOAD_S = 10.0  # A new interpreter imports large libraries, perhaps on a busy machine.
 
 
 @dataclass(slots=True, eq=False)
@@ -124,11 +122,12 @@ class RewardClient:
     def check(self, columns: Sequence[str], task: str) -> None:
         """Raise RewardError if a function needs a column that the data lacks."""
         for function in self.functions:
-            available = {*GIVEN, *columns, *function.spec.options}
+            available = {*ARGUMENTS, *columns, *function.spec.options}
             if missing := [name for name in function.requires if name not in available]:
                 have = ", ".join(columns) or "none"
-                is_answer = missing[0] == "answer"  # for which any column may be taken
-                fix = "Name one of them in task.columns.answer, rename" if is_answer else "Rename"
+                fix = "Name one of them in task.columns.answer, rename"
+                if missing[0] != "answer":
+                    fix = "Rename"
                 raise RewardError(
                     f"reward {function.name} ({function.file or function.spec.name}) needs the "
                     f"column {missing[0]!r}, which {task} does not have; it has: {have}. {fix} "
@@ -174,21 +173,21 @@ class RewardClient:
         return outcomes
 
     def try_on(
-        self, prompt: Prompt, answers: Sequence[str], columns: Mapping[str, Any]
+        self, prompt: Prompt, completions: Sequence[str], columns: Mapping[str, Any]
     ) -> list[FunctionResult]:
-        """Score answers to one prompt; errors are only reported, as after the first step."""
-        count = len(answers)
+        """Score completions of one prompt; errors are only reported, as after the first step."""
+        count = len(completions)
         return self.score(
             [reward_prompt(prompt)] * count,
-            [reward_completion(prompt, answer) for answer in answers],
-            [list(answer.encode("utf-8", "surrogatepass")) for answer in answers],
+            [reward_completion(prompt, text) for text in completions],
+            [list(text.encode("utf-8", "surrogatepass")) for text in completions],
             {name: [value] * count for name, value in columns.items()},
             {"global_step": 1, "max_steps": 1},
         )
 
 
 def _outcome(function: Function, call: ServiceCall, count: int) -> FunctionResult:
-    """What a function gave, or why it gave nothing."""
+    """The result of a function, or its failure."""
     failure = call.failure
     if failure and failure.cause == "loading":
         raise RewardError(failure.message)

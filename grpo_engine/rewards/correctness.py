@@ -121,7 +121,7 @@ def equation_steps(
     """
     steps = []
     for row, completion in enumerate(texts_of(completions)):
-        text = completion.translate(MINUSES)  # of the same length
+        text = completion.translate(MINUSES)  # The length stays the same.
         checked = [(m.end(), float(_is_true(m[1], m[2]))) for m in _EQUATION.finditer(text)]
         if answer is not None and text:
             right = numeric_answer(prompts[row : row + 1], [text], answer=[answer[row]])[0]

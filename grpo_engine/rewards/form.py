@@ -28,5 +28,5 @@ def hint(problem: RewardProblem, completion: Any) -> str:
     types, form = "list|dict", f"chat messages, {MESSAGES}; rewards.completions text gives text"
     if isinstance(completion, str):
         types, form = "str|string", "text; messages come after chat prompts"
-    is_about_it = re.match(rf"(Attribute|Type)Error.*\b({types})\b", problem.message)
-    return f". Each completion came as {form}" if is_about_it else ""
+    names_type = re.match(rf"(Attribute|Type)Error.*\b({types})\b", problem.message)
+    return f". Each completion came as {form}" if names_type else ""

@@ -17,9 +17,9 @@ from grpo_engine.errors import RewardError
 
 LARGEST_REPLY = 16 << 20
 LONGEST_QUOTE = 500  # characters of a reply in a message
-SHORTEST_KEY = 8  # a shorter one is a placeholder, and occurs in texts by chance
-FIRST_PAUSE = 0.5  # seconds before the second try, doubled before each further one
-MAY_PASS = (408, 425, 429)  # and all from 500
+SHORTEST_KEY = 8  # A shorter one is a placeholder, and occurs in texts by chance.
+FIRST_PAUSE = 0.5  # seconds, doubled before each further try
+TEMPORARY = (408, 425, 429)  # besides all statuses from 500
 
 
 class HttpError(RewardError):
@@ -36,7 +36,7 @@ class HttpClient:
     def __init__(self, url: str, key: str = "") -> None:
         address = httpx2.URL(url)
         self.name, self._url, self.calls = address.netloc.decode(), address, 0
-        # JSON may spell any character by its number, once or within another text
+        # JSON may spell any character by its number, also within a text that is JSON itself.
         spelled = (rf"\\{{0,4}}(?:{re.escape(letter)}|u(?i:{ord(letter):04x}))" for letter in key)
         self._key = re.compile("".join(spelled)) if len(key) >= SHORTEST_KEY else None
         headers = {
@@ -100,7 +100,7 @@ class HttpClient:
             return text
         if response.is_redirect:
             text = "redirects are not followed; give the final address"
-        may_pass = status in MAY_PASS or status >= 500
+        may_pass = status in TEMPORARY or status >= 500
         seconds = response.headers.get("Retry-After", "")
         pause = (float(seconds) if seconds.isdecimal() else 0.0) if may_pass else None
         raise self._error(f"answered {status} {response.reason_phrase}: {text.strip()}", pause)

@@ -14,8 +14,8 @@ from grpo_engine.rewards.http_client import LONGEST_QUOTE, HttpClient
 from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.rewards.verdict import message, read_reply
 
-MOST_TOKENS = 1e9  # of one call; a count beyond it is none
-SHARE = 0.9  # of a call's time limit; the rest is for the way back
+MAX_TOKENS = 1e9  # A larger count for one request is not credible.
+SHARE = 0.9  # of a call's time limit; the remainder is for the way back
 
 Result = tuple[float | RewardError | None, str]
 NO_RESULT: Result = (None, "")
@@ -24,14 +24,14 @@ NO_RESULT: Result = (None, "")
 class Judge:
     """Scores answers from 0 to 1; identical ones are judged once.
 
-    Totals since the process began are logged as metrics: calls, failures, replies that were known,
+    Totals since the process began are logged as metrics: calls, failures, replies from the cache,
     and the cost.
     """
 
     def __init__(self, path: str) -> None:
         self._rubric = rubric = read_rubric(Path(path).expanduser())
         self._client = HttpClient(rubric.url, _key(path, rubric.key_variable))
-        self._known: dict[str, Sequence[Result]] = {}  # by question
+        self._cache: dict[str, Sequence[Result]] = {}  # by request
         self._totals = dict.fromkeys(("calls", "failures", "cached", "cost"), 0.0)
         self.__name__ = Path(path).stem
         self.columns = rubric.columns
@@ -48,19 +48,19 @@ class Judge:
         """A score for each answer, the error in place of it, or None in a group of equal ones."""
         deadline = time.monotonic() + SHARE * trainer_state.time_limit
         free = asyncio.Semaphore(self._rubric.concurrency)
-        asked = self._asked(prompts, completions, columns)
-        counts = {question: count for question, _, count in filter(None, asked)}
+        questions = self._questions(prompts, completions, columns)
+        counts = {question: count for question, _, count in filter(None, questions)}
         replies = await asyncio.gather(
             *(self._reply(question, count, deadline, free) for question, count in counts.items())
         )
         by_question = dict(zip(counts, replies, strict=True))
-        results = [by_question[item[0]][item[1]] if item else NO_RESULT for item in asked]
+        results = [by_question[item[0]][item[1]] if item else NO_RESULT for item in questions]
         log_extra("reason", [reason for _, reason in results])
         for name, total in {**self._totals, "calls": self._client.calls}.items():
             log_metric(f"judge/{self.__name__}/{name}", total)
         return [score for score, _ in results]
 
-    def _asked(
+    def _questions(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[tuple[str, int, int] | None]:
         """For each answer the message to the judge, and which answer it is there of how many.
@@ -70,34 +70,36 @@ class Judge:
         """
         rows, groups = [], dict[str, list[Any]]()
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            data, answer = {"prompt": _content(prompt)}, _content(completion)
+            data, text = {"prompt": _content(prompt)}, _content(completion)
             if self.columns:
                 data["columns"] = {name: columns[name][row] for name in self.columns}
             group = groups.setdefault(json.dumps(data), [])
-            if answer not in group:
-                group.append(answer)
-            rows.append((data, answer, group))
+            if text not in group:
+                group.append(text)
+            rows.append((data, text, group))
         if not self._rubric.ranking:
-            return [(message(self._rubric, {**data, "answer": a}), 0, 1) for data, a, _ in rows]
+            return [
+                (message(self._rubric, {**data, "answer": text}), 0, 1) for data, text, _ in rows
+            ]
         return [
             (
                 message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
-                group.index(answer),
+                group.index(text),
                 len(group),
             )
             if len(group) > 1
             else None
-            for data, answer, group in rows
+            for data, text, group in rows
         ]
 
     async def _reply(
-        self, question: str, answers: int, deadline: float, free: asyncio.Semaphore
+        self, question: str, count: int, deadline: float, free: asyncio.Semaphore
     ) -> Sequence[Result]:
-        """What the judge says to a question, or has said before."""
-        rubric, known = self._rubric, self._known
-        if question in known:
+        """The judge's scores of the `count` answers of a question, perhaps from the cache."""
+        rubric, cache = self._rubric, self._cache
+        if question in cache:
             self._totals["cached"] += 1
-            return known[question]
+            return cache[question]
         messages = [{"role": "user", "content": question}]
         body = {**rubric.options, "model": rubric.model, "messages": messages}
         try:
@@ -105,20 +107,22 @@ class Judge:
                 reply = await self._client.post_with_retries(
                     json.dumps(body).encode(), rubric.time_limit, deadline, rubric.retries
                 )
-            scores = read_reply(rubric, self._text(reply), answers)
+            scores = read_reply(rubric, self._text(reply), count)
         except RewardError as error:
             self._totals["failures"] += 1
-            return [(error, "")] * answers
-        known[question] = scores
-        if len(known) > rubric.cache:
-            del known[next(iter(known))]
+            return [(error, "")] * count
+        cache[question] = scores
+        if len(cache) > rubric.cache:
+            del cache[next(iter(cache))]
         return scores
 
     def _text(self, data: str) -> str:
         """The text of the reply without the key; its cost is counted."""
         reply: Any = None
         with suppress(ValueError, RecursionError):
-            reply = json.loads(data, parse_int=float)  # a count can have any digits
+            reply = json.loads(
+                data, parse_int=float
+            )  # An integer may have too many digits for Python.
         match reply:
             case {"choices": [{"message": {"content": str(text)}}, *_]}:
                 pass
@@ -127,7 +131,7 @@ class Judge:
                 raise RewardError(f"{self._client.name} answered without a message: {quote}")
         match reply:
             case {"usage": {"prompt_tokens": float(read), "completion_tokens": float(written)}} if (
-                max(read, written) < MOST_TOKENS
+                max(read, written) < MAX_TOKENS
             ):
                 price, price_written = self._rubric.price
                 cost = max(0, read) * price + max(0, written) * price_written

@@ -17,10 +17,10 @@ from grpo_engine.errors import RewardError, nearest
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.rubric import JUDGE
 
-# The arguments that TRL passes to every reward function, besides the data set's columns.
-GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+# TRL passes these to every reward function, besides the data set's columns.
+ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 Functions = Mapping[str, Callable[..., Any]]
-ENVIRONMENTS = "environments"  # given as well if the run has environments
+ENVIRONMENTS = "environments"  # a further argument in a run with environments
 FORMS = "a built-in name, file.py:function, module:function or judge:rubric.yaml"
 
 
@@ -69,7 +69,7 @@ def load_reward(
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
     parameters: Mapping[str, inspect.Parameter] = {}
-    with suppress(TypeError, ValueError):  # some built-in callables have no signature
+    with suppress(TypeError, ValueError):  # Some built-in callables have no signature.
         parameters = inspect.signature(function).parameters
     reward = LoadedReward(_name_of(function, name), function, file, options, parameters)
     unknown = [option for option in options if option not in parameters]
@@ -92,7 +92,7 @@ def find(name: str) -> tuple[Any, str]:
 
 
 def _name_of(function: Any, written: str) -> str:
-    if ":" not in written:  # built in, or a package's
+    if ":" not in written:  # a built-in function, or a package's
         return written
     if written.startswith(names.IN_PROCESS):
         return written.removeprefix(names.IN_PROCESS)

@@ -29,13 +29,13 @@ class RewardProblem:
 
     def __str__(self) -> str:
         which = "" if self.completion is None else f" on completion {self.completion}"
-        where = f" ({self.line})" if self.line else ""
-        return f"reward {self.function}{which}{where}: {self.message}"
+        location = f" ({self.line})" if self.line else ""
+        return f"reward {self.function}{which}{location}: {self.message}"
 
 
 @dataclass(slots=True)
 class FunctionResult:
-    """What one function gave for a batch: a score for each completion, and what it logged.
+    """The scores of a batch by one function, and what it logged.
 
     `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
     """
@@ -54,7 +54,7 @@ class FunctionResult:
         match score:
             case RewardProblem():
                 reason = score.message
-                if score not in self.problems:  # one may be of all completions
+                if score not in self.problems:  # The same one may be that of all completions.
                     self.problems.append(score)
             case tuple():
                 steps, value = score, fmean(part for _, part in score) if score else None
@@ -105,7 +105,7 @@ def read_scores(output: Any, count: int, weight: float = 1.0) -> list[Score]:
 
 
 def _score(row: int, item: Any, weight: float) -> Score:
-    if isinstance(item, RewardError):  # of a judge, in place of a score
+    if isinstance(item, RewardError):  # A judge gives it in place of a score.
         return RewardProblem(cause="no_score", message=str(item), completion=row)
     try:
         if isinstance(item, list | tuple):

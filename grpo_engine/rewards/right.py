@@ -12,7 +12,7 @@ from grpo_engine.errors import ConfigError
 if TYPE_CHECKING:
     from grpo_engine.rewards.scoring import Scores
 
-# built-in functions whose score of 1 means right, if the run does not use the task's own
+# Built-in functions whose score of 1 means right.
 RIGHT_OR_WRONG = (
     "numeric_answer",
     "exact_answer",
@@ -21,7 +21,7 @@ RIGHT_OR_WRONG = (
     "countdown",
     "contains",
 )
-SOURCE = re.compile(r"\A[^\s\"]+:(?=\w)")  # `file.py:` of a function named as in rewards.functions
+SOURCE = re.compile(r"\A[^\s\"]+:(?=\w)")  # `file.py:` before a function's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Right:
             candidates = (accuracy, *named, *RIGHT_OR_WRONG)
             return cls(next((name for name in candidates if name in names), ""))
         rule, has_source = SOURCE.subn("", text)
-        # which of two functions of one name is meant, a source does not say
-        known = [name for name in names if not (has_source and f"{name}_2" in names)]
+        # A source does not tell two functions of one name apart.
+        unique = [name for name in names if not (has_source and f"{name}_2" in names)]
         with suppress(ValueError):
             match parse(rule, "evaluation.accuracy"):
-                case Text(name) if name in known:
+                case Text(name) if name in unique:
                     return cls(name)
-                case Term(name, op, value) if name in known and op in OPERATORS:
+                case Term(name, op, value) if name in unique and op in OPERATORS:
                     return cls(name, op, float(value))
         raise ConfigError(
             f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "
@@ -55,7 +55,7 @@ class Right:
             "rewards.functions",
         )
 
-    def holds(self, score: float | None) -> bool:
+    def accepts(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)
 
     def count(self, scores: "Scores") -> tuple[int, int] | None:
@@ -66,4 +66,4 @@ class Right:
         judged = [reward.value for reward in scores.of(self.function) if not reward.missing]
         if all(score is None for score in judged):
             return None
-        return sum(map(self.holds, judged)), len(judged)
+        return sum(map(self.accepts, judged)), len(judged)

@@ -13,9 +13,9 @@ from grpo_engine.config.safe_json import read_text
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.errors import ConfigError, RewardError
 
-JUDGE = "judge:"  # before a file's path, in the name of a reward function
+JUDGE = "judge:"  # prefix of a reward function's name; a file's path follows
 Positive = Annotated[float, Field(gt=0)]
-# a host, a port and a path, with no room for a key
+# Host, port and path: there is no room for a key.
 ADDRESS = re.compile(r"https?://([^\s@?#/:\[\]]+|\[[\da-fA-F:.]+\])(:[1-9]\d{0,4})?(/[^\s@?#]*)?")
 
 

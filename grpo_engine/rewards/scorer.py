@@ -129,11 +129,11 @@ class Scorer:
             foreign=foreign,
             may_be_empty=bool(environments) or not config.algorithm.resolved().reads_rewards,
         )
-        self._count = len(specs)  # of the client's functions; another one is no reward
+        self._count = len(specs)  # A further function of the client only measures.
         self._environments = environments
         self._config, self._task = config, task
         self.right = self.held_out_right = Right("")
-        self._measured = ""  # the function that only held-out answers are judged by
+        self._measured = ""  # the function that scores held-out answers alone
 
     def __enter__(self) -> "Scorer":
         columns = [*self._task.train[0].columns] if len(self._task.train) else []
@@ -144,7 +144,7 @@ class Scorer:
             self._client.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
             self._open = stack.pop_all()
-        # a reward function that is named as an accuracy takes precedence over the task's
+        # A reward function that is named as an accuracy takes precedence over the task's.
         if self.right.function in ("", *RIGHT_OR_WRONG):
             self._measured = "".join(self._client.names[self._count :])
         self.held_out_right = Right(self._measured) if self._measured else self.right
@@ -174,7 +174,7 @@ class Scorer:
         if name not in self._custom:
             return ""
         text = f"It gets {self._received}. "
-        if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
+        if self._custom[name].startswith(IN_PROCESS):  # The command line lacks it.
             return text
         task = self._config.task.name
         return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {task}"
@@ -262,14 +262,14 @@ class Scorer:
         step: int,
         count: int | None,
     ) -> list[FunctionResult]:
-        """What the functions gave, all or the first `count`."""
+        """The results of all functions, or of the first `count`."""
         examples, prompts, rollouts = zip(*rows, strict=True)
         columns = columns_of(examples)
         if self._environments is not None:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
             columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
         finished = max(0, step - 1)
-        answers = finished * self._config.rollout.prompts
+        rollouts_before = finished * self._config.rollout.prompts
         return self._client.score(
             [reward_prompt(prompt.prompt) for prompt in prompts],
             [
@@ -281,7 +281,7 @@ class Scorer:
             {
                 "global_step": finished,
                 "max_steps": self._config.steps,
-                "epoch": answers / max(1, len(self._task.train)),
+                "epoch": rollouts_before / max(1, len(self._task.train)),
             },
             count=count,
         )
@@ -339,7 +339,7 @@ def last_model_token(rollout: Trajectory) -> int:
 
 
 def turn_rewards(rollout: Trajectory) -> list[tuple[int, float]]:
-    """What the environment gave for each turn, at its last token, and for the dialogue's end."""
+    """The environment's rewards of the turns, each at its last token, and of the dialogue."""
     ends = _turn_ends(rollout)
     scores = [(ends[span.turn], span.reward) for span in rollout.spans if span.reward is not None]
     if rollout.environment is not None and rollout.environment.reward is not None:
@@ -357,7 +357,7 @@ def environment_alerts(step: int, rollouts: Sequence[Trajectory]) -> Iterator[Al
             "environment_error",
             Alert(
                 "warning",
-                f"Environment {span.name}, {span.error}.{_answer(failed)}",
+                f"Environment {span.name}, {span.error}.{_position(failed)}",
                 "Such answers get no reward. Correct the environment; try it with "
                 "`grpo-tui tasks test`.",
             ),
@@ -378,19 +378,19 @@ def alerts_of(
     for problem in problems:
         groups.setdefault((problem.function, problem.cause), []).append(problem)
     for (_, cause), problems_of_cause in groups.items():
-        answers = [rollouts[p.completion] for p in problems_of_cause if p.completion is not None]
+        affected = [rollouts[p.completion] for p in problems_of_cause if p.completion is not None]
         alert = Alert(
             "error" if cause in ("exception", "crash") else "warning",
-            f"{str(problems_of_cause[0]).removesuffix('.')}.{_answer(answers)}",
+            f"{str(problems_of_cause[0]).removesuffix('.')}.{_position(affected)}",
             NO_SCORE if cause == "no_score" else REMEDY,
         )
         yield raised(step, f"reward_{cause}", alert)
 
 
-def _answer(rollouts: Sequence[Trajectory]) -> str:
-    """Which answer of a step it was, and of how many, as a sentence."""
+def _position(rollouts: Sequence[Trajectory]) -> str:
+    """A sentence that names the first of the rollouts, and how many more there are."""
     if not rollouts:
         return ""
-    first, *others = rollouts
-    more = f", and {len(others)} more of the step" if others else ""
-    return f" It was answer {first.index + 1} to prompt {first.group + 1}{more}."
+    first, more = rollouts[0], len(rollouts) - 1
+    further = f", and {more} more of the step" if more else ""
+    return f" It was answer {first.index + 1} to prompt {first.group + 1}{further}."

@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its reply is read.
+"""The request to a judge, and how its reply is read.
 
 What is judged is hostile. It is one JSON value between `<data>` tags in which `<` is escaped, so
 that no text ends the data and no special token such as `<|im_start|>` is left. Of the reply only
@@ -16,11 +16,11 @@ from grpo_engine.errors import RewardError
 from grpo_engine.rewards.http_client import LONGEST_QUOTE
 from grpo_engine.rewards.rubric import Rubric
 
-Score = tuple[float, str]  # from 0 to 1, and what it is based on
+Score = tuple[float, str]  # 0 to 1, and the basis of it
 LONGEST_REASON = 2000
-# Special tokens begin so: `<|im_end|>`, `</s>`, `[INST]`, `]~b]`.
+# How special tokens begin: `<|im_end|>`, `</s>`, `[INST]`, `]~b]`.
 SPECIAL = re.compile(r"<|~|\[(?=/?[A-Za-z_]+\])")
-# JSON, and words after it. Words before it need a code block: else it may be quoted from an answer.
+# JSON with words after it. Words before it need a code block, for it may be an answer's.
 FRAMED = re.compile(r"(?:[^{}<]*```(?:json)?\s*)?(\{.*\})[^{}<]*", re.DOTALL)
 MESSAGE = """\
 {task}
@@ -56,12 +56,12 @@ def as_data(value: Any) -> str:
     return SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def read_reply(rubric: Rubric, text: str, answers: int) -> Sequence[Score]:
-    """The score of each answer that a question has; RewardError if the reply has another form."""
+def read_reply(rubric: Rubric, text: str, count: int) -> Sequence[Score]:
+    """The scores of the `count` answers of a request; RewardError if the reply has another form."""
     try:
         reply = parse_json(_without_frame(text))
         if rubric.ranking:
-            scores = _ranked(_entry(reply, "ranking"), answers)
+            scores = _ranked(_entry(reply, "ranking"), count)
         else:
             scores = [_weighted(_entry(reply, "scores"), rubric)]
     except ValueError as error:
@@ -104,12 +104,12 @@ def _weighted(scores: Any, rubric: Rubric) -> Score:
     return mean, f"{values} of {high:g}"
 
 
-def _ranked(order: Any, answers: int) -> Sequence[Score]:
+def _ranked(order: Any, count: int) -> Sequence[Score]:
     """1 for the best answer, 0 for the worst, and the others between them at equal distances."""
-    numbers = [str(number) for number in range(1, answers + 1)]
-    # as numbers, or as texts like the keys of the answers
+    numbers = [str(number) for number in range(1, count + 1)]
+    # Judges write numbers as texts, too, like the keys of the answers.
     order = [str(number) for number in order] if isinstance(order, list) else []
     if sorted(order) != sorted(numbers):
-        raise ValueError(f"its ranking does not have each number from 1 to {answers} once")
+        raise ValueError(f"its ranking does not have each number from 1 to {count} once")
     ranks = [order.index(number) for number in numbers]
-    return [(1 - rank / (answers - 1), f"rank {rank + 1} of {answers}") for rank in ranks]
+    return [(1 - rank / (count - 1), f"rank {rank + 1} of {count}") for rank in ranks]

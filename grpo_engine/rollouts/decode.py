@@ -379,7 +379,7 @@ class _Decoding:
             if self.dialogues.read is not None:
                 answer = self.dialogues.read(row.number, row.ids[row.begin :], answer)
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
-            self.dialogues.episodes.ask(row.number, answer, row.usage)
+            self.dialogues.episodes.submit(row.number, answer, row.usage)
 
     def _seen_so_far(self, rows: list[DecodingRow], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:

@@ -80,8 +80,8 @@ NO_USAGE = Usage()
 class Episodes(Protocol):
     """The environments of the rows that are sampled, by the rows' places."""
 
-    def ask(self, index: int, answer: str, usage: Usage) -> None:
-        """Give a row's answer to its environment, which replies later."""
+    def submit(self, index: int, completion: str, usage: Usage) -> None:
+        """Send a completion of a row to its environment, which replies later."""
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
         """The replies that have come, after waiting for one at most this long."""

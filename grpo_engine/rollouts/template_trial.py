@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from grpo_engine.sandbox.client import ServiceCall, ask_once
+from grpo_engine.sandbox.client import ServiceCall, call_once
 
 SERVICE: Final = "grpo_engine.rollouts.template_trial:Templates"
 CPU_S: Final = 2.0
@@ -44,7 +44,7 @@ def _problem(template: str, values: Mapping[str, Any]) -> str:
     """What the template needs too much of; empty if it keeps to the limits."""
     plain = json.loads(json.dumps(dict(values), default=str))
     call = ServiceCall("render", {"template": template, "values": plain}, WALL_S)
-    failure = ask_once(SERVICE, "template", call, memory=MEMORY, foreign=True).failure
+    failure = call_once(SERVICE, "template", call, memory=MEMORY, foreign=True).failure
     if failure is None:
         return f"makes {call.value / 1e6:.1f} MB of text" if call.value > OUTPUT else ""
     cause, message = failure.cause, failure.message

@@ -19,10 +19,10 @@ from grpo_engine.control import StopNow
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox import variables
 from grpo_engine.sandbox.local import Local
-from grpo_engine.sandbox.process import LostError, Process
+from grpo_engine.sandbox.process import BrokenProcessError, Process
 from grpo_engine.sandbox.report import Failure, timeout
 
-SLACK = 2.0  # seconds after its limit in which a call may still report by itself
+SLACK = 2.0  # seconds after its limit in which a call may still report itself
 TICK = 0.05
 GRACE = 1.0  # seconds in which a process may exit by itself
 # Libraries in the process get one thread each, to leave the cores to the engine.
@@ -34,10 +34,10 @@ ONE_THREAD = (
     "NUMEXPR_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )
-AT_A_TIME = 64  # calls in threads that a process makes side by side
+MAX_THREADS = 64  # calls that a process makes side by side
 MEMORY_TICK = 0.1  # seconds between measurements of memory
-MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
-# What loads may need more: what takes over half of the machine cannot be used beside training.
+MEMORY: Final = 4 << 30  # bytes, unless the user's code declares that it needs more
+# Loading may need more, up to half of the machine, which trains beside it.
 LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
@@ -53,7 +53,7 @@ class ServiceCall:
     limit: float
     in_thread: bool = False
     loads: str = ""
-    factor: int = field(default=1, init=False)  # on its limit, if it repeats other calls first
+    factor: int = field(default=1, init=False)  # multiplies the limit of a call that repeats others
     begun: float = field(default=0.0, init=False)
     value: Any = field(default=None, init=False)
     failure: Failure | None = field(default=None, init=False)
@@ -99,20 +99,20 @@ class Sandbox:
     def __post_init__(self) -> None:
         self._process: Process | Local | None = None
         self._scratch = ExitStack()
-        self._processes = self._calls = 0  # that were begun
-        self._limit = inf  # of memory, of the calls that were sent last
-        self._declared = 0.0  # the memory that what it has loaded may need
-        self._measured = 0.0  # when its memory was
+        self._process_count = self._call_count = 0  # since the beginning
+        self._limit = inf  # bytes of memory, of the calls that were sent last
+        self._declared = 0.0  # bytes that loaded code declares to need
+        self._last_measurement = 0.0  # seconds, of memory
         self._queue = deque[ServiceCall]()
         self._sent: dict[int, ServiceCall] = {}
-        self._suspects: set[ServiceCall] = set()  # calls of which one ended the process
+        self._suspects: set[ServiceCall] = set()  # One of them ended the process.
         self._done: list[ServiceCall] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close(0.0 if kind else GRACE)
+    def __exit__(self, error: object, *_: object) -> None:
+        self.close(0.0 if error else GRACE)
 
     def close(self, grace: float = GRACE) -> None:
         """Let the process exit within so many seconds, then end all that it started.
@@ -131,7 +131,7 @@ class Sandbox:
     def submit(self, call: ServiceCall) -> None:
         self._queue.append(call)
 
-    def ask(self, call: ServiceCall) -> ServiceCall:
+    def call(self, call: ServiceCall) -> ServiceCall:
         """Make one call and wait for what it returns."""
         self.submit(call)
         finish([self])
@@ -144,8 +144,8 @@ class Sandbox:
     def _may_send(self, call: ServiceCall) -> bool:
         """Whether a call can be made beside those that are being made."""
         calls = (call, *self._sent.values())
-        are_threads = not self._suspects and all(other.in_thread for other in calls)
-        return len(calls) <= (AT_A_TIME if are_threads else 1)
+        are_threads = not self._suspects and all(item.in_thread for item in calls)
+        return len(calls) <= (MAX_THREADS if are_threads else 1)
 
     def _end(self, grace: float = 0.0) -> None:
         if self._process is not None:
@@ -161,7 +161,7 @@ class Sandbox:
 
     def _begin(self) -> None:
         """Start a process, whose setup comes before all other calls."""
-        self._processes += 1
+        self._process_count += 1
         self._queue.extendleft(reversed(self.setup))
         try:
             if self.objects:
@@ -179,7 +179,7 @@ class Sandbox:
     def _environment(self) -> Mapping[str, str]:
         env = self.env
         if env is None:
-            env = {**variables.own(self.named, self.hidden), **dict.fromkeys(ONE_THREAD, "1")}
+            env = {**variables.inherited(self.named, self.hidden), **dict.fromkeys(ONE_THREAD, "1")}
         if self.foreign:
             home = self._scratch.enter_context(scratch("home"))
             env = variables.short(env, self.named, home)
@@ -194,15 +194,15 @@ class Sandbox:
             self._begin()
         while self._process and self._queue and self._may_send(self._queue[0]):
             call = self._queue.popleft()
-            call.prepare(self._processes)
+            call.prepare(self._process_count)
             call.begun = time.monotonic()
-            self._calls += 1
+            self._call_count += 1
             is_setup = call in self.setup
             memory = max(self.memory, self._declared, LOADING if is_setup else 0)
             self._limit = inf if self.objects else memory
-            self._sent[self._calls] = call
+            self._sent[self._call_count] = call
             frame = {
-                "id": self._calls,
+                "id": self._call_count,
                 "method": call.method,
                 "arguments": call.arguments,
                 "limit": call.limit,
@@ -229,13 +229,13 @@ class Sandbox:
         if hangs:
             self._restart()
         elif too_large:
-            raise LostError(self._needs_more(too_large.location))
+            raise BrokenProcessError(self._needs_more(too_large.location))
 
     def _settle(self, call: ServiceCall, failure: Failure | None) -> None:
         self._suspects.discard(call)
         if failure and call.loads:
             message = str(failure)
-            if failure.cause != "exception" or failure.traceback:  # else it names what it is about
+            if failure.cause != "exception" or failure.traceback:  # Other messages name it.
                 message = f"{call.loads} cannot be loaded: {message}\n{failure.traceback}".strip()
             failure = Failure(cause="loading", message=message)
         call.failure = failure
@@ -256,8 +256,8 @@ class Sandbox:
         process, now, failure = self._process, time.monotonic(), None
         if not isinstance(process, Process) or not self._sent:
             return
-        if self._limit < inf and now - self._measured > MEMORY_TICK:
-            self._measured = now
+        if self._limit < inf and now - self._last_measurement > MEMORY_TICK:
+            self._last_measurement = now
             if process.has_more(self._limit):
                 failure = self._needs_more()
         for call in self._sent.values():
@@ -265,10 +265,10 @@ class Sandbox:
                 failure = timeout(call.limit)
         if failure:
             location = process.hung_at() if len(self._sent) == 1 else ""
-            raise LostError(replace(failure, location=location))
+            raise BrokenProcessError(replace(failure, location=location))
 
-    def _lost(self, failure: Failure) -> None:
-        """The process is lost: the only call did it; of several, each is tried alone."""
+    def _recover(self, failure: Failure) -> None:
+        """Fail the only call of a broken process; of several, make each alone in a new one."""
         if len(self._sent) == 1:
             _, call = self._sent.popitem()
             call.seconds = time.monotonic() - call.begun
@@ -306,15 +306,15 @@ def poll(sandboxes: Sequence[Sandbox], seconds: float) -> list[ServiceCall]:
         try:
             sandbox._receive()
             sandbox._check_limits()
-        except LostError as error:
-            sandbox._lost(error.failure)
+        except BrokenProcessError as error:
+            sandbox._recover(error.failure)
         sandbox._send()
         done += sandbox._done
         sandbox._done = []
     return done
 
 
-def ask_once(service: str, name: str, call: ServiceCall, **options: Any) -> ServiceCall:
+def call_once(service: str, name: str, call: ServiceCall, **options: Any) -> ServiceCall:
     """Make one call in a process of its own."""
     with Sandbox(service, None, name, **options) as sandbox:
-        return sandbox.ask(call)
+        return sandbox.call(call)

@@ -28,7 +28,7 @@ def adopt_orphans() -> None:
 
 def end_all(mark: str, root: int) -> None:
     """Kill `root`, its descendants and the processes with this mark, until none is left."""
-    for _ in range(ROUNDS):  # one that is being killed may start another
+    for _ in range(ROUNDS):  # A process may start another before it is killed.
         pids = _started(mark, root) - {os.getpid()}
         if not pids:
             return
@@ -65,7 +65,7 @@ def _has_mark(entry: Path, variable: str) -> bool:
     try:
         return variable.encode() in (entry / "environ").read_bytes()
     except OSError:
-        return False  # another user's
+        return False  # a process of another user
 
 
 def _listed(variable: str) -> Iterator[tuple[int, int, bool]]:

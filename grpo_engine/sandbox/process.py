@@ -21,10 +21,10 @@ from grpo_engine.sandbox.report import Failure, is_users
 
 PROGRAM = "from grpo_engine.sandbox.program import main; main()"
 LOG_LIMIT = 1 << 20
-TAIL = 200  # bytes of its last output, to say how it ended
+TAIL = 200  # bytes of the last output, for messages
 
 
-class LostError(Exception):
+class BrokenProcessError(Exception):
     """The process has ended or has to be ended before it replied."""
 
     def __init__(self, failure: Failure) -> None:
@@ -34,12 +34,12 @@ class LostError(Exception):
 
 def ending(status: int, output: bytes) -> str:
     """How a process ended, in words, with the last line of its output."""
-    how = f"exited with status {status}"
+    text = f"exited with status {status}"
     if status < 0:
         names = {item.value: item.name for item in signal.Signals}
-        how = f"was killed by {names.get(-status, f'signal {-status}')}"
+        text = f"was killed by {names.get(-status, f'signal {-status}')}"
     last = output.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"{how}: {last}".removesuffix(": ")
+    return f"{text}: {last}".removesuffix(": ")
 
 
 def append(log: Path, data: bytes) -> None:
@@ -63,12 +63,12 @@ class Process:
         self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
         self._buffer = bytearray()
-        self._waiting = bytearray()  # requests that the pipe has not taken yet
+        self._pending = bytearray()  # requests beyond the pipe's capacity
         self._tail = b""
         request, self._request = os.pipe()
         self._reply, reply = os.pipe()
         self._output, output = os.pipe()
-        # Nothing is written to it: when it closes, the child knows that this process is gone.
+        # Nothing is written to the lifeline; it closes when this process ends.
         lifeline, self._lifeline = os.pipe()
         trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
         fds = (request, reply, lifeline, trace)
@@ -90,11 +90,11 @@ class Process:
             os.close(fd)
         for fd in (self._request, self._reply, self._output):
             os.set_blocking(fd, False)
-        self._open = {self._reply, self._output}  # pipes that may have something to read
+        self._open = {self._reply, self._output}  # readable pipes
 
     def post(self, frame: Any) -> None:
         """Send a frame without waiting."""
-        self._waiting += pack(frame)
+        self._pending += pack(frame)
         self._send()
 
     def wait(self, processes: Sequence["Process"], seconds: float) -> None:
@@ -103,7 +103,7 @@ class Process:
             for process in processes:
                 for fd in process._open:
                     selector.register(fd, selectors.EVENT_READ)
-                if process._waiting:
+                if process._pending:
                     selector.register(process._request, selectors.EVENT_WRITE)
             selector.select(seconds)
 
@@ -116,7 +116,7 @@ class Process:
             *lines, self._buffer = (self._buffer + received).split(b"\n")
             replies = [*map(unpack, lines)]
         except GarbledError:
-            raise self._lost("wrote into the pipe of its replies") from None
+            raise self._broken("wrote into the pipe of its replies") from None
         # A forked child can keep the pipes open after the process has exited.
         ended = not received and self._process.poll() is not None
         if not replies and (ended or self._reply not in self._open):
@@ -124,7 +124,7 @@ class Process:
                 self._process.wait(1)
             self._drain_all()
             status = self._process.returncode
-            raise self._lost("closed its pipe" if status is None else ending(status, self._tail))
+            raise self._broken("closed its pipe" if status is None else ending(status, self._tail))
         return replies
 
     def has_ended(self) -> bool:
@@ -147,18 +147,18 @@ class Process:
         except psutil.Error:
             return False
         is_more = total(lambda process: process.memory_info().rss) > memory
-        # What they share counts once; it takes longer to measure, and elsewhere needs privileges.
+        # The proportional set size counts shared pages once; it is slow, and Linux only.
         if is_more and sys.platform == "linux":
             is_more = total(lambda process: process.memory_full_info().pss) > memory
         return is_more
 
     def _send(self) -> None:
         try:
-            del self._waiting[: os.write(self._request, self._waiting[: 1 << 20])]
+            del self._pending[: os.write(self._request, self._pending[: 1 << 20])]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # `collect` tells how it ended
-            self._waiting.clear()
+        except BrokenPipeError:  # `collect` reports how the process ended.
+            self._pending.clear()
 
     def _read(self, fd: int) -> bytes:
         """What is in a pipe; nothing more is expected from one that is closed."""
@@ -182,15 +182,15 @@ class Process:
         while time.monotonic() < deadline and self._drain():
             pass
 
-    def _lost(self, how: str) -> LostError:
-        message, location = f"its process {how}", self._traced()
-        return LostError(Failure(cause="crash", message=message, location=location))
+    def _broken(self, reason: str) -> BrokenProcessError:
+        message, location = f"its process {reason}", self._traced()
+        return BrokenProcessError(Failure(cause="crash", message=message, location=location))
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""
         self._process.send_signal(signal.SIGUSR1)
         size = 0
-        for _ in range(100):  # on a busy machine the reply may take a while
+        for _ in range(100):  # A busy machine may take a while.
             time.sleep(0.02)
             before, size = size, self._trace.stat().st_size
             if (location := self._traced()) or 0 < size == before:

@@ -33,14 +33,14 @@ from grpo_engine.sandbox.frames import unpack, write_frame
 from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of, timeout
 
 TICK = 0.1  # seconds between checks of time limits
-NEEDS_MAIN = "signal only works in main thread"  # Python's words
+NEEDS_MAIN = "signal only works in main thread"  # the beginning of Python's message
 
 
-Waiting = SimpleQueue[Callable[[], Any] | None]  # calls that wait for a thread; None ends it
+Calls = SimpleQueue[Callable[[], Any] | None]  # None ends the thread that makes them
 
 
-def call_in(waiting: Waiting, call: Callable[[], Any]) -> Any:
-    """Have a call made in the thread that makes those that wait; return its value."""
+def call_in(calls: Calls, call: Callable[[], Any]) -> Any:
+    """Make a call in the thread that makes those of the queue; return its value."""
     result: Future[Any] = Future()
 
     def make() -> None:
@@ -49,7 +49,7 @@ def call_in(waiting: Waiting, call: Callable[[], Any]) -> Any:
         except BaseException as error:
             result.set_exception(error)
 
-    waiting.put(make)
+    calls.put(make)
     return result.result()
 
 
@@ -61,7 +61,7 @@ async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
         if timeout.expired():
             raise TooLateError from None
         raise
-    except SystemExit as error:  # it would end the loop
+    except SystemExit as error:  # SystemExit would end the loop.
         raise RuntimeError(f"called sys.exit({error.code!r})") from None
 
 
@@ -75,7 +75,7 @@ class EventLoop:
         self._thread.start()
 
     def _run(self) -> None:
-        with self._runner:  # cancels what is awaited at the end
+        with self._runner:  # The exit cancels what is awaited.
             self._loop.run_forever()
 
     def wait(self, awaitable: Awaitable[Any], limit: float) -> Any:
@@ -106,7 +106,7 @@ class Server:
         service: str,
         send: Callable[[Any], None],
         objects: Mapping[str, Any] | None = None,
-        main: Waiting | None = None,
+        main: Calls | None = None,
     ) -> None:
         self.objects = objects or {}
         self.declared = 0.0
@@ -136,7 +136,7 @@ class Server:
         if not inspect.isawaitable(value):
             return value
         call: _Call = self._current.call
-        deadline, call.deadline = call.deadline, inf  # the event loop sees to it
+        deadline, call.deadline = call.deadline, inf  # The event loop limits the time.
         try:
             return self._loop.wait(value, deadline - time.monotonic())
         finally:
@@ -203,7 +203,7 @@ def end_with_the_engine(lifeline: int) -> None:
         return
     os.setsid()
     os.closerange(0, lifeline)
-    os.closerange(lifeline + 1, 256)  # the interpreter has just begun
+    os.closerange(lifeline + 1, 256)  # The interpreter has just started.
     os.read(lifeline, 1)
     end_all(os.environ.get(MARK, ""), child)
     os._exit(0)
@@ -224,7 +224,7 @@ def main() -> None:
     end_with_the_engine(lifeline)
     sys.path.append(str(Path.cwd()))
     _serve(request, reply, service)
-    atexit._run_exitfuncs()  # a normal exit would also wait for threads
+    atexit._run_exitfuncs()  # A normal exit would wait for threads as well.
     sys.stdout.flush()
     end_all(os.environ.get(MARK, ""), os.getpid())
     os._exit(0)
@@ -232,19 +232,19 @@ def main() -> None:
 
 def _serve(request: int, reply: int, service: str) -> None:
     """Make the calls that wait for the main thread: requests, and what handles signals."""
-    waiting: Waiting = SimpleQueue()
-    server = Server(service, partial(write_frame, reply), main=waiting)
+    calls: Calls = SimpleQueue()
+    server = Server(service, partial(write_frame, reply), main=calls)
 
     def read() -> None:
         with os.fdopen(request, "rb") as lines:
             for line in lines:
-                waiting.put(partial(server.accept, unpack(line)))
-        waiting.put(None)
+                calls.put(partial(server.accept, unpack(line)))
+        calls.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     while True:
         with suppress(Empty):
-            if (call := waiting.get(timeout=TICK)) is None:
+            if (call := calls.get(timeout=TICK)) is None:
                 break
             call()
         server.report_late()

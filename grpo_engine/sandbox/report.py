@@ -13,7 +13,7 @@ from grpo_engine.platform.interpreter import ROOT
 PACKAGE = str(ROOT / "grpo_engine")
 
 
-MEMORY_GB = "memory_gb"  # of a function or class of the user: what it may need
+MEMORY_GB = "memory_gb"  # attribute of a user's function or class: the memory that it may need
 REMEDIES = {
     "memory": f"; make it need less, or set its attribute {MEMORY_GB} to what it may need",
     "timeout": "; make it faster, or raise rewards.time_limit",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpo_engine.sandbox.descendants import MARK
 
-# of trackers, downloads and servers for training
+# Keys of trackers, downloads and servers for training.
 KEYS = frozenset(("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "TINKER_API_KEY"))
 SHORT = re.compile(
     r"PATH|PYTHON\w+|LANG|LANGUAGE|LC_\w+|TZ|TERM|COLORTERM|NO_COLOR|TMPDIR|TEMP|TMP|SHELL|USER|"
@@ -20,7 +20,7 @@ SHORT = re.compile(
 )
 
 
-def own(named: Collection[str], hidden: Collection[str]) -> dict[str, str]:
+def inherited(named: Collection[str], hidden: Collection[str]) -> dict[str, str]:
     """This process's variables, without keys and `hidden` ones that are not named."""
     without = {*KEYS, *hidden}.difference(named)
     return {name: value for name, value in os.environ.items() if name not in without}
@@ -34,9 +34,9 @@ def short(variables: Mapping[str, str], named: Collection[str], home: Path) -> d
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - a home may be unknown
     hub = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     folders = {"HF_HUB_CACHE": f"{hub}/hub", "HF_DATASETS_CACHE": f"{hub}/datasets"}
-    kept = {
+    allowed = {
         name: value
         for name, value in variables.items()
         if name in {*named, *folders} or SHORT.fullmatch(name) or os.environ.get(name) != value
     }
-    return {**folders, "UV_CACHE_DIR": f"{cache}/uv", "HOME": str(home), **kept}
+    return {**folders, "UV_CACHE_DIR": f"{cache}/uv", "HOME": str(home), **allowed}

@@ -16,7 +16,7 @@ HASHES = re.compile(r"####\s*([^\n]+)")
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
 # The minus sign and hyphens of other widths, which people and models write for "-".
 MINUSES = str.maketrans("\N{MINUS SIGN}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "---")
-# Longer digit strings are not answers and would only slow Python down.
+# Longer strings of digits are no answers, and Python parses them slowly.
 LONGEST_NUMBER = 400
 LONGEST_EXPRESSION = 500
 OPERATORS = {

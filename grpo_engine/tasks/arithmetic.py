@@ -28,7 +28,7 @@ from grpo_engine.tasks.base import (
 from grpo_engine.tasks.options import read_options
 
 SYMBOLS: Final = {"add": "+", "subtract": "-", "multiply": "*"}
-# Number of each kind in five problems.
+# Five problems in turn.
 TURNS: Final = ("add", "subtract", "add", "subtract", "multiply")
 WORDINGS: Final = ("What is {}?", "Work out {}.", "{} = ?")
 # The sets as ranges of a hundred hash buckets.

@@ -19,9 +19,8 @@ from grpo_engine.errors import DataError
 Message = Mapping[str, Any]
 Prompt = str | tuple[Message, ...]
 
-# Maximum redraws of a generated training problem that is also held out.
-REDRAWS = 64
-SIZE: Final = 1_000_000  # problems of a generator that has no end
+REDRAWS = 64  # of a generated training problem that is held out
+SIZE: Final = 1_000_000  # problems of a generator without an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +71,8 @@ class Task:
     prefill: str = ""
     shuffle: bool = True
     notes: tuple[str, ...] = ()
-    skipped: int = 0  # rows of the data that cannot be used
-    tools: tuple[str, ...] = ()  # used unless the settings name tools or an environment
+    skipped: int = 0  # unusable rows of the data
+    tools: tuple[str, ...] = ()  # The settings' tools or environment replace both.
     environment: str = ""
 
     @property
@@ -314,7 +313,7 @@ def is_code(name: str) -> bool:
     if path.exists():
         return False
     module, colon, _ = name.rpartition(":")
-    if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
+    if colon:  # A hub id may end in :configuration, and a data file may have a colon in its name.
         is_module = all(part.isidentifier() for part in module.split("."))
         return module.endswith(".py") or is_module
     return not path.suffix and name in names.installed("tasks")

@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_engine.tasks.answers import texts_of
 
-Score = float | None | tuple[float | None, str]  # a score, or with its reason
+Score = float | None | tuple[float | None, str]  # a score, perhaps with its reason
 
 
 def by_text(score: Callable[..., Score]) -> Callable[..., list[Any]]:
@@ -32,8 +32,8 @@ def by_text(score: Callable[..., Score]) -> Callable[..., list[Any]]:
             log_extra("reason", [reason for _, reason in results])
         return [value for value, _ in results]
 
-    *given, rest = inspect.signature(reward, follow_wrapped=False).parameters.values()
+    *positional, keywords = inspect.signature(reward, follow_wrapped=False).parameters.values()
     by_keyword = (item.replace(kind=item.KEYWORD_ONLY) for item in parameters)
-    signature = inspect.Signature([*given, *by_keyword, rest])
+    signature = inspect.Signature([*positional, *by_keyword, keywords])
     reward.__signature__ = signature  # type: ignore[attr-defined]
     return reward

@@ -120,10 +120,10 @@ def countdown(text: str, numbers: Sequence[int], target: int) -> Score:
     return float(is_right), reason
 
 
-def judged(answer: str, numbers: Sequence[int], target: int) -> tuple[bool, str]:
+def judged(expression: str, numbers: Sequence[int], target: int) -> tuple[bool, str]:
     """Whether an expression uses each number once and equals the target, and the reason."""
     try:
-        value, used = evaluate(answer.partition("=")[0].strip())
+        value, used = evaluate(expression.partition("=")[0].strip())
     except ValueError as error:
         return False, str(error)
     if sorted(used) != sorted(numbers):

@@ -39,8 +39,7 @@ TARGETS: Final = ("solution", "completion", "target", "label")
 PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
 OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
-
-# Makes a problem of a row, given its split and index.
+# A problem from a split, an index and a row.
 Make = Callable[[str, int, DataRow], Example]
 
 
@@ -48,12 +47,12 @@ Make = Callable[[str, int, DataRow], Example]
 class Problems:
     """How rows become problems, and what a task says of itself where the settings say nothing."""
 
-    make: Make | None = None  # else by the columns
-    chat: bool | None = None  # whether text prompts become messages; else by the columns
-    seed: int = 0  # of what is held out
+    make: Make | None = None  # None reads the columns.
+    chat: bool | None = None  # Text prompts become messages; None if the columns decide.
+    seed: int = 0  # for the choice of held-out rows
     description: str = ""
     system_prompt: str = ""
-    rewards: tuple[RewardSpec, ...] | None = None  # else by the answers
+    rewards: tuple[RewardSpec, ...] | None = None  # None chooses by the answers.
 
 
 def build(config: TaskConfig) -> Task:
@@ -138,20 +137,20 @@ def _parts(
     notes: list[str],
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """The training and held-out problems; notes say which rows are used by neither."""
-    rows, size, set_apart = train, config.held_out_size, 0
+    rows, size, moved = train, config.held_out_size, 0
     if held_out:
         excluded = {prompt_hash(example.prompt) for example in held_out}
         train = [example for example in rows if prompt_hash(example.prompt) not in excluded]
     elif size:
         train, held_out = set_aside(rows, size, seed=seed)
-        set_apart = len(held_out)
+        moved = len(held_out)
         if len(held_out) < size:
             prompts = len({prompt_hash(row.prompt) for row in rows})
             notes.append(
                 f"{len(held_out)} of {len(rows)} rows are held out, fewer than task.held_out_size "
                 f"{size}: at most half of the {prompts} different prompts"
             )
-    if unused := len(rows) - len(train) - set_apart:
+    if unused := len(rows) - len(train) - moved:
         notes.append(f"{unused} training rows have the prompt of a held-out row and are not used")
     return tuple(train[: config.train_size or None]), tuple(held_out[:size])
 

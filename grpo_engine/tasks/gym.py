@@ -68,7 +68,7 @@ def build(config: TaskConfig) -> Task:
     spare = 8 * config.held_out_size + 64
     make = _maker(name, options, size)
     make_spare = _maker(name, options | {"seed": options["seed"] + HELD_OUT_SEED}, spare)
-    make(0)  # an invalid option value fails here, before anything else is made
+    make(0)  # An invalid value of an option fails here, before anything else is built.
     return generated_task(
         config,
         config.name,

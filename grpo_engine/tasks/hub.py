@@ -29,7 +29,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[DataRow]]:
     _use_cache_without_network()
     try:
         loaded: Any = datasets.load_dataset(repository, subset or None)
-    except Exception as error:  # the package's errors have no common base class
+    except Exception as error:  # The package's errors have no common base class.
         reason = " ".join(str(error).split())[:300]
         if "config name is missing" in str(error).lower() or "pick one among" in str(error).lower():
             raise DataError(

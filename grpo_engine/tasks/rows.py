@@ -12,8 +12,7 @@ from grpo_engine.config.safe_json import once
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 
-# A CSV field may be a whole document.
-LONGEST_FIELD = 1 << 26
+LONGEST_FIELD = 1 << 26  # A field of a CSV file may be a document.
 # Names of splits that are held out.
 HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
 
@@ -68,7 +67,7 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row: its columns, and its place in the file."""
+    """The columns of a row, and its location in the file."""
 
     columns: Mapping[str, Any]
     location: str
@@ -105,7 +104,7 @@ def _row(_: int, item: tuple[str, Any]) -> DataRow:
     return DataRow(value, location)
 
 
-# What a reader yields: the place of each row, and the row or why it is none.
+# A reader yields the location of each row, and the row or an error.
 Items = Iterator[tuple[str, Any]]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.sandbox.client import ServiceCall, ask_once
+from grpo_engine.sandbox.client import ServiceCall, call_once
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.files import Problems, task_of_splits
 from grpo_engine.tasks.rows import BadRows, DataRow
@@ -31,6 +31,6 @@ def build(config: TaskConfig) -> Task:
 def _rows(config: TaskConfig) -> list[dict[str, Any]]:
     arguments = {"name": config.name, "options": dict(config.options)}
     call = ServiceCall("read", arguments, LIMIT_S, loads=config.name)
-    token = ("HF_TOKEN",)  # it may download, and runs nothing of a model's
-    ask_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf, named=token)
+    token = ("HF_TOKEN",)  # It may download, and runs no code of a model.
+    call_once(SERVICE, "verifiers", call, interpreter=config.interpreter, memory=inf, named=token)
     return list(call.value_or(lambda text: DataError(text, "task.name", "task.interpreter")))

@@ -131,7 +131,7 @@ def of_environment(
         episode = Episode(environment="", row=row, seed=3, index=0)
         client.begin([episode])
         assert not client.last(0).error
-        if client.described[""].is_agent:
+        if client.specs[""].is_agent:
             client.finish([True])
             seen = json.loads((folder / "agent.json").read_text())
             assert not (Path.home() / "left").exists()
@@ -231,7 +231,7 @@ def test_a_foreign_process_has_what_its_caller_adds() -> None:
 def test_a_template_of_a_model_is_tried_without_the_users_variables() -> None:
     call = ServiceCall("seen", {}, 30.0)
     with Sandbox("tests.app.test_variables:Seen", None, "seen", foreign=True) as sandbox:
-        assert not secrets(sandbox.ask(call).value_or(ValueError))
+        assert not secrets(sandbox.call(call).value_or(ValueError))
 
 
 class Seen:

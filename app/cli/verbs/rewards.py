@@ -60,14 +60,14 @@ def show(
 
     Example: grpo-tui rewards show soft_overlong
     """
-    from grpo_engine.rewards.load import GIVEN, load_reward
+    from grpo_engine.rewards.load import ARGUMENTS, load_reward
 
     loaded = load_reward(name, {})
-    needs = [column for column in loaded.required if column not in GIVEN]
+    needs = [column for column in loaded.required if column not in ARGUMENTS]
     options = {
         key: parameter.default
         for key, parameter in loaded.parameters.items()
-        if key not in GIVEN and parameter.default is not parameter.empty
+        if key not in ARGUMENTS and parameter.default is not parameter.empty
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
     if as_json:

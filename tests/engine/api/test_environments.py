@@ -173,7 +173,7 @@ def play(pool: EnvironmentClient, *places: str) -> list[str]:
         [Episode(environment=name, row={"environment": name}, seed=1, index=0) for name in places]
     )
     for place in range(len(places)):
-        pool.ask(place, "an answer")
+        pool.submit(place, "an answer")
     found: dict[int, str] = {}
     while len(found) < len(places):
         found |= {place: reply.error or reply.text for place, reply in pool.replies(0.1)}
@@ -218,19 +218,19 @@ def test_a_call_has_no_limit_here_and_is_not_heard_after_its_step_was_dropped(
 
     with client_of((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
         pool.begin([Episode(environment="", row={}, seed=1, index=0)])
-        pool.ask(0, "")
+        pool.submit(0, "")
         time.sleep(0.1)  # ten times what the setting allows
         assert pool.replies(0) == []
         pool.begin([Episode(environment="", row={}, seed=1, index=0)])
         gate.set()
         time.sleep(0.1)
         assert pool.replies(0) == []
-        pool.ask(0, "")
+        pool.submit(0, "")
         while not (found := pool.replies(0.1)):
             pass
         assert [(place, reply.done, reply.error) for place, reply in found] == [(0, True, "")]
         gate.clear()
-        pool.ask(0, "")
+        pool.submit(0, "")
     # files that get the descriptors of the closed pipe hear nothing either
     files = [(tmp_path / f"file {n}").open("wb", buffering=0) for n in range(4)]
     gate.set()

@@ -82,7 +82,7 @@ def play(
         if begun.error:
             replies[index].append(begun)
         else:
-            environments.ask(index, "a1")
+            environments.submit(index, "a1")
             waiting.add(index)
     while waiting:
         for index, reply in environments.replies(0.1):
@@ -90,7 +90,7 @@ def play(
             if reply.done or reply.error or len(replies[index]) == turns:
                 waiting.remove(index)
             else:
-                environments.ask(index, f"a{len(replies[index]) + 1}")
+                environments.submit(index, f"a{len(replies[index]) + 1}")
     return replies
 
 
@@ -141,7 +141,7 @@ def test_of_many_requests_at_once_some_wait_for_their_turn_and_the_others_are_re
         while not mark.exists():
             environments.replies(0.05)
         for _ in range(5):
-            environments.ask(0, "a")
+            environments.submit(0, "a")
             while not environments.replies(0.1):
                 pass
         (outcome,) = environments.finish([False])
@@ -201,7 +201,7 @@ def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
         assert opening.replaces
         assert opening.messages == ({"role": "user", "content": "question 0"},)
         assert environments.last(0).limits == TurnLimits(tokens=5, stop=("x",))
-        environments.ask(0, "an answer x")
+        environments.submit(0, "an answer x")
         while not (found := environments.replies(0.1)):
             pass
         assert found[0][1].restarts
@@ -222,7 +222,7 @@ def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
     with hostile(tmp_path) as environments:
         begin(environments, ["behaves", "behaves"])
         for index in range(2):
-            environments.ask(index, "a1")
+            environments.submit(index, "a1")
         replies: dict[int, EnvironmentReply] = {}
         while len(replies) < 2:
             replies |= dict(environments.replies(0.1))
@@ -232,7 +232,7 @@ def test_a_lost_process_repeats_its_programs(tmp_path: Path) -> None:
             process.wait()
         for turn in (2, 3):
             for index in range(2):
-                environments.ask(index, f"a{turn}")
+                environments.submit(index, f"a{turn}")
             replies = {}
             while len(replies) < 2:
                 replies |= dict(environments.replies(0.1))
@@ -343,7 +343,7 @@ def exchange(*requests: bytes) -> list[tuple[int, Any]]:
     """The status and the body of each response of an endpoint, which answers `yes`."""
 
     class Agreeing(Endpoint):
-        async def ask(self, request: Request) -> Any:
+        async def respond(self, request: Request) -> Any:
             return response_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
 
     async def send(port: int, data: bytes) -> tuple[int, Any]:
@@ -567,7 +567,7 @@ def test_the_usage_of_an_answer_reaches_the_program(tmp_path: Path) -> None:
     )
     with pool(tmp_path, f"python {tmp_path}/usage.py") as environments:
         begin(environments, ["none of them"])
-        environments.ask(0, "x", Usage(context=4, tokens=2, is_cut=True))
+        environments.submit(0, "x", Usage(context=4, tokens=2, is_cut=True))
         while not (found := environments.replies(0.1)):
             pass
     assert found[0][1].info == {

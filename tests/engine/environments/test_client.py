@@ -62,12 +62,12 @@ def play(
         if begun.error:
             found[place].append(begun)
         else:
-            environments.ask(place, answer)
+            environments.submit(place, answer)
     while any(not (each and (each[-1].done or each[-1].error)) for each in found):
         for place, reply in environments.replies(0.1):
             found[place].append(reply)
             if not (reply.done or reply.error):
-                environments.ask(place, answer)
+                environments.submit(place, answer)
     return found
 
 
@@ -214,7 +214,7 @@ def test_a_tool_that_needs_too_much_memory_fails_its_episode_and_one_that_may_do
         (tmp_path / "large.py").write_text(LARGE + declared)
         with pool(tmp_path, "", tools=[f"{tmp_path}/large.py:large"], limit=20) as environments:
             environments.begin([Episode(environment="", row={}, seed=0, index=0)])
-            environments.ask(0, call)
+            environments.submit(0, call)
             while not (replies := environments.replies(0.1)):
                 pass
         ((_, reply),) = replies
@@ -256,7 +256,7 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     with pool(tmp_path, "", tools=[f"{tmp_path}/wait.py:{name}"], limit=20) as environments:
         environments.begin([Episode(environment="", row={}, seed=0, index=i) for i in range(40)])
         for place in range(40):
-            environments.ask(place, call)
+            environments.submit(place, call)
         found: list[EnvironmentReply] = []
         while len(found) < 40:
             found += [reply for _, reply in environments.replies(0.1)]

@@ -68,7 +68,7 @@ def test_a_cruel_program_harms_its_own_rollout_at_most(
         environments.begin(episodes)
         for index in range(3):
             if not environments.last(index).error:
-                environments.ask(index, "a")
+                environments.submit(index, "a")
         waiting = {i for i in range(3) if not environments.last(i).error}
         ends = {i: environments.last(i) for i in range(3) if i not in waiting}
         while waiting:

@@ -108,7 +108,7 @@ def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[E
     assert not pool.last(0).error
     replies: list[EnvironmentReply] = []
     for text in texts:
-        pool.ask(0, text)
+        pool.submit(0, text)
         while not (found := pool.replies(0.1)):
             pass
         replies.append(found[0][1])

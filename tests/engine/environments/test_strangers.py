@@ -25,7 +25,7 @@ class Greeting(Endpoint):
         super().__init__({})
         self.waits: asyncio.Event | None = None
 
-    async def ask(self, request: Request) -> Mapping[str, Any]:
+    async def respond(self, request: Request) -> Mapping[str, Any]:
         if self.waits:
             await self.waits.wait()
         return response_of(request, "hi", 1, context=1, tokens=1, is_cut=False)
@@ -105,8 +105,8 @@ def test_of_hundreds_of_idle_connections_few_are_kept_and_the_agent_is_served(
 ) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(served.connect()) for _ in range(300)]
-        until(lambda: served.open == endpoint.STRANGERS)
-        assert all(map(has_ended, idle[: -endpoint.STRANGERS]))
+        until(lambda: served.open == endpoint.MAX_STRANGERS)
+        assert all(map(has_ended, idle[: -endpoint.MAX_STRANGERS]))
         assert served.ask() == b"HTTP/1.1 200"
 
 
@@ -119,7 +119,7 @@ def test_the_agent_is_served_while_strangers_go_on_connecting(served: Served) ->
                 with suppress(OSError):
                     client = stack.enter_context(served.connect())
                     client.sendall(b"POST /v1")
-                if served.open > endpoint.STRANGERS // 2:
+                if served.open > endpoint.MAX_STRANGERS // 2:
                     time.sleep(0.001)
                 if len(stack._exit_callbacks) > 100:  # type: ignore[attr-defined]
                     stack.close()
@@ -176,10 +176,10 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 def test_only_so_many_requests_with_the_key_are_served_at_once(served: Served) -> None:
     served.endpoint.waits = asyncio.Event()
     with ExitStack() as stack:
-        clients = [stack.enter_context(served.connect()) for _ in range(endpoint.SERVED)]
+        clients = [stack.enter_context(served.connect()) for _ in range(endpoint.MAX_SERVED)]
         for client in clients:
             client.sendall(served.head(served.key) + BODY)
-        until(lambda: served.open == endpoint.SERVED)
+        until(lambda: served.open == endpoint.MAX_SERVED)
         assert served.ask() == b"HTTP/1.1 429"
         served.loop.call_soon_threadsafe(served.endpoint.waits.set)
         assert {client.recv(12) for client in clients} == {b"HTTP/1.1 200"}

@@ -85,9 +85,9 @@ def test_a_program_that_is_missing_is_an_error() -> None:
 @pytest.mark.slow
 def test_the_sandbox_serves_in_such_a_process(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one") as sandbox:
-        first = sandbox.ask(ServiceCall("pid", {}, 60.0)).value
-        assert sandbox.ask(ServiceCall("echo", {"text": "a"}, 60.0)).value == ["a"]
-        failure = sandbox.ask(ServiceCall("hang", {}, 0.3)).failure
+        first = sandbox.call(ServiceCall("pid", {}, 60.0)).value
+        assert sandbox.call(ServiceCall("echo", {"text": "a"}, 60.0)).value == ["a"]
+        failure = sandbox.call(ServiceCall("hang", {}, 0.3)).failure
         assert failure is not None
         assert failure.cause == "timeout"
-        assert sandbox.ask(ServiceCall("pid", {}, 60.0)).value != first
+        assert sandbox.call(ServiceCall("pid", {}, 60.0)).value != first

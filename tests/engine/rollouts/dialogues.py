@@ -36,11 +36,11 @@ class Scripted:
     usages: list[Usage] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
 
-    def ask(self, place: int, answer: str, usage: Usage) -> None:
+    def submit(self, place: int, completion: str, usage: Usage) -> None:
         self.usages.append(usage)
         turn = self.turns.get(place, 0)
         self.turns[place] = turn + 1
-        self.answers.setdefault(place, []).append(answer)
+        self.answers.setdefault(place, []).append(completion)
         reply = self.script.get((place, turn), EnvironmentReply(done=True))
         reply = replace(reply, limits=self.limited.get((place, turn + 1), NO_LIMITS))
         self.asked.append([self.delays.get((place, turn), 0), place, reply])

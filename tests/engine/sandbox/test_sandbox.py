@@ -27,7 +27,7 @@ def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> ServiceCall
 @pytest.mark.slow
 def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "a") as first, Sandbox(SERVICE, tmp_path, "b") as second:
-        before = [sandbox.ask(call("pid")).value for sandbox in (first, second)]
+        before = [sandbox.call(call("pid")).value for sandbox in (first, second)]
         assert [*pids_of(first), *pids_of(second)] == before
         first.submit(call("hang", limit=0.5))
         second.submit(call("echo", text="a"))
@@ -37,8 +37,8 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
         assert failure is not None
         assert failure.cause == "timeout"
         assert failure.location.startswith(f"{Path(__file__).parent}/service.py:")
-        assert second.ask(call("pid")).value == before[1]
-        assert first.ask(call("pid")).value not in before
+        assert second.call(call("pid")).value == before[1]
+        assert first.call(call("pid")).value not in before
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
             sandbox.submit(in_thread("hang", limit=1.0))
         results = finish([sandbox])
         assert [result.failure and result.failure.cause for result in results] == ["timeout"] * 6
-        assert sandbox._processes < 6  # some may be reported a moment later than others
+        assert sandbox._process_count < 6  # some may be reported a moment later than others
 
 
 @pytest.mark.slow
@@ -56,14 +56,14 @@ def test_each_new_process_gets_the_setup_before_all_else(tmp_path: Path) -> None
     setup = [call("load", text="a"), call("load", text="b")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:
         assert [result.value for result in sandbox.start()] == ["a", "b"]
-        assert sandbox.ask(call("hang", limit=0.2)).failure
-        assert sandbox.ask(call("echo", text="c")).value == ["a", "b", "c"]
+        assert sandbox.call(call("hang", limit=0.2)).failure
+        assert sandbox.call(call("echo", text="c")).value == ["a", "b", "c"]
 
 
 def test_calls_fail_with_the_setup_of_their_process(tmp_path: Path) -> None:
     setup = [call("load", text="a"), call("load", text="")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:
-        result = sandbox.ask(call("echo", text="c"))
+        result = sandbox.call(call("echo", text="c"))
         assert result.failure is not None
         assert result.failure.message == "ValueError: nothing to load"
         assert pids_of(sandbox) == []
@@ -90,13 +90,13 @@ def test_memory_is_bounded_with_that_of_children(
     tmp_path: Path, method: str, small: dict[str, int], large: dict[str, int]
 ) -> None:
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT) as sandbox:
-        assert reason(sandbox.ask(call(method, **small))) is None
+        assert reason(sandbox.call(call(method, **small))) is None
         before = pids_of(sandbox)
-        result = sandbox.ask(call(method, **large))
+        result = sandbox.call(call(method, **large))
         assert reason(result) == NEEDS_MORE
         assert result.failure is not None
         assert result.failure.location.startswith(f"{Path(__file__).parent}/service.py:")
-        assert sandbox.ask(call("echo", text="a")).value == ["a"]
+        assert sandbox.call(call("echo", text="a")).value == ["a"]
         assert pids_of(sandbox) != before
 
 
@@ -107,20 +107,20 @@ def test_without_a_limit_memory_may_still_run_out(
     with Sandbox(
         SERVICE, tmp_path, "one", objects=objects, memory=inf if objects is None else LIMIT
     ) as sandbox:
-        result = sandbox.ask(call("fill", megabytes=1 << 40))
+        result = sandbox.call(call("fill", megabytes=1 << 40))
         assert reason(result) == ("memory", "needs more memory than there is")
 
 
 def test_what_children_share_is_counted_once(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT) as sandbox:
-        assert reason(sandbox.ask(call("fill_children", megabytes=1, children=30))) is None
+        assert reason(sandbox.call(call("fill_children", megabytes=1, children=30))) is None
 
 
 def test_what_declares_that_it_needs_more_memory_gets_it(tmp_path: Path) -> None:
     setup = [call("declare", gigabytes=0.5)]
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT, setup=setup) as sandbox:
-        assert reason(sandbox.ask(call("fill", megabytes=400))) is None
-        assert reason(sandbox.ask(call("fill", megabytes=600))) == (
+        assert reason(sandbox.call(call("fill", megabytes=400))) is None
+        assert reason(sandbox.call(call("fill", megabytes=600))) == (
             "memory",
             "needs more than 0.5 GB of memory",
         )
@@ -135,7 +135,7 @@ def test_what_loads_may_need_more_than_what_is_called_later(tmp_path: Path) -> N
     setup = [call("fill", megabytes=400)]
     with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT, setup=setup) as sandbox:
         assert [reason(result) for result in sandbox.start()] == [None]
-        assert reason(sandbox.ask(call("fill", megabytes=400))) == NEEDS_MORE
+        assert reason(sandbox.call(call("fill", megabytes=400))) == NEEDS_MORE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is stopped once it holds it all")
@@ -164,19 +164,19 @@ def test_a_process_that_died_while_nothing_was_called_costs_no_call(tmp_path: Pa
     with Sandbox(SERVICE, tmp_path, "one", setup=[call("load", text="a")]) as sandbox:
         sandbox.start()
         kill(sandbox)
-        assert sandbox.ask(call("echo", text="b")).value == ["a", "b"]
+        assert sandbox.call(call("echo", text="b")).value == ["a", "b"]
 
 
 def test_what_is_registered_for_the_exit_is_done_unless_it_hangs(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one") as sandbox:
-        sandbox.ask(call("leave_at_exit", file=str(tmp_path / "left")))
+        sandbox.call(call("leave_at_exit", file=str(tmp_path / "left")))
         sandbox.close(60.0)
         assert (tmp_path / "left").exists()
 
 
 def test_an_interpreter_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "one", interpreter="/nowhere/python") as sandbox:
-        failure = sandbox.ask(call("echo", text="a")).failure
+        failure = sandbox.call(call("echo", text="a")).failure
     assert failure is not None
     assert "could not be started" in failure.message
     assert "/nowhere/python" in failure.message
@@ -188,7 +188,7 @@ def test_a_stop_is_obeyed_while_a_call_hangs(tmp_path: Path) -> None:
         Sandbox(SERVICE, tmp_path, "one", interrupted=begun.exists) as sandbox,
         pytest.raises(StopNow, match="stopped while one were called"),
     ):
-        sandbox.ask(call("hang", file=str(begun)))
+        sandbox.call(call("hang", file=str(begun)))
 
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
