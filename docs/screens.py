@@ -73,7 +73,7 @@ class Shot:
     keys: tuple[str, ...]
     words: tuple[str, ...]
     at: float | None = None  # seconds into the replay; None for the run as it ended
-    answer: tuple[int, int, int] | None = None  # step, group and answer to open on Rollouts
+    rollout: tuple[int, int, int] | None = None  # step, group and answer to open on Rollouts
     tour: bool = False
     over: Callable[[Snapshot], Screen[Any]] | None = None  # a dialog that keys cannot open here
 
@@ -81,14 +81,14 @@ class Shot:
 SHOTS = {
     "rollouts": Shot("rollouts", "one", ("WAIT:token 1 of 6", *["right"] * 3),
                      ("token 4 of", "CLIPPED"),
-                     answer=(26, 10, 7)),
+                     rollout=(26, 10, 7)),
     "same-prompt": Shot("rollouts", "one", (
         "WAIT:each pass", "t", "WAIT:▌60", "[", "WAIT:▌50", "[", "WAIT:▌40", "[", "WAIT:▌30", "[",
         "WAIT:▌20", "WAIT:answer a by", "d"), ("by step", "changes")),
-    "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
+    "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), rollout=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "down", *["right"] * 2),
-                ("60 of 60 steps", "was"), answer=(26, 10, 7)),
+                ("60 of 60 steps", "was"), rollout=(26, 10, 7)),
     "compare": Shot("runs", "several", ("home", *("space", "down") * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
 }  # fmt: skip
@@ -171,7 +171,7 @@ STATES = {
     "another-step": Shot("rollouts", "one", ("WAIT:each pass", "at"), ("50 steps earlier",)),
     "sorting": Shot("rollouts", "one", ("WAIT:each pass", "s"), ("sort groups",)),
     "lab-step": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "t"), ("step 26",),
-                     answer=CLIPPED),
+                     rollout=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
     "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
     "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds at",)),
@@ -261,10 +261,10 @@ async def shoot(
         least = 40 if shot.store != "none" else 20
         await until(pilot, app, lambda: len(text_of(app).split()) > least)
         await pilot.pause(0.5)
-        if shot.answer is not None:
-            step, group, answer = shot.answer
+        if shot.rollout is not None:
+            step, group, rollout = shot.rollout
             run = app.session.run if app.session else 1
-            await app.forward(RolloutOpened(run, step, "train", group, answer))
+            await app.forward(RolloutOpened(run, step, "train", group, rollout))
             await until(pilot, app, lambda: f"step {step} " in text_of(app))
         for key in shot.keys:
             if key.startswith("WAIT:"):

@@ -51,7 +51,7 @@ class RolloutOpened(ScreenRequest):
     step: int
     origin: "Origin"
     group: int
-    answer: int
+    rollout: int
 
 
 @dataclass

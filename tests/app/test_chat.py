@@ -16,7 +16,7 @@ from grpo_tui.app.cli.main import main
 from grpo_tui.app.jobs.start import new_job
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.chat import AnswersPanel, ChatScreen, answer_lines
+from grpo_tui.app.tui.dialogs.chat import ChatPanel, ChatScreen, completion_lines
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
@@ -138,7 +138,7 @@ async def test_the_screen_asks_both_and_colours_what_training_changed(trained: P
         assert "What the trained model answers appears here." in frames.text(app)
         assert "█ likelier since training  █ less likely" in frames.text(app)
         await pilot.press("a", "b", "enter")
-        panels = app.screen.query(AnswersPanel)
+        panels = app.screen.query(ChatPanel)
         await until(app, lambda: all(panel._turns[-1].tokens[0] for panel in panels))
         assert "green" not in frames.text(app)
         frames.check(app)
@@ -150,7 +150,7 @@ async def test_the_screen_asks_both_and_colours_what_training_changed(trained: P
 @given(st.lists(st.text(min_size=1, max_size=9), max_size=30), st.integers(2, 40))
 def test_no_line_of_an_answer_is_wider_than_its_panel(texts: list[str], width: int) -> None:
     tokens = [Token(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
-    for line in answer_lines(tokens, width):
+    for line in completion_lines(tokens, width):
         assert sum(cell_len(piece) for piece, _ in line) <= width
 
 
@@ -166,7 +166,7 @@ async def test_arrows_scroll_the_dialogue(tmp_path: Path) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(app, lambda: "question 29" in frames.text(app))
         await pilot.press("tab")
-        panel = screen.query(AnswersPanel).first()
+        panel = screen.query(ChatPanel).first()
         assert panel.has_focus
         await pilot.press("home")
         await until(app, lambda: "question 0 " in frames.text(app))

@@ -153,7 +153,7 @@ def weight(mask_BT, rows, max_length):
 def last_losses(reader: StoreReader, name: str) -> tuple[Any, str]:
     step = load_step(reader, reader.resolve(name).key, None)
     detail = load_group(reader, step, step.groups[0])
-    return [answer.losses for answer in detail.answers], detail.missing
+    return [answer.losses for answer in detail.completions], detail.missing
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
             gradients = [outcomes[how].arrays["gradient"].tolist() for how in (base, variant)]
             assert gradients[0] == gradients[1]
         detail = load_group(opened, step, step.groups[0])
-        answer = max(detail.answers, key=lambda answer: len(answer.losses))
+        answer = max(detail.completions, key=lambda answer: len(answer.losses))
         shown = token_lines(answer, answer.tokens[0], step.run, 200)
         texts = " ".join(text for line in shown for text, _ in line)
         assert "by all.py:trust" in texts

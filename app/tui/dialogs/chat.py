@@ -27,7 +27,7 @@ EMPTY = (
 )
 
 
-class AnswersPanel(Panel):
+class ChatPanel(Panel):
     """What one of the two models answered; tokens are coloured by what training changed."""
 
     navigable = True
@@ -44,7 +44,7 @@ class AnswersPanel(Panel):
         for turn in self._turns:
             lines += paragraph(f"› {turn.prompt}", width, 5, "label")
             if tokens := turn.tokens[self._model]:
-                lines += answer_lines(tokens, width)
+                lines += completion_lines(tokens, width)
             else:
                 text = turn.texts[self._model] or ("" if turn.done else "…")
                 parts = wrap(text, width, MAX_LINES, keep_end=True)
@@ -61,7 +61,7 @@ class AnswersPanel(Panel):
         self.refresh()
 
 
-def answer_lines(tokens: Sequence[Token], width: int) -> list[Line]:
+def completion_lines(tokens: Sequence[Token], width: int) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
 
     def style(index: int) -> str:
@@ -122,7 +122,7 @@ class ChatScreen(Dialog[None]):
     def __init__(self, pair: Pair) -> None:
         super().__init__()
         self._chat = Chat(pair)
-        self._answering = False
+        self._generating = False
 
     @property
     def problem(self) -> str:
@@ -135,8 +135,8 @@ class ChatScreen(Dialog[None]):
             box.border_title = f"chat with {safe(pair.run)}"
             box.border_subtitle = "⏎ ask   ⇥ answers   ↑↓ scroll   ^n new   esc stop, close"
             with Horizontal():
-                yield AnswersPanel(f"trained · step {pair.step}", 0, self._chat.turns)
-                yield AnswersPanel("before", 1, self._chat.turns)
+                yield ChatPanel(f"trained · step {pair.step}", 0, self._chat.turns)
+                yield ChatPanel("before", 1, self._chat.turns)
             yield Legend()
             yield Field(placeholder="ask both models")
 
@@ -152,15 +152,15 @@ class ChatScreen(Dialog[None]):
     @on(Input.Submitted)
     def submit(self, event: Input.Submitted) -> None:
         """Ask, unless an answer is being given."""
-        if event.value.strip() and not self._answering:
-            self._answering = True
+        if event.value.strip() and not self._generating:
+            self._generating = True
             event.input.clear()
             self.run_worker(lambda: self._ask(event.value), thread=True, group="chat")
 
     def _ask(self, text: str) -> None:
         for _ in self._chat.send(text):
             pass
-        self._answering = False
+        self._generating = False
 
     def _draw(self) -> None:
         for panel in self.query(Panel):
@@ -168,12 +168,12 @@ class ChatScreen(Dialog[None]):
 
     def action_begin(self) -> None:
         """Forget this dialogue, unless an answer is being given."""
-        if not self._answering:
+        if not self._generating:
             self._chat.turns.clear()
 
     def action_leave(self) -> None:
         """Stop the answer, or close."""
-        if self._answering:
+        if self._generating:
             self._chat.stop()
         else:
             self.dismiss(None)

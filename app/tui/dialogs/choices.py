@@ -35,16 +35,16 @@ class Choice(Dialog[T | None], Generic[T]):
         bind("escape,q", "dismiss", "cancel", "choice.cancel", "Change nothing"),
     ]
 
-    def __init__(self, title: str, question: str, answers: list[tuple[T, str, str, str]]) -> None:
+    def __init__(self, title: str, question: str, options: list[tuple[T, str, str, str]]) -> None:
         super().__init__()
-        self._title, self._question, self._answers = title, question, answers
+        self._title, self._question, self._options = title, question, options
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield from self.question()
-            names = min(NAMES, max(len(name) for _, _, name, _ in self._answers))
+            names = min(NAMES, max(len(name) for _, _, name, _ in self._options))
             indent = len(" k  ") + names + 2
             space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
             lines = [
@@ -53,7 +53,7 @@ class Choice(Dialog[T | None], Generic[T]):
                     (name.ljust(names), "$headline"),
                     ("  " + f"\n{' ' * indent}".join(wrap(about, space, 4)), "$foreground"),
                 )
-                for _, key, name, about in self._answers
+                for _, key, name, about in self._options
             ]
             yield OptionList(*map(Option, lines))
 
@@ -62,13 +62,13 @@ class Choice(Dialog[T | None], Generic[T]):
 
     def on_mount(self) -> None:
         """Focus the list with its first answer, so that the arrow keys and ⏎ work at once."""
-        answers = self.query_one(OptionList)
-        answers.highlighted = 0
-        answers.focus()
+        options = self.query_one(OptionList)
+        options.highlighted = 0
+        options.focus()
 
     def on_key(self, event: events.Key) -> None:
         """Choose the answer that this key belongs to."""
-        values = {key: value for value, key, _, _ in self._answers}
+        values = {key: value for value, key, _, _ in self._options}
         if event.character in values:
             event.stop()
             event.prevent_default()
@@ -76,4 +76,4 @@ class Choice(Dialog[T | None], Generic[T]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Choose by ⏎ or click."""
-        self.dismiss(self._answers[event.option_index][0])
+        self.dismiss(self._options[event.option_index][0])

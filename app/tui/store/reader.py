@@ -60,7 +60,7 @@ class ReaderThread:
             with self._lock:
                 if self._running == key:
                     self._interrupt()
-        job = self._thread.submit(self._answer, call, key)
+        job = self._thread.submit(self._call, call, key)
         future = asyncio.wrap_future(job)
         if key:
             self._latest[key] = job, future
@@ -87,7 +87,7 @@ class ReaderThread:
 
     # -- on the thread ----------------------------------------------------------------------
 
-    def _answer(self, call: "Callable[[StoreReader], T]", key: str) -> T:
+    def _call(self, call: "Callable[[StoreReader], T]", key: str) -> T:
         with self._lock:
             self._running = key
         try:

@@ -104,7 +104,7 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
     metrics = of_steps(events)[0].metrics
     step = load_step(reader, run_info(reader, key), 1)
     details = [load_group(reader, step, group) for group in step.groups]
-    answers = [answer.losses for detail in details for answer in detail.answers]
+    answers = [answer.losses for detail in details for answer in detail.completions]
     if "sequence" in changes.get("importance_mode", ""):
         weights = [answer[0].importance for answer in answers]
         assert all({t.importance for t in answer} == {answer[0].importance} for answer in answers)
@@ -132,7 +132,7 @@ def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_pa
     step = load_step(reader, run_info(reader, key), 1)
     groups = [load_group(reader, step, group) for group in step.groups]
     assert any("</think>" in answer.text for group in step.groups for answer in group.rollouts)
-    weights = [answer.losses[0].importance for group in groups for answer in group.answers]
+    weights = [answer.losses[0].importance for group in groups for answer in group.completions]
     assert 0 < metrics[f"{RATIO}/min"] == pytest.approx(min(weights), rel=5e-3)
     assert metrics[f"{RATIO}/mean"] == pytest.approx(statistics.fmean(weights), rel=5e-3)
 

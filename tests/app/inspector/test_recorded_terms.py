@@ -120,15 +120,15 @@ def details(reader: StoreReader, step: int) -> Iterator[tuple[GroupDetail, Any]]
 
 def by_pass(detail: GroupDetail, facts: Any, step: int) -> list[dict[int, Sequence[TokenLoss]]]:
     """The terms of each pass by answer: those of the last one, if it had been the last."""
-    rows = [answer.row for answer in detail.answers if answer.row is not None]
+    rows = [answer.row for answer in detail.completions if answer.row is not None]
     names = ("passes", "updates", "entropies", "values")
     result: list[dict[int, Sequence[TokenLoss]]] = []
     for count in range(1, max(1, *(len(row.passes) for row in rows), 1) + 1):
         cut = [replace(row, **{name: getattr(row, name)[:count] for name in names}) for row in rows]
         losses = token_losses(cut, facts.recipe, max_length=facts.max_length, step=step)
         result.append(dict(zip([row.index for row in rows], losses, strict=True)))
-    assert [result[-1][answer.rollout.index] for answer in detail.answers] == [
-        answer.losses for answer in detail.answers
+    assert [result[-1][answer.rollout.index] for answer in detail.completions] == [
+        answer.losses for answer in detail.completions
     ]
     return result
 
@@ -147,7 +147,7 @@ def check(store: Path) -> int:
                     assert detail.missing.startswith("no push"), detail.missing
                     continue
                 passes_of = by_pass(detail, facts, step)
-                for answer in detail.answers:
+                for answer in detail.completions:
                     row = answer.row
                     assert row is not None
                     for at, update in enumerate(row.updates):
@@ -227,7 +227,7 @@ def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
         terms = [
             term
             for detail, _ in details(reader, 1)
-            for answer in detail.answers
+            for answer in detail.completions
             for term in answer.losses
             if not term.in_loss
         ]

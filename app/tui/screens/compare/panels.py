@@ -252,7 +252,7 @@ class ComparePagePanel(ComparePanel, PagesPanel):
             "ranking": render.ranking_lines,
             "metrics": render.metrics_lines,
             "settings": render.settings_lines,
-            "answers": render.answers_lines,
+            "answers": render.completions_lines,
         }[self.view.page]
         lines = draw(self.view, width, height - 1) if self.view.runs else []
         return [self.strip_line(), *lines]

@@ -57,7 +57,7 @@ NO_RANKING = (
 )
 WIDEST = 34  # of a column
 SEEDS_WIDTH = 27  # of a column with the interval of a mean over seeds
-ANSWER_LINES = 8
+COMPLETION_LINES = 8
 NAME_WIDTH = 12  # of a run in the legend, at least
 ROUNDING = 1e-9  # differences that rounding explains
 
@@ -379,7 +379,7 @@ def result_colour(test: PairedTest | None) -> str:
 # -- answers ------------------------------------------------------------------------------------
 
 
-def answers_lines(view: CompareView, width: int, height: int) -> list[Line]:
+def completions_lines(view: CompareView, width: int, height: int) -> list[Line]:
     """Each run's answers to the same prompt, one column per run, up to the crosshair."""
     if view.prompts is None:
         return [[("reading", "label")]]
@@ -394,18 +394,18 @@ def answers_lines(view: CompareView, width: int, height: int) -> list[Line]:
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(last_question(prompt.text), max(8, width - cell_len(position + target) - 4))
     lines = [[(position, "label"), (f"  {question}", "headline"), (target, "label")]]
-    answers = view.answers
-    if answers is None or answers.prompt.example_key != prompt.example_key:
+    completions = view.completions
+    if completions is None or completions.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", "label")]]
     columns = [
-        answer_column(view, run, answers.groups.get(run.id), size - 3)
+        completion_column(view, run, completions.groups.get(run.id), size - 3)
         for run in view.runs[window.start : window.stop]
     ]
     rows = side_by_side(columns, size - 3, (" │ ", "border"))
     return [*lines, rows[0], *scrolled(rows[1:], view.row, height - 2)]
 
 
-def answer_column(
+def completion_column(
     view: CompareView, run: RunSummary, group: GroupView | None, width: int
 ) -> list[Line]:
     """A run's answers below its name."""
@@ -417,8 +417,8 @@ def answer_column(
     lines = [[marker.span, (" ", ""), (name, colour), (label, "label")]]
     if group is None:
         return [*lines, [("not sampled up to here", "label")]]
-    answers = (lane_lines(item, width, ANSWER_LINES, group) for item in group.rollouts)
-    return lines + [line for answer in answers for line in answer if line]
+    completions = (lane_lines(item, width, COMPLETION_LINES, group) for item in group.rollouts)
+    return lines + [line for completion in completions for line in completion if line]
 
 
 # -- charts -------------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ from grpo_tui.app.tui.screens.compare.state import (
     PAGES,
     CompareView,
     list_runs,
-    load_answers,
     load_comparison,
+    load_completions,
     load_prompts,
 )
 from grpo_tui.app.tui.store.reader import reporting
@@ -261,10 +261,10 @@ class CompareScreen(WorkbenchScreen):
     def read_more(self) -> None:
         """Read the answers to the prompt, if they are shown."""
         if self.view.page == "answers" and self.view.runs:
-            self._read_answers()
+            self._read_completions()
 
     @work(exclusive=True, group="page")
-    async def _read_answers(self) -> None:
+    async def _read_completions(self) -> None:
         view = self.view
         runs, prompts = view.runs, view.prompts
         with reporting(self):
@@ -273,10 +273,10 @@ class CompareScreen(WorkbenchScreen):
                 self.update(prompts=prompts)
             if prompts:
                 prompt = prompts[clamped(view.prompt, len(prompts))]
-                answers = await self.ask(
-                    lambda reader: load_answers(reader, runs, prompt, view.axis, view.x), "answers"
+                read = partial(
+                    load_completions, runs=runs, prompt=prompt, axis=view.axis, at=view.x
                 )
-                self.update(answers=answers)
+                self.update(completions=await self.ask(read, "completions"))
 
     def _size_classes(self) -> None:
         super()._size_classes()
@@ -451,20 +451,18 @@ class CompareScreen(WorkbenchScreen):
         if page == "settings":
             self.update(everything=not self.view.everything, row=0)
         elif page == "answers":
-            self.open_answers()
+            self.open_rollout()
         elif page == "metrics" or isinstance(self.focused, CurvesPanel):
             self.action_explain()
         elif self.view.chosen is not None:
             self.post_message(msg.RunOpened(self.view.chosen.id))
 
-    def open_answers(self) -> None:
+    def open_rollout(self) -> None:
         """Show the chosen run's answers token by token."""
         view = self.view
-        groups = view.answers.groups if view.answers is not None else {}
+        groups = view.completions.groups if view.completions is not None else {}
         group = groups.get(view.chosen.id) if view.chosen is not None else None
         if group is not None:
             self.post_message(
-                msg.RolloutOpened(
-                    run=group.run, step=group.step, origin=group.origin, group=group.index, answer=0
-                )
+                msg.RolloutOpened(group.run, group.step, group.origin, group.index, rollout=0)
             )

@@ -122,7 +122,7 @@ class CompareView:
     filter: str = ""
     prompts: tuple[Prompt, ...] | None = None
     prompt: int = 0
-    answers: PromptCompletions | None = None
+    completions: PromptCompletions | None = None
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class CompareView:
             at=None,
             baseline=self.baseline if self.baseline in refs else next(iter(refs), ""),
             prompts=None,
-            answers=None,
+            completions=None,
             row=0,
             comparison=self.comparison if refs else NOTHING,
             charts=self.charts if refs else NO_CHARTS,
@@ -380,18 +380,18 @@ def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -
 def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
     """Prompts that the runs have answered: those that more runs share first, then by `ORIGINS`."""
     prompts: dict[str, Prompt] = {}
-    answered: dict[str, set[int]] = {}
+    sampled_by: dict[str, set[int]] = {}
     for origin in ORIGINS:
         for run in runs:
             since = max(0, run.step - LATE_STEPS) if origin == "train" else 0
             for key, (text, target) in reader.examples(run.key, origin, since=since).items():
                 prompts.setdefault(key, Prompt(key, text, target, origin))
-                answered.setdefault(key, set()).add(run.key)
-    order = sorted(prompts.values(), key=lambda prompt: -len(answered[prompt.example_key]))
+                sampled_by.setdefault(key, set()).add(run.key)
+    order = sorted(prompts.values(), key=lambda prompt: -len(sampled_by[prompt.example_key]))
     return tuple(order[:MAX_PROMPTS])
 
 
-def load_answers(
+def load_completions(
     reader: "StoreReader", runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> PromptCompletions:
     """Return each run's latest answers to a prompt, up to a position on the axis."""

@@ -65,7 +65,7 @@ from grpo_tui.app.tui.widgets.panel import BarPanel, Line, Panel, ScrolledPanel,
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
-ANSWER_LINES = 5
+COMPLETION_LINES = 5
 
 
 # -- panels ---------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class FormPagePanel(NewRunPanel, PagesPanel, ScrolledPanel):
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
         head = [self.strip_line(), []]
         if view.page == "try":
-            head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
+            head += prompt_end(view, width) + [[]] * (COMPLETION_LINES + 1)
         lines = PAGE[view.page].lines(view, width)
         return head + self.scrolled(lines, height - len(head))
 
@@ -630,13 +630,13 @@ class NewRunScreen(WorkbenchScreen):
     async def score(self) -> None:
         """Score the typed answer, once no key was pressed for a moment."""
         await asyncio.sleep(self.SCORE_S)
-        config, answer = self.view.form.config, self.query_one(FormPagePanel).field.text
+        config, completion = self.view.form.config, self.query_one(FormPagePanel).field.text
         scores: Mapping[str, Any] = {}
-        if answer and config is None:
+        if completion and config is None:
             scores = {"problem": "Fix the errors first; see the settings marked ✗."}
-        elif answer and config is not None:
+        elif completion and config is not None:
             scores = await self._request(
-                "score", config, example=self.view.example, completion=answer
+                "score", config, example=self.view.example, completion=completion
             )
         self.update(scores=scores)
 

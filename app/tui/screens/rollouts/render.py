@@ -156,8 +156,8 @@ def history_line(same: Sequence[GroupView], group: GroupView, width: int) -> Lin
     if not same:
         return []  # it is being read
     if len(same) < 2:
-        answers = "greedy" if is_greedy(group) else "sampled"
-        text = f" this {origin_name(group.origin)} prompt has {answers} answers at this step only"
+        how = "greedy" if is_greedy(group) else "sampled"
+        text = f" this {origin_name(group.origin)} prompt has {how} answers at this step only"
         if group.origin == "train":
             text = " training drew this prompt once; t goes to pinned and held-out prompts"
         return [(clip(text, width), "label")]
@@ -189,7 +189,7 @@ def strip(items: Sequence[Part], selected: int, width: int) -> Line:
 # -- answers of a group -------------------------------------------------------------------------
 
 
-def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
+def rollouts_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> Line:
     """All answers of a group in one line: letter, advantage and reward."""
     items = [
         (
@@ -208,13 +208,13 @@ def sibling_lines(view: RolloutsView, width: int, height: int) -> list[Line]:
     if group is None or height < 3 or len(group.rollouts) < 2:
         return []
     rollouts = group.rollouts
-    indices = visible([1] * len(rollouts), height - 1, view.answer_at)
+    indices = visible([1] * len(rollouts), height - 1, view.rollout_at)
     lines = [[("all answers to this prompt", "label")]]
     for index in indices:
         rollout = rollouts[index]
-        if view.loaded and view.loaded.answers[index].thinking:
+        if view.loaded and view.loaded.completions[index].thinking:
             rollout = replace(rollout, text=rollout.text.partition(THINK_END)[2].strip())
-        lines += with_edge(lane_lines(rollout, width - 1, 1, group), index == view.answer_at)
+        lines += with_edge(lane_lines(rollout, width - 1, 1, group), index == view.rollout_at)
     return lines
 
 
@@ -253,14 +253,14 @@ class TextRow:
         return tokens or [self.token]
 
 
-def text_rows(answer: RolloutTokens, width: int) -> list[TextRow]:
+def text_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
-    if answer.rollout.spans:
-        return dialogue_rows(answer, width)
-    if answer.row is None:  # without token numbers
-        lines = paragraph(answer.rollout.text, width, 999, "text")
+    if completion.rollout.spans:
+        return dialogue_rows(completion, width)
+    if completion.row is None:  # without token numbers
+        lines = paragraph(completion.rollout.text, width, 999, "text")
         return [TextRow(number, note=line) for number, line in enumerate(lines)]
-    return token_rows(answer.texts, 0, None, width)
+    return token_rows(completion.texts, 0, None, width)
 
 
 def token_rows(texts: tuple[str, ...], start: int, stop: int | None, width: int) -> list[TextRow]:
@@ -283,25 +283,26 @@ def visible_rows(
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(answer: RolloutTokens, token: int, row: TextRow, shades: Values) -> list[Line]:
+def row_lines(completion: RolloutTokens, token: int, row: TextRow, shades: Values) -> list[Line]:
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     if not row.pieces:
         return [row.note]
     line: Line = []
     for piece in row.pieces:
         current = piece.token == token
-        clipped = piece.token < len(answer.losses) and answer.losses[piece.token].side != "free"
+        losses = completion.losses[piece.token : piece.token + 1]
+        clipped = any(loss.side != "free" for loss in losses)
         style = "bold headline on cursor" if current else "text"
         line.append((piece.text, "underline " * clipped + style))
     return [line, bars(shades, row.pieces)] if shades else [line]
 
 
-def dialogue_rows(answer: RolloutTokens, width: int) -> list[TextRow]:
+def dialogue_rows(completion: RolloutTokens, width: int) -> list[TextRow]:
     """The lines of a dialogue, turn by turn."""
     rows: list[TextRow] = []
-    spans = answer.rollout.spans
+    spans = completion.rollout.spans
     count = 1 + max(span.turn for span in spans)
-    parts = messages(answer.rollout.text, spans)
+    parts = messages(completion.rollout.text, spans)
     for turn, members in groupby(parts, lambda message: (message.span or spans[-1]).turn):
         turn_messages = list(members)
         turn_spans = [message.span for message in turn_messages if message.span]
@@ -310,7 +311,7 @@ def dialogue_rows(answer: RolloutTokens, width: int) -> list[TextRow]:
         note = justified(head, _turn_result(turn_spans), width)
         rows.append(TextRow(turn_spans[0].start, note=note))
         for message in turn_messages:
-            rows += _message_rows(message, answer.texts, width)
+            rows += _message_rows(message, completion.texts, width)
     return rows
 
 
@@ -370,21 +371,21 @@ def diff_lines(changes: Sequence[TextChange], width: int) -> list[Line]:
 # -- the token under the cursor -----------------------------------------------------------------
 
 
-def token_lines(answer: RolloutTokens, token: int, run: RunInfo, width: int) -> list[Line]:
+def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int) -> list[Line]:
     """The token's probabilities, ratio, explanation and share of the loss.
 
     Numbers are of the last pass.
     """
-    row, recipe = answer.row, run.recipe
+    row, recipe = completion.row, run.recipe
     assert row is not None
-    text = safe(answer.texts[token]) if token < len(answer.texts) else ""
-    number = bisect_left(answer.tokens, token) + 1
+    text = safe(completion.texts[token]) if token < len(completion.texts) else ""
+    number = bisect_left(completion.tokens, token) + 1
     title = f"← token {number} of {len(row.own)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
-    lines.append(probability_line(answer, token, width))
+    lines.append(probability_line(completion, token, width))
     texts: list[tuple[str, str]] = []
-    if answer.losses:
-        loss = answer.losses[token]
+    if completion.losses:
+        loss = completion.losses[token]
         lines.append(_ratio_line(loss))
         if len(row.passes) > 1:
             ratios = (short(math.exp(new[token] - row.old[token]), 3) for new in row.passes)
@@ -398,9 +399,9 @@ def token_lines(answer: RolloutTokens, token: int, run: RunInfo, width: int) -> 
     return lines + labelled(texts, LABEL, width, 3)
 
 
-def probability_line(answer: RolloutTokens, token: int, width: int) -> Line:
+def probability_line(completion: RolloutTokens, token: int, width: int) -> Line:
     """The token's probability from the reference to the step's end, with the digits that fit."""
-    row = answer.row
+    row = completion.row
     assert row is not None
     stages = {
         "ref": row.reference,

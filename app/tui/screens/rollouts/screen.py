@@ -60,7 +60,7 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
-NEED_ANSWERS = frozenset(
+NEED_ROLLOUTS = frozenset(
     {"prompt(1)", "highlight(1)", "lab", "sort", "origin", "heat", "visit(1)", "switch('diff')"}
 )
 NEED_TRAINING = frozenset({"lab"})
@@ -126,7 +126,7 @@ class GroupsPanel(RolloutsPanel):
             self.action_move(row - (view.hit if view.search else view.group_at), 0)
 
 
-class AnswerPanel(RolloutsPanel):
+class CompletionPanel(RolloutsPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
     wheel = 0
@@ -155,16 +155,18 @@ class AnswerPanel(RolloutsPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
         view = self.view
-        step, group, answer, detail = view.step, view.group, view.answer, view.loaded
+        step, group, completion, detail = view.step, view.group, view.completion, view.loaded
         self.title, self.note = "answer", ""
-        if step is None or group is None or answer is None:
+        if step is None or group is None or completion is None:
             return hint(NO_RUN if step is None else NO_GROUPS, width)
         earlier = view.visit(-1) if view.diff else None
-        self.title += f" {letter(answer.rollout.index)}{', changes' if earlier else ' by token'}"
+        self.title += (
+            f" {letter(completion.rollout.index)}{', changes' if earlier else ' by token'}"
+        )
         self.note_first(*(() if earlier else render.heat_notes(view)))
-        head = [render.answers_line(group.rollouts, view.answer_at, width)]
+        head = [render.rollouts_line(group.rollouts, view.rollout_at, width)]
         if earlier:
-            changed = changes(earlier, answer.rollout)
+            changed = changes(earlier, completion.rollout)
             is_same = all(change.tag == "same" for change in changed)
             since = f"{'no ' if is_same else ''}changes since step {earlier.step}"
             return [*head, [(since, "label")], *render.diff_lines(changed, width)]
@@ -174,11 +176,11 @@ class AnswerPanel(RolloutsPanel):
         head += paragraph(reason, width, 3, "label")
         self._text_top = len(head)
         foot: list[Line] = [[("" if detail else "reading the token numbers", "label")]]
-        if answer.row is not None and answer.row.ids:
-            foot = render.token_lines(answer, view.token, step.run, width)
+        if completion.row is not None and completion.row.ids:
+            foot = render.token_lines(completion, view.token, step.run, width)
         space = height - len(head) - 1
         least = min(render.TEXT_LINES, space - render.NUMBER_LINES)
-        text = self._text(answer, width, max(2, space - len(foot), least))
+        text = self._text(completion, width, max(2, space - len(foot), least))
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
@@ -186,13 +188,13 @@ class AnswerPanel(RolloutsPanel):
         lines = [*head, *text, [], *foot, []]
         return lines + render.sibling_lines(view, width, height - len(lines))
 
-    def _text(self, answer: RolloutTokens, width: int, height: int) -> list[Line]:
+    def _text(self, completion: RolloutTokens, width: int, height: int) -> list[Line]:
         view = self.view
-        rows, shades = render.text_rows(answer, width), view.shades
+        rows, shades = render.text_rows(completion, width), view.shades
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
         drawn = [
-            (row, render.row_lines(answer, view.token, row, shades))
+            (row, render.row_lines(completion, view.token, row, shades))
             for row in rows[indices.start : indices.stop]
         ]
         self._drawn = [row.cells for row, lines in drawn for _ in lines]
@@ -275,13 +277,13 @@ class RolloutsScreen(WorkbenchScreen):
         yield HistoryBar(id="history")
         with Horizontal(id="panes"):
             yield GroupsPanel("groups", id="groups")
-            yield AnswerPanel("answer", id="answer")
+            yield CompletionPanel("answer", id="answer")
             yield RewardPanel("why this reward", id="why")
 
     def on_mount(self) -> None:
         """Focus the answer first."""
-        self.query_one(AnswerPanel).focus()
-        self.key_bar.hidden = NEED_ANSWERS
+        self.query_one(CompletionPanel).focus()
+        self.key_bar.hidden = NEED_ROLLOUTS
 
     # -- which run and step -----------------------------------------------------------------
 
@@ -326,8 +328,8 @@ class RolloutsScreen(WorkbenchScreen):
         """Open the answer that another screen requests."""
         if isinstance(message, RolloutOpened):
             self._following = False
-            answer = message.group, message.answer
-            self._load(message.run or None, message.step, message.origin, answer)
+            at = message.group, message.rollout
+            self._load(message.run or None, message.step, message.origin, at)
 
     def _load(
         self,
@@ -359,7 +361,7 @@ class RolloutsScreen(WorkbenchScreen):
             if source is not current:
                 view = view.cleared()
             view = view.with_step(groups)
-            self.view = view.at_answer(*at) if at else view
+            self.view = view.at_rollout(*at) if at else view
 
     def watch_view(self, _old: RolloutsView, new: RolloutsView) -> None:
         """Pass the view to every panel, and read the numbers of the selected group."""
@@ -367,7 +369,7 @@ class RolloutsScreen(WorkbenchScreen):
             return
         self.set_class(new.search is not None, "-finding")
         origin = new.group.origin if new.group else ""
-        self.key_bar.hidden = {"": NEED_ANSWERS, "train": frozenset()}.get(origin, NEED_TRAINING)
+        self.key_bar.hidden = {"": NEED_ROLLOUTS, "train": frozenset()}.get(origin, NEED_TRAINING)
         for panel in self.query(RolloutsPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
@@ -393,14 +395,14 @@ class RolloutsScreen(WorkbenchScreen):
         self.action_prompt(event.rows)
 
     @on(Panel.Moved, "#answer")
-    def move_in_answer(self, event: Panel.Moved) -> None:
+    def move_in_completion(self, event: Panel.Moved) -> None:
         """Move by tokens, or by answers."""
         if event.columns or abs(event.rows) == LAST:
             self._move(self.view.move_token(event.columns or event.rows))
         else:
-            self._move(self.view.move_answer(event.rows))
+            self._move(self.view.move_rollout(event.rows))
 
-    def on_answer_panel_turned(self, message: AnswerPanel.Turned) -> None:
+    def on_completion_panel_turned(self, message: CompletionPanel.Turned) -> None:
         """Go to another turn of a dialogue, or from long thinking to the answer."""
         self._move(self.view.move_turn(message.by))
 
@@ -453,7 +455,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         if visit := self.view.visit(by):
             self._following = False
-            self._load(None, visit.step, visit.origin, (visit.index, self.view.answer_at))
+            self._load(None, visit.step, visit.origin, (visit.index, self.view.rollout_at))
         else:
             when = "earlier" if by < 0 else "later"
             self.notify(
@@ -497,9 +499,9 @@ class RolloutsScreen(WorkbenchScreen):
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
-        answers = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
+        options = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
         question = "The cursor goes to the first group, or to the token that is named."
-        self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
+        self.app.push_screen(Choice[Order]("sort groups", question, options), self._sort)
 
     def _sort(self, order: Order | None) -> None:
         if order is not None and (step := self.view.step) is not None:
@@ -523,11 +525,11 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_lab(self) -> None:
         """Open the lab on this step and this answer."""
-        step, (_, group, answer, _) = self.view.step, self.view.cursor
+        step, (_, group, rollout, _) = self.view.step, self.view.cursor
         if step is None or not step.groups or step.origin != "train":
             self.notify("The lab computes with training prompts: 4 goes to the newest.")
             return
-        self.opening = self._open_lab(step, (group, answer))
+        self.opening = self._open_lab(step, (group, rollout))
 
     @work(exclusive=True, group="lab")
     async def _open_lab(self, step: GroupList, selected: tuple[int, int]) -> None:

@@ -101,11 +101,11 @@ class RolloutTokens:
     def thinking(self) -> int:
         """The tokens before the first of an answer that follows long thinking; else 0."""
         text = self.rollout.text
-        answer = text.partition(THINK_END)[2].lstrip()
-        if not answer or self.rollout.spans:
+        final = text.partition(THINK_END)[2].lstrip()
+        if not final or self.rollout.spans:
             return 0
         ends = accumulate(map(len, self.texts))
-        count = sum(end <= len(text) - len(answer) for end in ends)
+        count = sum(end <= len(text) - len(final) for end in ends)
         return count if count > LONG_THINKING else 0
 
     @property
@@ -120,7 +120,7 @@ class GroupDetail:
     """One group: its answers' token numbers, and its prompt's history."""
 
     group: GroupView
-    answers: tuple[RolloutTokens, ...]
+    completions: tuple[RolloutTokens, ...]
     history: tuple[GroupView, ...]
     missing: str  # why there are no losses
 
@@ -128,10 +128,8 @@ class GroupDetail:
 @lru_cache(maxsize=4)
 def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
     """The shade of each token of a group's answers; no shades where no token has one."""
-    values = [values_of(mode, a.row, a.losses) if a.row else () for a in detail.answers]
-    return tuple(
-        () if all(shade is None for shade in answer) else answer for answer in shades(mode, values)
-    )
+    values = [values_of(mode, a.row, a.losses) if a.row else () for a in detail.completions]
+    return tuple(() if all(shade is None for shade in row) else row for row in shades(mode, values))
 
 
 def run_info(reader: "StoreReader", run: int) -> RunInfo:
@@ -198,12 +196,12 @@ def load_tokens(
     if tokens is None:
         text = "token numbers were not recorded for this group (record.tokens=all records them)"
         return (), text
-    answers = {rollout.index: rollout for rollout in group.rollouts}
+    rollouts = {rollout.index: rollout for rollout in group.rollouts}
     rows = [
         replace(
             row,
-            spans=answers[row.index].spans,
-            advantages=row.advantages or (answers[row.index].advantage or 0.0,),
+            spans=rollouts[row.index].spans,
+            advantages=row.advantages or (rollouts[row.index].advantage or 0.0,),
         )
         for row in tokens.rows
     ]
@@ -242,7 +240,7 @@ def load_group(
             missing = str(error)
     recorded = {row.index: (row, of_row) for row, of_row in zip(rows, losses, strict=True)}
 
-    def answer(rollout: RolloutView) -> RolloutTokens:
+    def completion(rollout: RolloutView) -> RolloutTokens:
         if rollout.index not in recorded:
             return RolloutTokens(rollout=rollout, texts=(rollout.text,))
         row, of_row = recorded[rollout.index]
@@ -252,7 +250,7 @@ def load_group(
 
     return GroupDetail(
         group=group,
-        answers=tuple(map(answer, group.rollouts)),
+        completions=tuple(map(completion, group.rollouts)),
         history=reader.groups(run.key, prompt_hash=group.prompt_hash) if history else (),
         missing=missing,
     )
@@ -287,10 +285,10 @@ def load_highlights(
         clipped = any(rollout.clip_fraction != 0 for rollout in group.rollouts)
         if measure == "clipped" and step.run.recipe.trust == "clip" and not clipped:
             continue
-        for answer in load_group(reader, step, group, history=False).answers:
-            if answer.row is not None:
-                at = step.step, group.index, answer.rollout.index
-                result += highlights_of(measure, at, answer.row, answer.losses)
+        for completion in load_group(reader, step, group, history=False).completions:
+            if completion.row is not None:
+                at = step.step, group.index, completion.rollout.index
+                result += highlights_of(measure, at, completion.row, completion.losses)
     if measure == "kl":
         result = nlargest(1, result, attrgetter("value"))
     return step, tuple(result)
@@ -330,7 +328,7 @@ class RolloutsView:
     step: GroupList | None = None
     detail: GroupDetail | None = None
     group_at: int = 0  # in the listed order
-    answer_at: int = 0
+    rollout_at: int = 0
     token: int = 0
     order: Order = "prompt"
     mode: HeatMode = "push"
@@ -365,13 +363,13 @@ class RolloutsView:
     def rollout(self) -> RolloutView | None:
         """The answer under the cursor as stored."""
         group = self.group
-        return group.rollouts[self.answer_at] if group and group.rollouts else None
+        return group.rollouts[self.rollout_at] if group and group.rollouts else None
 
     @property
-    def answer(self) -> RolloutTokens | None:
+    def completion(self) -> RolloutTokens | None:
         """The answer under the cursor, with its numbers once they are loaded."""
         if self.loaded is not None and self.rollout is not None:
-            return self.loaded.answers[self.answer_at]
+            return self.loaded.completions[self.rollout_at]
         return (
             RolloutTokens(rollout=self.rollout, texts=(self.rollout.text,))
             if self.rollout
@@ -381,12 +379,12 @@ class RolloutsView:
     @property
     def tokens(self) -> Sequence[int]:
         """Where the cursor may be in the answer."""
-        return self.answer.tokens if self.answer else ()
+        return self.completion.tokens if self.completion else ()
 
     @property
     def shades(self) -> Values:
         """The shade of each token of the answer; empty if no token has one."""
-        return shades_of(self.loaded, self.mode)[self.answer_at] if self.loaded else ()
+        return shades_of(self.loaded, self.mode)[self.rollout_at] if self.loaded else ()
 
     @property
     def visits(self) -> tuple[GroupView, ...]:
@@ -424,28 +422,29 @@ class RolloutsView:
         prompt = _prompt_of(self.group) if self.group else None
         at = groups.index(prompt) if prompt in groups else clamped(self.group_at, len(groups))
         view = replace(self, step=step, group_at=at, token=0, highlights=())
-        return view.move_answer(0)  # a held-out problem may have one answer
+        return view.move_rollout(0)  # a held-out problem may have one answer
 
     def with_detail(self, detail: GroupDetail) -> "RolloutsView":
         """Take a group's numbers; an answer after long thinking is read from its first token."""
         view = replace(self, detail=detail)
         begins = self.loaded is None and self.token == 0 and self.highlight is None
-        return view.at_token(view.answer.thinking) if begins and view.answer else view
+        return view.at_token(view.completion.thinking) if begins and view.completion else view
 
     def move_group(self, by: int) -> "RolloutsView":
         """Go to another group."""
         position = clamped(self.group_at + by, len(self.groups))
-        return replace(self, group_at=position, answer_at=0, token=0)
+        return replace(self, group_at=position, rollout_at=0, token=0)
 
-    def move_answer(self, by: int) -> "RolloutsView":
+    def move_rollout(self, by: int) -> "RolloutsView":
         """Go to another answer of the group, keeping the token if possible.
 
         From the answer after long thinking it goes to where the other one begins after its own.
         """
         count = len(self.group.rollouts) if self.group else 0
-        view = replace(self, answer_at=clamped(self.answer_at + by, count))
-        if by and self.answer and view.answer and 0 < self.answer.thinking <= self.token:
-            return view.at_token(view.answer.thinking)
+        view = replace(self, rollout_at=clamped(self.rollout_at + by, count))
+        before, after = self.completion, view.completion
+        if by and before and after and 0 < before.thinking <= self.token:
+            return view.at_token(after.thinking)
         return view.at_token(self.token)
 
     def move_token(self, by: int) -> "RolloutsView":
@@ -465,23 +464,23 @@ class RolloutsView:
         """Go to the first token of another turn, or of an answer or the thinking before it."""
         spans = self.rollout.spans if self.rollout else ()
         starts = [span.start for span in spans if span.kind == "model" and span.length]
-        if self.answer and self.answer.thinking:
-            starts = [0, self.answer.thinking]
+        if self.completion and self.completion.thinking:
+            starts = [0, self.completion.thinking]
         return self._among(starts, by).move_token(0)
 
-    def at_answer(self, group: int, answer: int) -> "RolloutsView":
+    def at_rollout(self, group: int, rollout: int) -> "RolloutsView":
         """Move the cursor to an answer of the group with this index in its step."""
         index = next((i for i, other in enumerate(self.groups) if other.index == group), None)
         if index is None:
             return self
-        return replace(self, group_at=index, token=0, answer_at=0).move_answer(answer)
+        return replace(self, group_at=index, token=0, rollout_at=0).move_rollout(rollout)
 
     def at_highlight(self, highlight: Highlight) -> "RolloutsView":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
-        _, group, answer, token = highlight.cursor
-        return replace(self.at_answer(group, answer), token=token)
+        _, group, rollout, token = highlight.cursor
+        return replace(self.at_rollout(group, rollout), token=token)
 
     def ordered_by(self, order: Order) -> "RolloutsView":
         """Order the groups; the cursor goes to the first one's furthest answer."""
         view = replace(self, order=order, group_at=0, token=0)
-        return replace(view, answer_at=furthest(view.group, order)) if view.group else view
+        return replace(view, rollout_at=furthest(view.group, order)) if view.group else view

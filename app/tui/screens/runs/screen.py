@@ -458,16 +458,16 @@ class RunsScreen(ControlScreen):
         elif runs and not self.refused():
             self.app.push_screen(remove_dialog(runs), partial(self._remove, runs))
 
-    def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
+    def _remove(self, runs: tuple[RunSummary, ...], choice: str | None) -> None:
         restore = partial(writes.set_archived, runs=runs, archived=False)
-        if answer:
+        if choice:
             self.update(marked=frozenset())
-        if answer == "restore":
+        if choice == "restore":
             self._write(restore)
-        elif answer == "archive":
+        elif choice == "archive":
             self._undo.append((restore, runs[0].id))
             self._write(partial(writes.set_archived, runs=runs, archived=True))
-        elif answer == "delete":
+        elif choice == "delete":
             self._undo.append((writes.restore, runs[0].id))
             self.workbench.close_runs({run.key for run in runs})
             self._write(partial(writes.delete, runs=runs))

@@ -150,8 +150,8 @@ class GroupPanel(WatchPanel, ListPanel):
         group = self.group
         if group is None or not group.rollouts:
             return None
-        answer = group.rollouts[self.selected].index
-        return RolloutOpened(0, self.snapshot.groups_step, group.origin, group.index, answer)
+        rollout = group.rollouts[self.selected].index
+        return RolloutOpened(0, self.snapshot.groups_step, group.origin, group.index, rollout)
 
     def action_open(self) -> None:
         """Open the selected answer."""
@@ -172,7 +172,7 @@ class CompletionsPanel(GroupPanel):
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.state.answers
+        return self.state.completions
 
     help_topic = "panel:answers"
 
@@ -194,9 +194,9 @@ class CompletionsPanel(GroupPanel):
         self.title = f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')}{number}"
         lines = render.prompt_lines(group, width, height)
         self.note = f"step {self.snapshot.groups_step}"
-        return lines + self._answers(group, width, height - len(lines), above=len(lines))
+        return lines + self._lanes(group, width, height - len(lines), above=len(lines))
 
-    def _answers(self, group: StepGroup, width: int, height: int, above: int) -> list[Line]:
+    def _lanes(self, group: StepGroup, width: int, height: int, above: int) -> list[Line]:
         count = len(group.rollouts)
         if not count or height <= 0:
             return []
@@ -222,11 +222,11 @@ class Groups(GroupPanel):
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
         groups = self.snapshot.groups
-        return render.number_width(groups) + 2 * _answers(self.snapshot) + 1 + render.MEAN + 2
+        return render.number_width(groups) + 2 * _largest_group(self.snapshot) + 1 + render.MEAN + 2
 
     def watch_state(self, old: WatchState, new: WatchState) -> None:
         """Take the width that the new groups need."""
-        if _answers(old.groups) != _answers(new.groups):
+        if _largest_group(old.groups) != _largest_group(new.groups):
             self.refresh(layout=True)
 
     help_topic = "panel:groups"
@@ -238,15 +238,15 @@ class Groups(GroupPanel):
             self.title, self.note = "groups", ""
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width)
-        number, answers = render.number_width(groups), _answers(snapshot)
-        cell = render.cell_width(width - number, answers)
+        number, size = render.number_width(groups), _largest_group(snapshot)
+        cell = render.cell_width(width - number, size)
         # the mean stays beside the answers, however wide the panel is
-        table = min(width, number + cell * answers + 1 + render.MEAN)
-        head = render.group_header(number, cell, answers, table)
+        table = min(width, number + cell * size + 1 + render.MEAN)
+        head = render.group_header(number, cell, size, table)
         foot = render.signal_line(snapshot, width)
         space = height - 1 - bool(foot)
         selected = min(self.state.prompt, len(groups) - 1)
-        linked = self.state.answers.groups_step == snapshot.groups_step
+        linked = self.state.completions.groups_step == snapshot.groups_step
         blocks = []
         for index, group in enumerate(groups):
             focused = linked and index == selected
@@ -276,7 +276,7 @@ class Groups(GroupPanel):
         self.post_message(self.Chosen(item))
 
 
-def _answers(snapshot: Snapshot) -> int:
+def _largest_group(snapshot: Snapshot) -> int:
     """The most answers to a prompt."""
     return max((len(group.rollouts) for group in snapshot.groups), default=0)
 

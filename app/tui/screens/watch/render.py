@@ -233,14 +233,14 @@ def number_width(groups: Sequence[StepGroup]) -> int:
     return max(2, *(len(str(group.index + 1)) for group in groups), 0) + 2
 
 
-def cell_width(width: int, answers: int) -> int:
+def cell_width(width: int, group_size: int) -> int:
     """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow."""
-    return next((cell for cell in (7, 2) if answers * cell <= width - MEAN), 1)
+    return next((cell for cell in (7, 2) if group_size * cell <= width - MEAN), 1)
 
 
-def group_header(number: int, cell: int, answers: int, width: int) -> Line:
+def group_header(number: int, cell: int, group_size: int, width: int) -> Line:
     """The letters of the answers above their cells, and the heading of the means."""
-    names = "".join(letter(i).ljust(cell)[:cell] for i in range(answers)) if cell > 1 else ""
+    names = "".join(letter(i).ljust(cell)[:cell] for i in range(group_size)) if cell > 1 else ""
     return [(pad(" " * number + names, width - MEAN), "label"), ("mean", "label")]
 
 

@@ -149,11 +149,11 @@ class WatchScreen(ControlScreen):
     def places(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well."""
         for index, group in enumerate(self.query_one(CompletionsPanel).snapshot.groups):
-            answers = " ".join(rollout.text for rollout in group.rollouts)
+            texts = " ".join(rollout.text for rollout in group.rollouts)
             yield Entry(
                 f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}",
                 "",
-                also=answers,
+                also=texts,
                 go=partial(setattr, self, "prompt", index),
             )
 

@@ -35,7 +35,7 @@ class WatchState:
         return self.step.scored
 
     @property
-    def answers(self) -> Snapshot:
+    def completions(self) -> Snapshot:
         """The step of the answers: that of the groups if they have the focus."""
         return self.groups if self.on_groups else self.step
 

@@ -14,7 +14,7 @@ from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare.panels import ComparePagePanel, RunsPanel
 from grpo_tui.app.tui.screens.compare.render import (
-    answers_lines,
+    completions_lines,
     earlier,
     metric_cell,
     verdict,
@@ -121,7 +121,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         await settled(pilot, screen)
         text = frames.text(app)
         assert "17 + 25 = ?" in text
-        answers = screen.view.answers
+        answers = screen.view.completions
         assert answers is not None
         for run, ref in enumerate(screen.view.refs, 1):
             group = answers.groups[ref]
@@ -133,15 +133,15 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
             ]
             assert group.rollouts[0].text[:12] in text
         assert " of 2 " not in text
-        narrow = answers_lines(screen.view, 50, 20)
+        narrow = completions_lines(screen.view, 50, 20)
         assert "run 1 of 2" in "".join(part for part, _ in narrow[0])
         await pilot.press("n")
         await settled(pilot, screen)
         assert "31 + 9 = ?" in frames.text(app)
         await pilot.press("left", "left", "left")
         await settled(pilot, screen)
-        assert screen.view.answers is not None
-        later = screen.view.answers.groups[screen.view.refs[0]]
+        assert screen.view.completions is not None
+        later = screen.view.completions.groups[screen.view.refs[0]]
         assert later is not None
         assert later.step == 2
         screen.query_one(ComparePagePanel).focus()

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from grpo_engine import events as ev
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.screen import CompletionPanel, RolloutsScreen
 from tests.app import dialogues, frames
 from tests.app.compared import workbench
 from tests.app.frames import LOOKS, SIZES
@@ -33,8 +33,8 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter(())
 
 
-async def at(app: Workbench, pilot: Pilot[int], group: int, answer: int) -> RolloutsScreen:
-    return await opened(app, pilot, step=2, group=group, answer=answer)
+async def at(app: Workbench, pilot: Pilot[int], group: int, rollout: int) -> RolloutsScreen:
+    return await opened(app, pilot, step=2, group=group, rollout=rollout)
 
 
 def lines(app: Workbench) -> list[str]:
@@ -70,8 +70,8 @@ async def test_frames_are_whole_at_every_turn(
     app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
         for group in (0, 1):
-            for answer in range(4):
-                screen = await at(app, pilot, group, answer)
+            for rollout in range(4):
+                screen = await at(app, pilot, group, rollout)
                 frames.check(app)
                 await pilot.press("end")
                 frames.check(app)
@@ -155,7 +155,7 @@ async def test_a_click_on_a_turn_goes_to_its_first_token(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 60)) as pilot:
         screen = await at(app, pilot, 0, 0)
-        panel = screen.query_one(AnswerPanel)
+        panel = screen.query_one(CompletionPanel)
         row = next(y for y, line in enumerate(lines(app)) if "turn 3 of 4" in line)
         await pilot.click(panel, offset=(9, row - panel.region.y))
         assert screen.view.token == 8
@@ -184,7 +184,7 @@ async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: P
     record(path, events, record={"tokens": "none"})
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, step=1, group=0, answer=0)
+        await opened(app, pilot, step=1, group=0, rollout=0)
         await pilot.press("right", "pagedown")
         text = frames.text(app)
         assert "turn 4 of 4" in text
@@ -213,7 +213,7 @@ async def test_hostile_replies_reach_no_terminal(size: tuple[int, int], tmp_path
     )
     app = workbench(path)
     async with app.run_test(size=size) as pilot:
-        await opened(app, pilot, step=1, group=0, answer=0)
+        await opened(app, pilot, step=1, group=0, rollout=0)
         for key in ("end", "pageup"):
             frames.check(app)
             await pilot.press(key)

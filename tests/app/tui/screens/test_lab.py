@@ -17,7 +17,7 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.new_run.screen import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts.lab.render import (
-    answer_lines,
+    rollout_lines,
     table_lines,
     token_lines,
 )
@@ -152,12 +152,12 @@ async def test_a_step_shows_its_answers_before_and_after(store: Path) -> None:
         assert plain_text(token_lines(view, 60)).startswith(f"{' ' * 6}{view.texts[0]}")
         assert "push in the loss" in text
         for width in (46, 54, 55, 58, 120):  # the first is that at 80 columns
-            assert max(map(cells, answer_lines(view, width, 20))) <= width
+            assert max(map(cells, rollout_lines(view, width, 20))) <= width
         lab.query_one(EffectPanel).focus()
         await pilot.press("down")
-        assert lab.view.answer_at == 1
+        assert lab.view.rollout_at == 1
         await pilot.press("up", "up")
-        assert lab.view.answer_at == 0
+        assert lab.view.rollout_at == 0
         await pilot.press("backspace")
         await computed(app, pilot)
         assert lab.view.recipe == view.base
@@ -244,7 +244,7 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
         assert "was" in lines[reply - 2]
         assert "75" in lines[reply + 1]
         frames.check(app)
-        assert lab.view.answer_at == 0
+        assert lab.view.rollout_at == 0
 
 
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:

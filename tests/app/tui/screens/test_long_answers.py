@@ -74,7 +74,7 @@ async def test_an_answer_of_8192_tokens_opens_after_its_thinking(
 ) -> None:
     app = workbench(store)
     async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        screen = await opened(app, pilot, step=1, group=0, rollout=0)
         begins = TOKENS - len(END[2:])
         assert screen.view.token == begins
         text = frames.text(app)
@@ -91,10 +91,10 @@ async def test_an_answer_of_8192_tokens_opens_after_its_thinking(
 async def test_the_next_answer_is_read_from_where_it_begins_too(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        screen = await opened(app, pilot, step=1, group=0, rollout=0)
         await pilot.press("right", "down")
-        assert (screen.view.answer_at, screen.view.token) == (1, 2002)
+        assert (screen.view.rollout_at, screen.view.token) == (1, 2002)
         await pilot.press("home", "down")  # in the thinking the token stays
-        assert (screen.view.answer_at, screen.view.token) == (2, 0)
+        assert (screen.view.rollout_at, screen.view.token) == (2, 0)
         await pilot.press("pagedown", "down")
-        assert (screen.view.answer_at, screen.view.token) == (3, 0)
+        assert (screen.view.rollout_at, screen.view.token) == (3, 0)

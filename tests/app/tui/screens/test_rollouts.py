@@ -55,10 +55,10 @@ async def opened(
     step: int = 4,
     origin: ev.Origin = "train",
     group: int = 1,
-    answer: int = 1,
+    rollout: int = 1,
 ) -> RolloutsScreen:
     """Open the screen on one answer and wait for its numbers."""
-    await app.forward(RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer))
+    await app.forward(RolloutOpened(run=1, step=step, origin=origin, group=group, rollout=rollout))
     screen = app.screen
     assert isinstance(screen, RolloutsScreen)
     await settled(pilot, screen)
@@ -98,7 +98,7 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
 async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
+        screen = await opened(app, pilot, step=2, origin="pinned", group=0, rollout=0)
         seen = [screen.view.group]
         await pilot.press("left_square_bracket")
         assert app.said[-1].text == (
@@ -154,7 +154,7 @@ async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> 
 async def test_the_lab_is_offered_for_training_prompts_alone(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=2, group=0, answer=0)
+        screen = await opened(app, pilot, step=2, group=0, rollout=0)
         assert "what if" in frames.frame(app)[-1]
         await pilot.press("t")
         await until(app, lambda: screen.view.group and screen.view.group.origin != "train")
@@ -165,7 +165,7 @@ async def test_the_lab_is_offered_for_training_prompts_alone(store: Path) -> Non
 async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=2, group=0, answer=3)
+        screen = await opened(app, pilot, step=2, group=0, rollout=3)
         step = screen.view.step
         assert step is not None
         alone = tuple(replace(one, rollouts=one.rollouts[:1]) for one in step.groups)
@@ -203,7 +203,7 @@ async def searched(pilot: Pilot[int], screen: RolloutsScreen, text: str) -> str:
 async def test_a_part_of_a_word_is_found_and_shown_where_it_is(texts: Path) -> None:
     app = workbench(texts)
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await opened(app, pilot, step=60, group=0, answer=0)
+        screen = await opened(app, pilot, step=60, group=0, rollout=0)
         shown = await searched(pilot, screen, "zeb")
         (line,) = [line for line in shown.splitlines() if "30 1a " in line]
         assert "zebra" in line
@@ -242,7 +242,7 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.screen.search", noted)
     app = workbench(texts)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=60, group=0, answer=0)
+        screen = await opened(app, pilot, step=60, group=0, rollout=0)
         screen.typing_pause = pause
         await pilot.press("slash")
         for typed in ("q", "qu", "qux"):
@@ -292,7 +292,7 @@ async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
     for size in SIZES:
         app = workbench(path)
         async with app.run_test(size=size) as pilot:
-            screen = await opened(app, pilot, step=1, group=0, answer=0)
+            screen = await opened(app, pilot, step=1, group=0, rollout=0)
             for _ in range(8 if size == SIZES[1] else 6):
                 frames.check(app)
                 await pilot.press("down", "D", "m")
@@ -325,7 +325,7 @@ def test_a_run_that_is_opened_is_shown_after_an_answer_of_another_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen, shown, asked = asking(monkeypatch)
-    screen.receive(RolloutOpened(run=7, step=4, origin="train", group=1, answer=1))
+    screen.receive(RolloutOpened(run=7, step=4, origin="train", group=1, rollout=1))
     screen.show(Snapshot(step=3))
     assert asked == [7]
     shown.session.run = 2
@@ -342,7 +342,7 @@ def clipped_in_store(store: Path) -> list[tuple[int, int, int, int]]:
         step = load_step(reader, facts, at)
         for group in step.groups:
             detail = load_group(reader, step, group)
-            for answer in detail.answers:
+            for answer in detail.completions:
                 found += [
                     (at, group.index, answer.rollout.index, token)
                     for token, term in enumerate(answer.losses)
@@ -358,7 +358,7 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
     assert len({step for step, *_ in wanted}) > 1
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        screen = await opened(app, pilot, step=1, group=0, rollout=0)
 
         def here() -> tuple[int, ...]:
             return screen.view.cursor
@@ -386,7 +386,7 @@ async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_pa
     recorder, record_rest = half_recorded(tmp_path / "runs.db")
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=STEPS // 2, group=0, answer=0)
+        screen = await opened(app, pilot, step=STEPS // 2, group=0, rollout=0)
         while not (app.said and "No later clipped token" in app.said[-1].text):
             await pilot.press("f")
             await settled(pilot, screen)
@@ -402,7 +402,7 @@ async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) 
     """Pinned prompts are sampled at steps 2, 4 and 6."""
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=6, origin="pinned", group=1, answer=3)
+        screen = await opened(app, pilot, step=6, origin="pinned", group=1, rollout=3)
         for typed, step, told in (
             ("3", 2, "Step 3 has no recorded answers; this is step 2."),
             ("+2", 4, ""),
@@ -450,7 +450,7 @@ async def test_another_step_keeps_the_prompt_also_where_the_order_is_another(
     )
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=2, origin="pinned", group=1, answer=0)
+        screen = await opened(app, pilot, step=2, origin="pinned", group=1, rollout=0)
         await pilot.press("s", "r")
         await settled(pilot, screen)
         for typed in ("4", "2"):
@@ -479,7 +479,7 @@ async def test_greedy_and_sampled_answers_to_held_out_problems_are_told_apart(
     record(tmp_path / "grpo.db", iter(events))
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, step=0, origin="eval", group=0, answer=0)
+        await opened(app, pilot, step=0, origin="eval", group=0, rollout=0)
         lines = [line.split("│")[1].split() for line in frames.frame(app)[4:9]]
         assert [line[-2] for line in lines] == ["mean", "0", "0", "1", "1"], frames.text(app)
         assert "held-out, greedy" in frames.text(app)
@@ -505,10 +505,10 @@ async def test_sorting_leads_to_the_best_and_the_worst_answer_of_the_step(store:
 async def test_the_lab_opens_on_training_prompts_alone(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
+        await opened(app, pilot, step=2, origin="pinned", group=0, rollout=0)
         await pilot.press("v")
         assert "The lab computes with training prompts" in app.said[-1].text
-        await opened(app, pilot, step=2, group=1, answer=1)
+        await opened(app, pilot, step=2, group=1, rollout=1)
         await pilot.press("v")
         await until(app, lambda: isinstance(app.screen, LabScreen))
         assert isinstance(app.screen, LabScreen)
@@ -523,7 +523,7 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     record(path, run_events(steps=3), record={"tokens": "none"})
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        screen = await opened(app, pilot, step=1, group=0, rollout=0)
         await settled(pilot, screen)
         await pilot.press("f")
         await settled(pilot, screen)
@@ -533,7 +533,7 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         )
         head = frames.text(app).split("all answers to this prompt")[0]
         assert "token numbers were not recorded" in head.splitlines()[5]
-        await opened(app, pilot, step=3, group=1, answer=1)
+        await opened(app, pilot, step=3, group=1, rollout=1)
         assert screen.view.rollout is not None
         first, second = (row.split("││")[1].strip() for row in frames.frame(app)[7:9])
         assert second  # no line for shades between them
@@ -547,8 +547,8 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         await pilot.press("s", "k")
         await settled(pilot, screen)
         view = screen.view
-        assert view.answer is not None
-        distances = [term.kl or 0 for term in view.answer.losses]
+        assert view.completion is not None
+        distances = [term.kl or 0 for term in view.completion.losses]
         furthest = max(one.value for one in view.highlights)
         assert distances[view.token] == max(distances) == furthest > 0
         assert f"highest KL {short(furthest, 3)} in the step" in frames.text(app)
@@ -657,7 +657,7 @@ async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) ->
         await pilot.press("s", "k")
         await settled(pilot, screen)
         assert (screen.view.order, screen.view.measure) == ("kl", "kl")
-        await app.forward(RolloutOpened(2, step=4, origin="train", group=0, answer=0))
+        await app.forward(RolloutOpened(2, step=4, origin="train", group=0, rollout=0))
         await settled(pilot, screen)
         assert (screen.view.order, screen.view.measure) == ("prompt", "clipped")
         assert "f next clipped" in frames.text(app)
@@ -670,7 +670,7 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         await screen.query("*").remove()  # as the end of the program does, before the screen's own
-        screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
+        screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, rollout=0))
         screen.view = screen.view.cleared()  # the read began before the run was known
         await app.workers.wait_for_complete()
 

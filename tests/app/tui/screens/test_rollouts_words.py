@@ -118,8 +118,8 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
             lambda: screen.view.loaded and screen.view.loaded.missing != UNFINISHED,
             app.frame_now,
         )
-        assert screen.view.answer is not None
-        assert screen.view.answer.losses
+        assert screen.view.completion is not None
+        assert screen.view.completion.losses
         assert screen.view.step is not None
         assert screen.view.step.step == 3
     handle.close()

@@ -68,9 +68,9 @@ def scope_lines(view: LabView, width: int, height: int) -> list[Line]:
         return chart_lines(view, width, height)
     if view.base not in view.outcomes or view.recipe not in view.outcomes:
         return [[("computing", "")]]
-    if not view.answers:
+    if not view.rollouts:
         return [[("No answer of this step has token numbers.", "label")]]
-    lines = answer_lines(view, width, max(3, height // 2))
+    lines = rollout_lines(view, width, max(3, height // 2))
     return [*lines, [], *token_lines(view, width)]
 
 
@@ -108,16 +108,16 @@ def _chart(view: LabView, measure: int, width: int, height: int) -> list[Line]:
     return [[(pad(" " + title, width), "label")], *rows]
 
 
-def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
+def rollout_lines(view: LabView, width: int, height: int) -> list[Line]:
     """A row per answer of the step, as many as fit; each cell is `before → after`."""
-    at, wide = view.answer_at, width >= WIDE
+    at, wide = view.rollout_at, width >= WIDE
     arrow, sizes = (" → ", (6, 5, 8)) if wide else ("→", (5, 4, 8))
     heads = zip(("advantage", "clipped", "push in the loss"), sizes, strict=True)
     titles = [" " + pad(head, 2 * size + len(arrow), "^") for head, size in heads]
     lines = [[(" " * 5 + "".join(titles), "label")]]
-    for position in visible([1] * len(view.answers), height - 1, at, top=max(0, at - height // 2)):
-        group, answer = view.answers[position]
-        line = [(pad(f"{group + 1:3}{letter(answer)}", 5), "text")]
+    for position in visible([1] * len(view.rollouts), height - 1, at, top=max(0, at - height // 2)):
+        group, index = view.rollouts[position]
+        line = [(pad(f"{group + 1:3}{letter(index)}", 5), "text")]
         effects = [view.outcomes[recipe].effect(position) for recipe in (view.base, view.recipe)]
         texts = [
             (signed(e.advantage), share(e.measures[0] or 0.0), signed(e.push, 2 + wide))
@@ -132,10 +132,10 @@ def answer_lines(view: LabView, width: int, height: int) -> list[Line]:
 
 def token_lines(view: LabView, width: int) -> list[Line]:
     """The selected answer with each token's gradient below it, before and after."""
-    at = view.answer_at
+    at = view.rollout_at
     arrays = [view.outcomes[recipe].arrays for recipe in (view.base, view.recipe)]
     scaled = shades("push", [of["gradient"][at].tolist() for of in arrays])
-    replies = view.rows[view.answers[at]].replies
+    replies = view.rows[view.rollouts[at]].replies
     lines: list[Line] = []
     for part in lay_out(view.texts, max(2, width - 6)):
         lines.append([(" " * 6, "")])

@@ -147,27 +147,27 @@ class LabView:
         return f"steps {self.steps[0]} to {self.steps[-1]}"
 
     @property
-    def answers(self) -> list[Index]:
+    def rollouts(self) -> list[Index]:
         """The answers of the step that have token numbers."""
         return list(self.rows)
 
     @property
-    def answer_at(self) -> int:
+    def rollout_at(self) -> int:
         """The position of the selected answer among them."""
-        return self.answers.index(self.selected) if self.selected in self.answers else 0
+        return self.rollouts.index(self.selected) if self.selected in self.rollouts else 0
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The tokens of the selected answer."""
-        index = self.answers[self.answer_at]
+        index = self.rollouts[self.rollout_at]
         texts = {(g.index, r.index): r.text for g in self.step.groups for r in g.rollouts}
         return split(texts[index], self.rows[index])
 
     def moved(self, by: int) -> "LabView":
         """Select another answer of the step."""
-        answers = self.answers if self.in_step else []
-        position = clamped(self.answer_at + by, len(answers))
-        return replace(self, selected=answers[position]) if answers else self
+        rollouts = self.rollouts if self.in_step else []
+        position = clamped(self.rollout_at + by, len(rollouts))
+        return replace(self, selected=rollouts[position]) if rollouts else self
 
     def changes(self) -> tuple[tuple[str, Any], ...]:
         """The settings of a new run with this recipe, by path, where they differ."""
