@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from grpo_engine import errors
 from grpo_engine.errors import quoted, shortened
 from grpo_tui.app.streams import discard
-from grpo_tui.experiments.db.texts import visible
+from grpo_tui.app.text.safe_text import safe
 
 OK: Final = 0
 FAILED: Final = 1
@@ -71,11 +71,11 @@ def brief(message: str) -> str:
 
 def report(error: BaseException, stream: TextIO) -> int:
     """Print the error as one line and return the exit status."""
-    message = visible(brief(" ".join(str(error).split()))) or type(error).__name__
+    message = safe(brief(" ".join(str(error).split()))) or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         message = "interrupted"
     if type(error).__module__ == "builtins" and isinstance(error, OSError):
-        name = visible(quoted(str(error.filename))) if error.filename else "the output"
+        name = safe(quoted(str(error.filename))) if error.filename else "the output"
         message = f"{name} cannot be {'used' if error.filename else 'written'}: {error.strerror}"
     if type(error) is MemoryError:
         message = f"not enough memory ({message}); close other programs, or see `ulimit -v`"

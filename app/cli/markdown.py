@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import cell
+from grpo_tui.experiments.export.json import without_controls
 
 HTML = re.compile(r"&(?=[#\w])|<(?=[a-zA-Z/!?])|^>")  # not `p < .001`, which is read on terminals
 
@@ -28,4 +28,4 @@ def md_cell(value: Any) -> str:
     """Format a value as a table cell, on one line and escaped."""
     text = HTML.sub(lambda mark: escape(mark[0]), cell(value, raw=True))
     text = re.sub(r"[|`*[]", r"\\\g<0>", text)
-    return visible(re.sub(r"\r?\n", "<br>", text))
+    return without_controls(re.sub(r"\r?\n", "<br>", text))

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.table import Row, format_value, table_lines
-from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.files import replacing
 from grpo_tui.experiments.export.json import json_text
+
+BOLD, DIM, RED, GREEN, YELLOW = 1, 2, 31, 32, 33
 
 
 def print_rows(rows: Iterable[Row], *, as_json: bool, table: Iterable[Row] | None = None) -> None:
@@ -48,7 +50,7 @@ def write_out(text: str, out: Path | None) -> None:
 
 def print_text(text: str, end: str = "\n") -> None:
     """Print lines for people, escaped."""
-    print("\n".join(map(visible, text.split("\n"))), end=end)
+    print(safe(text, "\n"), end=end)
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -63,12 +65,16 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     """Print a line for each field, whole on every terminal."""
     width = max(map(len, fields))
     for name, value in fields.items():
-        print(f"{name:{width}}  {visible(format_value(value))}")
+        print(f"{safe(name):{width}}  {safe(format_value(value))}")
 
 
 def dim(text: str) -> str:
-    """Dim the text on a colour terminal."""
-    return f"\x1b[2m{text}\x1b[0m" if uses_colour() else text
+    return styled(text, DIM)
+
+
+def styled(text: str, style: int) -> str:
+    """Set the text in a style of the terminal, by its SGR number, where colours are shown."""
+    return f"\x1b[{style}m{text}\x1b[0m" if uses_colour() else text
 
 
 def uses_colour() -> bool:

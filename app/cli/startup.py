@@ -11,9 +11,8 @@ from pathlib import Path
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.streams import open_missing
-from grpo_tui.app.text.harmless import protect_terminal
+from grpo_tui.app.text.safe_text import protect_terminal, safe
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.experiments.db.texts import visible
 
 
 def run(arguments: Sequence[str], *, completing: bool = False) -> int:
@@ -33,7 +32,7 @@ def run(arguments: Sequence[str], *, completing: bool = False) -> int:
 
 def plain_warning(message: object, *_: object, **__: object) -> str:
     """Format a warning as one line, for `warnings.formatwarning`."""
-    return f"grpo-tui: {visible(str(message))}\n"
+    return f"grpo-tui: {safe(str(message))}\n"
 
 
 def name_store(path: Path | None) -> None:
@@ -75,5 +74,5 @@ def leave_to_background(*, as_json: bool) -> int:
         print_stderr(error.log or str(error))
         return error.code
     ref = started["name"] if "id" in started else str(Path(started["folder"]).absolute())
-    print(json.dumps(started) if as_json else visible(ref))
+    print(json.dumps(started) if as_json else safe(ref))
     return exit_codes.OK

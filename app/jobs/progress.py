@@ -15,8 +15,8 @@ from grpo_engine import events as ev
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.app.text.numbers import seconds
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.stderr import print_stderr
-from grpo_tui.experiments.db.texts import visible
 
 
 class Printer:
@@ -161,7 +161,7 @@ class BarPrinter(LinePrinter):
         )
 
     def write(self, text: str) -> None:
-        self._console.print(visible(text), markup=False)
+        self._console.print(safe(text), markup=False)
 
     def close(self) -> None:
         self._progress.stop()

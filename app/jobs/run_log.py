@@ -8,8 +8,8 @@ from pathlib import Path
 
 from grpo_engine.events import Event, RunFailed
 from grpo_tui.app.jobs.progress import RunProgress, line_of
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.db.paths import fault_file, log_file
-from grpo_tui.experiments.db.texts import visible
 
 
 class RunLog:
@@ -27,7 +27,7 @@ class RunLog:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):  # on a full disk the run matters more than its log
-            self._file.write(f"{now}  {visible(text)}\n")
+            self._file.write(f"{now}  {safe(text)}\n")
             if isinstance(event, RunFailed) and event.traceback:
                 self._file.write(event.traceback)
             self._file.flush()

@@ -1,27 +1,42 @@
 """The one place that makes text of models, users and files safe to display, at the right width.
 
-No model output reaches the terminal without `safe`: escape sequences, control and bidirectional
-characters, lone surrogates and invisible characters become visible signs, and sequences whose width
-terminals disagree on (joined emoji, flags) are split.
+`safe` is for texts: escape sequences, control and bidirectional characters, lone surrogates and
+invisible characters become visible signs, and sequences whose width terminals disagree on (joined
+emoji, flags) are split. `protect_terminal` is for streams: it guards against the text that was not
+made safe, and against what other libraries print. Fields and Textual's output have guards as well,
+which keep indices and widths.
 """
 
 import re
+import sys
 import unicodedata
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import IO, Any
 
 from rich.cells import cell_len as _rich_cell_len
 
 ELLIPSIS = "…"
 JOINER_SIGN = "⁀"
 NEWLINE_SIGN = "⏎"
-MOST_MARKS = 2
-# where a line may break, so that `p = .010` and `.1 GB` stay whole
+MAX_MARKS = 2  # combining marks of a character
+# A line breaks at these; `p = .010` and `.1 GB` stay whole.
 SPACE = re.compile(r"(?<![=<]) (?![=<]|[GM]B\b)")
 
 _TAB = "    "
 _SUSPECT = re.compile(
     r"[^\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff\u0370-\u0482\u3040-\u30ff\u4e00-\u9fff]"
 )
+# Controls but tab and line ends, lone surrogates, and what hides or reorders text (category Cf).
+_ACTING = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+_ACTING_CHARACTER = re.compile(f"[{_ACTING}]")
+_ACTING_ON_A_LINE = re.compile(f"[{_ACTING}\n\r]")
+# Colours and progress bars pass a stream: clear a line, move up, hide the cursor, go back.
+_GUARDED = re.compile(rf"(\x1b\[[0-9;]*[mKA]|\x1b\[\?25[hl]|\x08)|[{_ACTING}]")
 
 
 @lru_cache(maxsize=4096)
@@ -76,9 +91,55 @@ def _clean(text: str) -> str:
             return "◌" + char
         follows = unicodedata.category(text[position - 1]) in ("Mn", "Me")
         marks = marks + 1 if follows else 1
-        return char if marks <= MOST_MARKS else ""
+        return char if marks <= MAX_MARKS else ""
 
     return _SUSPECT.sub(replace, text)
+
+
+@lru_cache(maxsize=1024)
+def safe_by_character(text: str) -> str:
+    """Make a field's text safe by one sign for each character, so that indices stay."""
+    if text.isprintable():
+        return text
+    signs = {char: _sign(char) for char in _ACTING_ON_A_LINE.findall(text)}
+    return text.translate({ord(c): s if len(s) == 1 else "\ufffd" for c, s in signs.items()})
+
+
+def without_acting(text: str) -> str:
+    """Leave out what a terminal would obey; these characters take no cells, so that widths stay."""
+    if text.isprintable():
+        return text
+    return _ACTING_CHARACTER.sub(
+        lambda char: "\ufffd" if unicodedata.category(char[0]) == "Cs" else "", text
+    )
+
+
+class SafeStream:
+    """A text stream to a terminal in which only colours and progress bars are obeyed."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, with everything else that a terminal would obey made visible."""
+        if not text.isprintable():
+            text = _GUARDED.sub(lambda match: match[1] or _sign(match[0]), text)
+        return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def protect_terminal() -> None:
+    """Let nothing act on the terminal that this program or a library prints."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream.isatty():
+            setattr(sys, name, SafeStream(stream))
 
 
 def cell_len(text: str) -> int:
@@ -145,7 +206,7 @@ def pad(text: str, width: int, align: str = "<") -> str:
 
 
 def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> list[str]:
-    """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
+    """Wrap safe text into at most `max_lines` lines of `width` cells, at spaces if possible.
 
     Overflow is cut with `…`, at the end, or at the start if `keep_end`.
     """

@@ -2,9 +2,9 @@
 
 import sys
 
-from grpo_tui.experiments.db.texts import visible
+from grpo_tui.app.text.safe_text import safe
 
 
 def print_stderr(text: str) -> None:
     """Print to stderr, so that stdout contains only data."""
-    sys.stderr.write("".join(f"{visible(line)}\n" for line in text.split("\n")))
+    sys.stderr.write(safe(text, "\n") + "\n")

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
-from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import header_of
 
 Row = Mapping[str, Any]
@@ -15,8 +14,7 @@ def table_lines(rows: Sequence[Row], limit: int = 0) -> list[str]:
     """Return the lines, cut to `limit` cells if that is not 0; numbers are at the right."""
     names = header_of(rows)
     texts = [names, *([format_value(row.get(name)) for name in names] for row in rows)]
-    # escapes stay readable; a second pass gives every character a width that terminals agree on
-    cells = [[safe(visible(text)) for text in line] for line in texts]
+    cells = [[safe(text) for text in line] for line in texts]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > LEAST_WIDTH:
         widths[widths.index(max(widths))] -= 1

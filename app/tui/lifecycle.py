@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +16,7 @@ from textual.message import Message
 from grpo_tui.app.feed.feed import Feed, Session
 from grpo_tui.app.feed.snapshot import Request, Snapshot
 from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui import terminal
 from grpo_tui.app.tui.bridge import Bridge
@@ -26,7 +26,6 @@ from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import ReaderThread
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
-from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.errors import StoreError
 
 if TYPE_CHECKING:
@@ -351,17 +350,14 @@ class RunApp(ThemedApp):
             self._purge()
         if self.plan == "hand_over" and self.handed_over:
             watch = f"grpo-tui watch {shlex.quote(self.handed_over)}"
-            sys.stderr.write(
-                visible(f"{self.handed_over} continues in the background; to see it: {watch}")
-                + "\n"
-            )
+            print_stderr(f"{self.handed_over} continues in the background; to see it: {watch}")
             return
         if crashed:
             state = "what was recorded is in the store"
             if self.bridge.running:
                 state = f"run {self.bridge.name} goes on in this process, ctrl-c saves and stops it"
             text = f"{state}; to see it: grpo-tui --db {shlex.quote(str(self.store))}"
-            sys.stderr.write(f"grpo-tui: the workbench has failed; {visible(text)}\n")
+            print_stderr(f"grpo-tui: the workbench has failed; {text}")
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,6 +21,7 @@ from grpo_engine.errors import ConfigError
 from grpo_tui.app.cli.output import print_json, write_out
 from grpo_tui.app.cli.params import Json, Preset, Sets
 from grpo_tui.app.cli.run_config import assemble, start_preset
+from grpo_tui.app.text.stderr import print_stderr
 
 app = typer.Typer(no_args_is_help=True, help="Write and check configuration files.")
 
@@ -47,7 +48,7 @@ def init(
     if from_trl is not None:
         tree, notes = translate(read(from_trl))
         for note in notes:
-            typer.echo(note, err=True)
+            print_stderr(note)
         config = build(merge(tree, parse_sets(sets)), str(from_trl))
     else:
         config = assemble(None, start_preset(None, preset, sets), sets)

@@ -6,14 +6,23 @@ from typing import Final
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, uses_colour, writes_unicode
+from grpo_tui.app.cli.output import (
+    BOLD,
+    GREEN,
+    RED,
+    YELLOW,
+    print_json,
+    styled,
+    writes_unicode,
+)
 from grpo_tui.app.cli.params import Json
 from grpo_tui.app.health.checks import Check, Level
+from grpo_tui.app.text.safe_text import safe
 
 MARKS: Final = {
-    Level.FINE: ("✓", "green"),
-    Level.WARNING: ("!", "yellow"),
-    Level.STOPS: ("✗", "red"),
+    Level.FINE: ("✓", GREEN),
+    Level.WARNING: ("!", YELLOW),
+    Level.STOPS: ("✗", RED),
 }
 IN_ASCII: Final = str.maketrans("✓✗→", " X>")
 
@@ -53,19 +62,19 @@ def doctor(as_json: Json = False) -> None:
         width = max(len(check.name) for _, check in every)
         lines = [line for area, checks in areas.items() for line in block(area, checks, width)]
         text = "\n".join([*lines, verdict(stops, warnings)])
-        typer.echo(text if writes_unicode() else text.translate(IN_ASCII), color=uses_colour())
+        print(text if writes_unicode() else text.translate(IN_ASCII))
     if stops:
         raise typer.Exit(exit_codes.FAILED)
 
 
 def block(area: str, checks: Sequence[Check], width: int) -> list[str]:
     """The checks of an area for people: a line each, and each remedy below its line."""
-    lines = [typer.style(area, bold=True)]
+    lines = [styled(area, BOLD)]
     for check in checks:
         mark, colour = MARKS[check.level]
-        lines.append(f"  {typer.style(mark, colour)} {check.name:{width}}  {check.result}")
+        lines.append(f"  {styled(mark, colour)} {check.name:{width}}  {safe(check.result)}")
         if check.remedy:
-            lines.append(f"    {'':{width}}  → {check.remedy}")
+            lines.append(f"    {'':{width}}  → {safe(check.remedy)}")
     return [*lines, ""]
 
 

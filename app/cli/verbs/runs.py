@@ -12,6 +12,7 @@ from grpo_engine.errors import quoted
 from grpo_tui.app.cli.output import print_fields, print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Json, RunRef, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.errors import NoStoreError, QueryError
@@ -281,7 +282,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise QueryError(f"deleting {names} cannot be undone; confirm with --yes")
-        typer.confirm(f"Delete {names} with all checkpoints?", err=True, abort=True)
+        typer.confirm(f"Delete {safe(names)} with all checkpoints?", err=True, abort=True)
     with writing() as store:
         store.delete(run.key for run in selected)
         for run in selected:

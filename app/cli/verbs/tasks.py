@@ -104,7 +104,7 @@ def play(
     answers = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
     kind = ""
     for kind, text in episode(config, answers, _row(row)):
-        typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
+        print((dim if kind == "hint" else str)(safe(text, "\n")), flush=True)
     if kind == "error":
         raise typer.Exit(1)
 

@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from traceback import format_exception
 from typing import Any
 
+from rich.segment import Segment
 from rich.text import Text
 from textual.app import App
 from textual.cache import LRUCache
+from textual.color import Color
 from textual.css.stylesheet import Stylesheet
+from textual.filter import LineFilter
 from textual.screen import Screen
 
-from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.looks.harmless import Harmless
+from grpo_tui.app.text.safe_text import safe, without_acting
 from grpo_tui.app.tui.looks.themes import THEMES
 
 MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which only needs its first layout
@@ -40,6 +42,15 @@ class CachedStylesheet(Stylesheet):
         self.parse()
 
 
+class SafeFilter(LineFilter):
+    """Keeps what a terminal would obey from it, whatever a widget draws."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - the base class has it
+        if all(text.isprintable() for text, _, _ in segments):
+            return segments
+        return [Segment(without_acting(text), style, control) for text, style, control in segments]
+
+
 class ThemedApp(App[int]):
     """An app with our themes; the chosen one is set before anything is drawn."""
 
@@ -50,7 +61,7 @@ class ThemedApp(App[int]):
         self._hold = 0.0
         self.theme = theme
         self.stylesheet = CachedStylesheet(self.get_css_variables())
-        self._filters.append(Harmless())
+        self._filters.append(SafeFilter())
 
     def _fatal_error(self) -> None:
         """Leave with the error; Textual would draw all local values first, for half a minute."""

@@ -6,14 +6,14 @@ from rich.highlighter import Highlighter
 from rich.text import Text
 from textual.widgets import Input, TextArea
 
-from grpo_tui.app.text.harmless import signs
+from grpo_tui.app.text.safe_text import safe_by_character
 
 
 class _Signs(Highlighter):
     """Draws one sign for each character that a terminal would obey."""
 
     def highlight(self, text: Text) -> None:
-        text.plain = signs(text.plain)
+        text.plain = safe_by_character(text.plain)
 
 
 def one_line(text: str) -> str:
@@ -41,4 +41,4 @@ class TextField(TextArea):
 
     def get_line(self, line_index: int) -> Text:
         """A line as it is drawn; overrides Textual."""
-        return Text(signs(self.document.get_line(line_index)), end="", no_wrap=True)
+        return Text(safe_by_character(self.document.get_line(line_index)), end="", no_wrap=True)

@@ -414,7 +414,7 @@ def test_logs_are_followed_until_the_run_ends(
     monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time", SimpleNamespace(sleep=grow))
     log.write_text("first\nsecond\n", encoding="utf-8")
     done = cli("logs", live[0], "--lines", "1", "--follow")
-    assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]
+    assert done.out.splitlines() == ["second", "begun and done", "␛[2Jno line end"]
 
 
 def test_the_log_of_a_run_that_is_not_stored_is_printed_and_followed(
