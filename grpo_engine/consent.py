@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from grpo_engine import names
 from grpo_engine.config import parse
 from grpo_engine.config.custom import is_name
-from grpo_engine.config.recipes import MEANINGS, RECIPES
+from grpo_engine.config.recipes import OPEN, RECIPES
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import (
     ModelConfig,
@@ -336,7 +336,7 @@ def _algorithm(section: object) -> Iterator[TrustItem]:
     """The functions that make a recipe's choices, and a package's recipe."""
     if not isinstance(section, Mapping):
         return
-    for choice in MEANINGS["function"]:
+    for choice in OPEN:
         if is_name(name := section.get(choice)):
             yield from _code(str(name), f"algorithm.{choice}", None)
     if (recipe := str(section.get("recipe", "grpo"))) not in RECIPES:

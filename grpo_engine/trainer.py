@@ -213,7 +213,7 @@ def score_before_update(
                 samples.rollouts,
                 rows=rows,
                 under=partial(run.policy.using, run.sampler_weights),
-                values=run.has_critic,
+                values=run.recipe.has_critic,
                 entropy=recipe.entropy_top_quantile < 1 or recipe.reads("entropy_BT"),
             )
             scores = OldScores(

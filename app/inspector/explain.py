@@ -56,7 +56,7 @@ def gradient_sum(token: TokenLoss) -> str:
 
 def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
     """Why the token's own share of the loss does not push it; empty if it does."""
-    if token.advantage == 0 and recipe.signal == "none":
+    if token.advantage == 0 and not recipe.reads_rewards:
         return "no push: the teacher finds it as likely"
     if token.advantage == 0 and isinstance(recipe.signal, Custom):
         return f"no push: {Path(recipe.signal).name} gave it the advantage 0"
@@ -66,7 +66,7 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
         return "left out: the trainer's probability is too far from the sampler's"
     if not token.updated:
         return f"no push: not in the top {recipe.entropy_top_quantile:.0%} of tokens by entropy"
-    if token.side == "free" or recipe.trust == "cispo":
+    if token.side == "free" or recipe.trust_rule.caps:
         return ""
     bounds = {
         "high": f", already beyond {short(token.high)}",
@@ -88,7 +88,7 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
         return f"{text}, with no ratio and no bound"
     if token.advantage * token.push < 0:
         return f"{text} by the ratio of its answer"
-    if recipe.trust not in ("none", "clip", "cispo", "target"):
+    if recipe.trust_rule.fades:
         return f"{text} by {Path(recipe.trust).name}, gradient {_fixed(token.push)}"
     if token.side == "high":
         return f"{answer}, already beyond {short(token.high)}: still pushed, with capped weight"
@@ -133,11 +133,11 @@ def _objective(token: TokenLoss, recipe: Recipe) -> str:
     text = _fixed(token.objective)
     if isinstance(recipe.trust, Custom):
         text += f" by {Path(recipe.trust).name}"
-    if recipe.trust in ("none", "clip", "target") and recipe.ratio != "none" and token.advantage:
+    if recipe.trust_rule.is_linear and recipe.ratio != "none" and token.advantage:
         used = token.objective / token.advantage
         advantage = _parts(token) or signed(token.advantage, 3)
         text = f"{short(used, 3)} × {advantage}"
-    if recipe.importance_cap and recipe.trust != "vespo":  # VESPO's push contains the weight
+    if recipe.importance_cap and not recipe.trust_rule.weighs_completions:
         text += f" × {short(token.importance, 3)} for the sampler"
     return text
 

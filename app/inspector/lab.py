@@ -19,17 +19,28 @@ from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.losses import Packed, gradients, loss_of, packed
 from grpo_tui.experiments.values import GroupView, RecordedTokens
 
-# Settings that can be varied, as far as recorded log-probabilities and rewards suffice, with the
-# values that the arrows go through.
-_VALUES = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
-_FIRST = ("beta", "clip_low", "clip_high", "delta")
-VARIED: dict[str, tuple[Any, ...]] = {
+# The settings that recorded log-probabilities and rewards suffice to vary, in the lab's order, with
+# the values that the arrows go through.
+VARIED: Mapping[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES),
-    **{name: _VALUES[name] for name in _FIRST},
-    **_VALUES,
+    "beta": (0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
+    "clip_low": (0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+    "clip_high": (0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+    "delta": (None, 1.5, 2.0, 4.0),
+    "signal": ("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
+    "teacher_weight": (0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
+    "ratio": ("token", "sequence_mean", "sequence_sum"),
+    "trust": ("none", "clip", "cispo", "sapo", "vespo"),
+    "anchor": ("none", "k1", "k2", "k3"),
+    "anchor_reweighted": (False, True),
+    "weight": ("per_sequence", "per_completion", "per_token", "constant", "sum"),
+    "importance_cap": (0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+    "importance_floor": (0.0, 0.2, 0.5, 0.8, 0.9),
+    "importance_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "off_policy_mask": (0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
 }
-# What decides which updates there are, and of which answers.
-_OF_UPDATES = (
+# Settings that decide which updates there are, and of which answers.
+OF_UPDATES = (
     "passes",
     "minibatches",
     "stop",
@@ -206,7 +217,7 @@ def outcome_of(
         else:
             pushed = np.any(values.reshape(len(values), -1), axis=1)
     signal = frozenset(np.array(numbers.groups)[pushed].tolist())
-    reads_reference = recipe.anchor != "none" and recipe.anchor_place == "loss"
+    reads_reference = recipe.anchor_in_loss
     without_tokens = np.delete(pushed, list(numbers.recorded))
     if without_tokens.any() or (reads_reference and without_tokens.size):
         missing.add("tokens")
@@ -223,7 +234,7 @@ def outcome_of(
 
 def _signal_settings(recipe: Recipe) -> tuple[Any, ...]:
     """What the advantages depend on."""
-    choices = ("signal", "anchor") if recipe.pays_in_reward else ("signal",)
+    choices = ("signal", "anchor") if recipe.anchor_in_reward else ("signal",)
     return tuple(
         getattr(recipe, name)
         for name, setting in SETTINGS.items()
@@ -240,12 +251,12 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     tokens: dict[str, Any] = {name: arrays.get(name) for name in ("mask", "old", "ref", "teacher")}
     tokens["values"] = arrays.get("old_values")
     needs = {
-        "ref": recipe.pays_in_reward,
-        "values": recipe.signal == "gae",
+        "ref": recipe.anchor_in_reward,
+        "values": recipe.has_critic,
         "teacher": recipe.teacher_weight > 0,
     }
     lacking = any(need and tokens[name] is None for name, need in needs.items())
-    if lacking or recipe.signal == "process" or not numbers.weights:
+    if lacking or recipe.compares == "steps" or not numbers.weights:
         return None
     result = advantages(
         numbers.rewards,
@@ -307,5 +318,5 @@ def undetermined(recipe: Recipe, base: Recipe) -> tuple[str, ...]:
     return tuple(
         name
         for name in recipes.changes(base, recipe)
-        if name in _OF_UPDATES and any(SETTINGS[name].is_active(r) for r in (recipe, base))
+        if name in OF_UPDATES and any(SETTINGS[name].is_active(r) for r in (recipe, base))
     )

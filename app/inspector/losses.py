@@ -182,7 +182,7 @@ def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
         return gradient
 
     total = of(recipe)
-    if recipe.beta == 0 or recipe.anchor_place == "reward":
+    if not recipe.anchor_in_loss:
         return total, mx.zeros_like(total)
     # the loss is linear in beta; a beta of 0 would be another recipe, which may not exist
     pull = of(replace(recipe, beta=2 * recipe.beta)) - total
@@ -246,7 +246,7 @@ def not_recorded(rows: Sequence[RecordedTokens], recipe: Recipe) -> str:
         return f"{unknown} was recorded before its updates were"
     reads = {
         "teacher": recipe.teacher_weight > 0,
-        "reference": recipe.beta > 0 and recipe.anchor_place == "loss",
+        "reference": recipe.anchor_in_loss,
         "sampler": recipe.reads_sampler,
     }
     missing = [

@@ -1,12 +1,15 @@
 """Describes a recipe to people: its six choices in words, as one sentence, and as a formula.
 
-The words and fragments are declared with the settings and put together here.
+The words and fragments are in `recipe_meanings.toml` and put together here.
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.resources import files
 from typing import NamedTuple
 
+from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
@@ -20,6 +23,30 @@ class ChoiceText(NamedTuple):
     settings: dict[str, object]
 
 
+class Meaning(NamedTuple):
+    """What a value of a choice means: its part of the recipe's sentence and of its formula."""
+
+    text: str = ""
+    formula: Sequence[str] = ()
+
+
+class Addition(NamedTuple):
+    """What a setting that is not off adds to the sentence and to the formula."""
+
+    phrase: str = ""
+    factor: str = ""
+    term: str = ""
+    outside: str = ""
+
+
+_TEXTS = tomllib.loads(
+    files(__package__).joinpath("recipe_meanings.toml").read_text(encoding="utf-8")
+)
+ADDITIONS = {name: Addition(**parts) for name, parts in _TEXTS.pop("setting").items()}
+MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
+    choice: {value: Meaning(**parts) for value, parts in values.items()}
+    for choice, values in _TEXTS.items()
+}
 ASKS = {
     "signal": "What is an answer's advantage?",
     "ratio": "How is old data re-weighted?",
@@ -40,8 +67,8 @@ def answers(recipe: Recipe) -> tuple[ChoiceText, ...]:
             choice = f"{recipe.passes}×" + f" in {recipe.minibatches}" * (recipe.minibatches > 1)
             text = "rollouts are used {often}"
         else:
-            choice, text = getattr(recipe, question), recipe.meaning(question).text
-        text += "".join(s.phrase for s in settings if s.is_active(recipe))
+            choice, text = getattr(recipe, question), meaning(recipe, question).text
+        text += "".join(addition.phrase for addition in additions(recipe, settings).values())
         if question == "weight" and counts_by_length(recipe):
             text += ", and the push of an answer counts once for each of its tokens"
         read = {s.path: getattr(recipe, s.path) for s in settings}
@@ -58,6 +85,18 @@ def around(recipe: Recipe) -> dict[str, object]:
     }
 
 
+def meaning(recipe: Recipe, choice: str) -> Meaning:
+    """What the recipe's value of a choice means."""
+    return MEANINGS[choice].get(getattr(recipe, choice)) or MEANINGS["function"][choice]
+
+
+def additions(recipe: Recipe, settings: Iterable[Setting]) -> dict[str, Addition]:
+    """What those of the settings add that are read and not off."""
+    return {
+        s.path: ADDITIONS[s.path] for s in settings if s.path in ADDITIONS and s.is_active(recipe)
+    }
+
+
 def sentence(recipe: Recipe) -> str:
     text = "; ".join(answer.text for answer in answers(recipe))
     return text[0].upper() + text[1:] + "."
@@ -68,10 +107,10 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
     values = values_of(recipe)
     lines = [
         *reward_lines(recipe),
-        *recipe.meaning("signal").formula,
+        *meaning(recipe, "signal").formula,
         *teacher_lines(recipe),
         *ratio_lines(recipe),
-        *recipe.meaning("trust").formula,
+        *meaning(recipe, "trust").formula,
         *sampler_lines(recipe),
         *anchor_lines(recipe),
         loss_line(recipe),
@@ -81,23 +120,23 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
 
 def values_of(recipe: Recipe) -> dict[str, object]:
     """The settings and values derived from them, by the names used in words and formulas."""
-    rho = "ρᵢ" if recipe.ratio.startswith("sequence") else "ρᵢₜ"
+    rho = "ρᵢ" if recipe.has_sequence_ratio else "ρᵢₜ"
     advantage = "Aᵢₜ" if recipe.per_token else "Aᵢ"
     settings = asdict(recipe)
     return settings | {
-        "s": "s" if recipe.pays_in_reward else "r",
+        "s": "s" if recipe.anchor_in_reward else "r",
         "std_by": "G−1" if recipe.std == "sample" else "G",
         "whitened": "   then whitened over the update" if recipe.whiten else "",
         "A": advantage,
         "rho": rho,
-        "J": "Jᵢ" if recipe.per_answer else "Jᵢₜ",
+        "J": "Jᵢ" if recipe.per_completion else "Jᵢₜ",
         "unbounded": f"{advantage}·log π(oᵢₜ)" if recipe.ratio == "none" else f"{rho}·{advantage}",
         "raw": rho if recipe.delta is None else f"min({rho}, {recipe.delta:g})",
         "low": f"{1 - recipe.clip_low:g}",
         "high": f"{1 + recipe.clip_high:g}",
         "payer": "token" if recipe.anchor_level == "token" else "answer",
-        "paid": "subtracted from the reward" if recipe.pays_in_reward else "in the loss",
-        "w": "wᵢ" if of_answers(recipe) else "wᵢₜ",
+        "paid": "subtracted from the reward" if recipe.anchor_in_reward else "in the loss",
+        "w": "wᵢ" if recipe.has_sequence_importance else "wᵢₜ",
         "corrects": corrects(recipe),
         "corrected": correction_text(recipe),
         "often": often(recipe).format(**settings),
@@ -107,7 +146,7 @@ def values_of(recipe: Recipe) -> dict[str, object]:
 def correction_text(recipe: Recipe) -> str:
     """What the recipe does where the sampler's probabilities differ from the trainer's."""
     _, _, beyond = recipe.importance_mode.partition("_")
-    whose = "answer" if of_answers(recipe) else "token"
+    whose = "answer" if recipe.has_sequence_importance else "token"
     low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
     inside = f"at most {high}" if recipe.importance_floor == 0 else f"between {low} and {high}"
     done = f"limited to {inside}" if beyond == "truncate" else f"left out unless that is {inside}"
@@ -122,15 +161,15 @@ def often(recipe: Recipe) -> str:
         return "once"
     if recipe.stop == "never":
         return "in {passes} passes"
-    return "in at most {passes} passes, " + recipe.meaning("stop").text
+    return "in at most {passes} passes, " + meaning(recipe, "stop").text
 
 
 def reward_lines(recipe: Recipe) -> tuple[str, ...]:
     """The line for the reward, if more than the plain reward is scored."""
-    if recipe.signal == "gae":
-        price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if recipe.pays_in_reward else ""
+    if recipe.has_critic:
+        price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if recipe.anchor_in_reward else ""
         return (f"sᵢₜ = [t is the last token]·rᵢ{price}",)
-    if not recipe.pays_in_reward:
+    if not recipe.anchor_in_reward:
         return ()
     total = "Σₜ k(π_old/π_ref)ᵢₜ" if recipe.anchor_level == "token" else "k(Σₜ log π_old/π_ref)ᵢ"
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
@@ -140,32 +179,27 @@ def teacher_lines(recipe: Recipe) -> tuple[str, ...]:
     """What a teacher adds to the advantage of each token."""
     if recipe.teacher_weight == 0:
         return ()
-    own = "= " if recipe.signal == "none" else "← A + "
+    own = "← A + " if recipe.reads_rewards else "= "
     return (f"Aᵢₜ {own}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
 
 
 def ratio_lines(recipe: Recipe) -> Sequence[str]:
     """The ratio, unless it is read only by a rule of trust that writes it out itself."""
-    if recipe.trust == "vespo" and not recipe.reweights_anchor:
+    if recipe.trust_rule.weighs_completions and not recipe.reweights_anchor:
         return ()
-    return recipe.meaning("ratio").formula
-
-
-def of_answers(recipe: Recipe) -> bool:
-    """Whether the correction for the sampler has one weight per answer."""
-    return recipe.importance_mode.startswith("sequence")
+    return meaning(recipe, "ratio").formula
 
 
 def corrects(recipe: Recipe) -> str:
     """The factor with which VESPO's ratio contains the correction for the sampler."""
     if recipe.importance_cap == 0:
         return ""
-    return "wᵢ·" if of_answers(recipe) else "Πₜ wᵢₜ · "
+    return "wᵢ·" if recipe.has_sequence_importance else "Πₜ wᵢₜ · "
 
 
 def counts_by_length(recipe: Recipe) -> bool:
     """Whether a sum over tokens multiplies one number per answer by the answer's length."""
-    return recipe.per_answer and recipe.weight != "per_sequence"
+    return recipe.per_completion and recipe.weight != "per_sequence"
 
 
 def sampler_lines(recipe: Recipe) -> tuple[str, ...]:
@@ -195,7 +229,7 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
     if recipe.anchor == "none":
         return ()
     policy = "π" if recipe.anchor_place == "loss" else "π_old"
-    (estimate,) = recipe.meaning("anchor").formula
+    (estimate,) = meaning(recipe, "anchor").formula
     if recipe.anchor_level == "token":
         return (f"kᵢₜ = {estimate}   x = log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
     return (f"kᵢ = {estimate}   x = Σₜ log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
@@ -203,16 +237,18 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
 
 def loss_line(recipe: Recipe) -> str:
     """What is minimised."""
-    active = [setting for setting in SETTINGS.values() if setting.is_active(recipe)]
+    added = additions(recipe, SETTINGS.values())
+    if recipe.trust_rule.weighs_completions:  # The correction for the sampler is in W.
+        added.pop("importance_cap", None)
     penalty, of_answer = "", ["{J}"] if counts_by_length(recipe) else []
-    if recipe.anchor != "none" and recipe.anchor_place == "loss":
+    if recipe.anchor_in_loss:
         k = "kᵢₜ" if recipe.anchor_level == "token" else "kᵢ"
         penalty = f" − {{beta:g}}·{'{rho}·' if recipe.reweights_anchor else ''}{k}"
         of_answer += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
-    folded = recipe.trust == "vespo"  # the correction for the sampler is in W
-    factors = [s.factor for s in active if not (folded and s.path == "importance_cap")]
-    terms = f"{''.join(factors)}{{J}}{penalty}"
-    (over,) = recipe.meaning("weight").formula
+    factors, terms, outside = (
+        "".join(getattr(addition, part) for addition in added.values())
+        for part in ("factor", "term", "outside")
+    )
+    (over,) = meaning(recipe, "weight").formula
     note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in of_answer)
-    ends = "".join(s.term for s in active)
-    return f"L = −{over} ( {terms}{ends} )" + "".join(s.outside for s in active) + note
+    return f"L = −{over} ( {factors}{{J}}{penalty}{terms} ){outside}{note}"

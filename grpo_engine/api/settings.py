@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from grpo_engine import names
 from grpo_engine.config.custom import Custom
 from grpo_engine.config.parse import assign, build, merge, read_yaml
-from grpo_engine.config.recipes import MEANINGS, Recipe, changes, path_of, recipe
+from grpo_engine.config.recipes import OPEN, Recipe, changes, path_of, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
@@ -124,7 +124,7 @@ def named_tree(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], UserObjects
     rewards, functions, environments = (dict[str, Any]() for _ in range(3))
     for name, settings, named in (
         ("rewards", ("functions",), rewards),
-        ("algorithm", MEANINGS["function"], functions),
+        ("algorithm", OPEN, functions),
         ("task", ("tools", "environment"), environments),
     ):
         section = tree.get(name)

@@ -3,11 +3,11 @@
 YAML, `--set`, forms and Python all read, check and refuse values here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -52,29 +52,9 @@ def above(name: str, limit: float) -> Condition:
     return Condition(lambda r: getattr(r, name) > limit, f"{name} above {limit:g}", (name,))
 
 
-class Meaning(NamedTuple):
-    """What a value of a choice means: its part of the recipe's sentence and of its formula.
-
-    For a signal, also what it compares within a group, whether each token has its own advantage,
-    and whether the answers are those of the data.
-    """
-
-    text: str = ""
-    formula: Sequence[str] = ()
-    compares: Literal["", "completions", "steps"] = ""
-    per_token: bool = False
-    demonstrates: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting as it is declared; where it is declared gives its path, type and default.
-
-    The settings of a recipe also say how they are worded: `phrase` is added to the sentence of the
-    choice that the setting belongs to. In the formula, `factor` comes before the objective, `term`
-    after objective and penalty, `outside` after the sum over tokens. All four are left out when
-    the setting is off or not read.
-    """
+    """One setting as it is declared; where it is declared gives its path and type."""
 
     help: str
     path: str = ""
@@ -88,17 +68,10 @@ class Setting:
     lt: float | None = None
     longest: int = 4096  # characters of a text
     example: str = ""
-    label: str = ""  # in the lab
-    belongs: str = ""  # which of the six choices it belongs to
-    option: bool = False  # an entry of algorithm.options, as papers fix it
+    belongs: str = ""  # the one of the six choices that it qualifies
+    option: bool = False  # an entry of algorithm.options: papers fix its value
     off: Any = NEVER
-    condition: Condition = ALWAYS  # when it is read
-    steps: tuple[Any, ...] = ()  # values that the lab steps through
-    meanings: Mapping[str, Meaning] = field(default_factory=dict)
-    phrase: str = ""
-    factor: str = ""
-    term: str = ""
-    outside: str = ""
+    condition: Condition = ALWAYS  # for the setting to be read
 
     @property
     def is_list(self) -> bool:
@@ -246,13 +219,20 @@ def _read_mapping(text: str) -> Any:
 
 
 def declared(default: Any, help: str, **details: Any) -> Setting:
-    """Declare a setting, of its default's type unless it is a field.
-
-    A number is not negative unless `ge` or `gt` says otherwise.
-    """
+    """A setting of its default's type; a number is not negative unless `ge` or `gt` says so."""
     if type(default) in (int, float) and "gt" not in details:
         details.setdefault("ge", 0)
     return Setting(default=default, help=help, **{"annotation": type(default), **details})
+
+
+def setting(default: Any, help: str, **details: Any) -> Any:
+    """Declare a field of a dataclass or of a pydantic model as a setting of the field's type."""
+    return as_field(declared(default, help, **details))
+
+
+def as_field(item: Setting) -> Any:
+    # pydantic reads a dataclass's field, whose metadata become arguments of its own
+    return field(default=item.default, metadata={"json_schema_extra": {"setting": item}})
 
 
 def as_text(value: Any) -> str:

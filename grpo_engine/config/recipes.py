@@ -6,25 +6,23 @@ algorithms that ship. `recipe` changes single settings and refuses those that ex
 The computation is in `grpo_engine.maths`.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
-from importlib.resources import files
 from typing import Any, Literal
 
 from grpo_engine import names
-from grpo_engine.config.custom import Custom, is_name
-from grpo_engine.config.declaration import Condition, Meaning, Setting, above, declared, equals
-from grpo_engine.errors import RecipeError, nearest, quoted
-
-_TEXTS = tomllib.loads(
-    files(__package__).joinpath("recipe_meanings.toml").read_text(encoding="utf-8")
+from grpo_engine.config.choices import (
+    CUSTOM_SIGNAL,
+    CUSTOM_TRUST,
+    SIGNALS,
+    TRUSTS,
+    SignalRule,
+    TrustRule,
 )
-MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
-    choice: {value: Meaning(**parts) for value, parts in values.items()}
-    for choice, values in _TEXTS.items()
-}
+from grpo_engine.config.custom import Custom, is_name
+from grpo_engine.config.declaration import Condition, Setting, above, equals, setting
+from grpo_engine.errors import RecipeError, nearest, quoted
 
 ANCHORED = Condition(
     lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta")
@@ -42,14 +40,10 @@ NORMALISING = equals(
 CORRECTED = above("importance_cap", 0)
 CLIP, SAPO, VESPO = (equals("trust", rule) for rule in ("clip", "sapo", "vespo"))
 REWEIGHTABLE = Condition(
-    lambda r: r.anchor != "none" and r.anchor_place == "loss" and r.ratio != "none",
+    lambda r: r.anchor_in_loss and r.ratio != "none",
     "an anchor in the loss and a ratio",
     ("anchor", "beta", "anchor_place", "ratio"),
 )
-
-
-def setting(default: Any, help: str, **details: Any) -> Any:
-    return field(default=default, metadata={"setting": declared(default, help, **details)})
 
 
 option = partial(setting, option=True)
@@ -80,8 +74,6 @@ class Recipe:
     ) = setting(
         "group_standard",
         "What an answer's advantage is, and relative to what.",
-        meanings=MEANINGS["signal"],
-        steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     )
     std: Literal["sample", "population"] = option(
         "sample",
@@ -109,25 +101,18 @@ class Recipe:
         off=0,
         belongs="signal",
         condition=TEACHABLE,
-        steps=(0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
-        phrase=", and each token adds {teacher_weight:g} times its log-probability under the "
-        "teacher less that under the policy",
     )
 
     # 2. Ratio: how is old data re-weighted?
     ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
         "token",
         "How old data is re-weighted.",
-        meanings=MEANINGS["ratio"],
-        steps=("token", "sequence_mean", "sequence_sum"),
     )
 
     # 3. Trust: when does the push stop?
     trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] | str = setting(
         "clip",
         "When the push on a token stops.",
-        meanings=MEANINGS["trust"],
-        steps=("none", "clip", "cispo", "sapo", "vespo"),
     )
     clip_low: float = setting(
         0.2,
@@ -135,14 +120,12 @@ class Recipe:
         le=1,
         belongs="trust",
         condition=CLIP,
-        steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     )
     clip_high: float = setting(
         0.2,
         "Upper bound of the ratio is 1 + this.",
         belongs="trust",
         condition=CLIP,
-        steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     )
     delta: float | None = setting(
         None,
@@ -151,9 +134,6 @@ class Recipe:
         off=None,
         belongs="trust",
         condition=CLIP,
-        label="ceiling δ",
-        steps=(None, 1.5, 2.0, 4.0),
-        phrase=", and no ratio counts above {delta:g}",
     )
     cispo_cap: float = option(
         5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust", condition=equals("trust", "cispo")
@@ -189,8 +169,6 @@ class Recipe:
     anchor: Literal["none", "k1", "k2", "k3"] | str = setting(
         "k3",
         "How the distance to the reference policy is estimated.",
-        meanings=MEANINGS["anchor"],
-        steps=("none", "k1", "k2", "k3"),
     )
     beta: float = setting(
         0.04,
@@ -199,8 +177,6 @@ class Recipe:
         main=True,
         belongs="anchor",
         condition=ANCHORED,
-        label="beta (KL)",
-        steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     )
     anchor_level: Literal["token", "sequence"] = option(
         "token", "KL per token or per answer.", belongs="anchor", condition=ANCHORED
@@ -214,9 +190,6 @@ class Recipe:
         belongs="anchor",
         condition=REWEIGHTABLE,
         off=False,
-        label="KL × ratio",
-        steps=(False, True),
-        phrase=", times the ratio",
     )
     ref_refresh_every: int = setting(
         0,
@@ -225,7 +198,6 @@ class Recipe:
         unit="steps",
         belongs="anchor",
         condition=ANCHORED,
-        phrase=", and the reference is refreshed every {ref_refresh_every} steps",
     )
     ref_mix: float = option(
         1.0,
@@ -243,8 +215,6 @@ class Recipe:
     ) = setting(
         "per_sequence",
         "How tokens are averaged.",
-        meanings=MEANINGS["weight"],
-        steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
     )
 
     # 6. Reuse: how often are the same rollouts used?
@@ -255,14 +225,12 @@ class Recipe:
         ge=1,
         off=1,
         belongs="reuse",
-        phrase=", in {minibatches} minibatches",
     )
     stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] = setting(
         "never",
         "When to stop the passes early.",
         belongs="reuse",
         condition=above("passes", 1),
-        meanings=MEANINGS["stop"],
     )
     stop_share: float = option(
         0.99,
@@ -295,8 +263,6 @@ class Recipe:
         unit="steps",
         belongs="ratio",
         condition=SAMPLED,
-        phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
-        "steps",
     )
     refill_rounds: int = setting(
         0, "Rounds that replace groups without signal; 0 is off.", off=0, condition=SAMPLED
@@ -314,9 +280,7 @@ class Recipe:
         condition=SAMPLED,
     )
     mask_truncated: bool = setting(False, "Leave cut answers out of the loss.", condition=SAMPLED)
-    entropy_bonus: float = setting(
-        0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
-    )
+    entropy_bonus: float = setting(0.0, "Weight of the entropy bonus.", off=0)
     entropy_target: float | None = option(
         None, "Entropy that the bonus is adjusted to reach.", ge=0, off=None
     )
@@ -326,8 +290,6 @@ class Recipe:
         gt=0,
         le=1,
         off=1,
-        label="entropy top",
-        factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
     )
     importance_cap: float = setting(
         0.0,
@@ -335,10 +297,6 @@ class Recipe:
         off=0,
         belongs="ratio",
         condition=SAMPLED,
-        label="sampler cap",
-        steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
-        phrase=", and {corrected}",
-        factor="{w}·",
     )
     importance_floor: float = option(
         0.0,
@@ -346,8 +304,6 @@ class Recipe:
         le=1,
         belongs="ratio",
         condition=CORRECTED,
-        label="lower cap",
-        steps=(0.0, 0.2, 0.5, 0.8, 0.9),
     )
     importance_mode: Literal[
         "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
@@ -356,8 +312,6 @@ class Recipe:
         "Weights beyond a cap: held there or left out.",
         belongs="ratio",
         condition=CORRECTED,
-        label="beyond caps",
-        steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     )
     off_policy_mask: float = option(
         0.0,
@@ -366,11 +320,6 @@ class Recipe:
         off=0,
         belongs="ratio",
         condition=SAMPLED,
-        label="off-policy",
-        steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
-        factor="mᵢ·",
-        phrase=", and worse answers more than {off_policy_mask:g} nats per token from their "
-        "sampler are left out",
     )
 
     # For the critic of `gae`
@@ -386,7 +335,6 @@ class Recipe:
         "Weight of the critic's loss.",
         off=0,
         condition=CRITIC,
-        term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
     )
     whiten: bool = option(
         True, "Standardise advantages over the update.", belongs="signal", condition=CRITIC
@@ -398,9 +346,14 @@ class Recipe:
         return self.importance_cap > 0 or self.off_policy_mask > 0
 
     @property
-    def pays_in_reward(self) -> bool:
-        """Whether the distance to the reference is in the reward and not in the loss."""
+    def anchor_in_reward(self) -> bool:
+        """Whether the distance to the reference is subtracted from the reward."""
         return self.anchor != "none" and self.anchor_place == "reward"
+
+    @property
+    def anchor_in_loss(self) -> bool:
+        """Whether the distance to the reference is in the loss."""
+        return self.anchor != "none" and self.anchor_place == "loss"
 
     @property
     def reweights_anchor(self) -> bool:
@@ -408,56 +361,76 @@ class Recipe:
         return self.anchor_reweighted and REWEIGHTABLE.applies(self)
 
     @property
-    def per_answer(self) -> bool:
-        """Whether the objective is the same number for all tokens of an answer."""
-        shared = self.ratio.startswith("sequence_") and not self.per_token
-        return shared and self.trust in ("none", "clip", "sapo")
+    def has_sequence_ratio(self) -> bool:
+        """Whether a completion has one ratio for all its tokens."""
+        return self.ratio.startswith("sequence_")
+
+    @property
+    def has_sequence_importance(self) -> bool:
+        """Whether a completion has one correction for the sampler for all its tokens."""
+        return self.importance_mode.startswith("sequence_")
+
+    @property
+    def per_completion(self) -> bool:
+        """Whether the objective is the same number for all tokens of a completion."""
+        return self.has_sequence_ratio and not self.per_token and not self.trust_rule.per_token
+
+    @property
+    def signal_rule(self) -> SignalRule:
+        return SIGNALS.get(self.signal, CUSTOM_SIGNAL)
+
+    @property
+    def trust_rule(self) -> TrustRule:
+        return TRUSTS.get(self.trust, CUSTOM_TRUST)
 
     @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
-        return self.meaning("signal").compares
+        return self.signal_rule.compares
 
     @property
     def demonstrates(self) -> bool:
-        """Whether the answers are those of the data; nothing is sampled or scored in training."""
-        return self.meaning("signal").demonstrates
+        """Whether the completions are the data's; nothing is sampled or scored in training."""
+        return self.signal_rule.demonstrates
 
     @property
     def reads_rewards(self) -> bool:
         """Whether rewards have a part in the advantages."""
-        return not self.demonstrates and self.signal != "none"
+        return self.signal_rule.reads_rewards
+
+    @property
+    def has_critic(self) -> bool:
+        return self.signal_rule.has_critic
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether each token has a target probability, from whole groups before the update."""
+        return self.trust_rule.stops_at == "targets"
 
     @property
     def per_token(self) -> bool:
-        """Whether each token of an answer has its own advantage."""
-        return self.teacher_weight > 0 or self.meaning("signal").per_token
+        """Whether each token has its own advantage."""
+        return self.teacher_weight > 0 or self.signal_rule.per_token
 
     @property
     def functions(self) -> dict[str, Custom]:
         """The choices that are functions of the user."""
-        values = {name: getattr(self, name) for name in MEANINGS["function"]}
+        values = {name: getattr(self, name) for name in OPEN}
         return {name: value for name, value in values.items() if isinstance(value, Custom)}
 
     def reads(self, name: str) -> bool:
         """Whether a function of the user names this argument."""
         return any(name in function.parameters for function in self.functions.values())
 
-    def meaning(self, choice: str) -> Meaning:
-        """What its value of a choice means."""
-        return MEANINGS[choice].get(getattr(self, choice)) or MEANINGS["function"][choice]
-
 
 SETTINGS: Mapping[str, Setting] = {
     field.name: replace(
-        item,
-        path=field.name,
-        annotation=field.type,
-        label=item.label or field.name.replace("_", " "),
+        field.metadata["json_schema_extra"]["setting"], path=field.name, annotation=field.type
     )
     for field in fields(Recipe)
-    if (item := field.metadata.get("setting"))
+    if field.metadata
 }
+OPEN = tuple(name for name, item in SETTINGS.items() if item.open)  # to functions of the user
 
 
 def path_of(name: str) -> str:
@@ -523,20 +496,20 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("anchor_place", "signal", "anchor", "beta"),
-        lambda r: r.pays_in_reward and r.signal == "process",
+        lambda r: r.anchor_in_reward and r.signal == "process",
         "anchor_place=reward subtracts the distance from the score of an answer, but "
         "signal=process has scores of steps: choose anchor_place=loss",
     ),
     (
         ("anchor_place", "combine", "anchor", "beta"),
-        lambda r: r.pays_in_reward and r.combine == "normalize_then_sum",
+        lambda r: r.anchor_in_reward and r.combine == "normalize_then_sum",
         "anchor_place=reward subtracts the distance from the sum of the rewards, but "
         "combine=normalize_then_sum normalises before it sums: choose sum_then_normalize, or "
         "anchor_place=loss",
     ),
     (
         ("anchor_level", "signal", "anchor_place"),
-        lambda r: r.pays_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
+        lambda r: r.anchor_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
         "answer: choose anchor_level=token",
     ),
@@ -548,7 +521,7 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("anchor_place", "signal", "anchor", "beta"),
-        lambda r: r.pays_in_reward and not r.reads_rewards,
+        lambda r: r.anchor_in_reward and not r.reads_rewards,
         "anchor_place=reward subtracts the distance from the reward, which signal={signal} does "
         "not read: choose anchor_place=loss",
     ),
@@ -560,7 +533,7 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("stop", "trust"),
-        lambda r: r.stop == "all_at_bound" and r.trust not in ("clip", "target"),
+        lambda r: r.stop == "all_at_bound" and not r.trust_rule.stops_at,
         "stop=all_at_bound waits for tokens to reach their bound, but trust={trust} has none that "
         "stops them: choose trust=clip or another stop",
     ),
@@ -590,8 +563,16 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
 
     `beta` above 0 on a recipe without an anchor means `anchor="k3"`, and `beta=0` means no anchor.
     """
-    start = base if isinstance(base, Recipe) else _by_name(base)
-    changes = {name: _checked(name, value) for name, value in changes.items()}
+    start = base if isinstance(base, Recipe) else by_name(base)
+    return with_values(start, {name: _checked(name, value) for name, value in changes.items()})
+
+
+def with_values(start: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """`recipe` for values that are legal by themselves."""
+    changes = {
+        name: Custom(value) if name in OPEN and type(value) is str and is_name(value) else value
+        for name, value in changes.items()
+    }
     if changes.get("beta", 0) > 0 and start.anchor == "none":
         changes.setdefault("anchor", "k3")
     if changes.get("anchor") == "none":
@@ -631,16 +612,16 @@ def _checked(name: str, value: object) -> Any:
         hint = nearest(name, SETTINGS) or f"; choose one of {', '.join(SETTINGS)}"
         raise RecipeError(f"a recipe has no setting {quoted(name)}{hint}", name)
     try:
-        if SETTINGS[name].open and callable(value):
+        if name in OPEN and callable(value):
             title = getattr(value, "__name__", type(value).__name__).strip("<>")
             return Custom(names.IN_PROCESS + title, value)
-        checked = SETTINGS[name].checked(value)
-        return Custom(checked) if SETTINGS[name].open and is_name(checked) else checked
+        return SETTINGS[name].checked(value)
     except ValueError as error:
         raise RecipeError(f"{name} {error}", name) from error
 
 
-def _by_name(name: str) -> Recipe:
+def by_name(name: str) -> Recipe:
+    """A recipe that ships or that a package brings."""
     if name in RECIPES:
         return RECIPES[name]
     packaged = names.installed("recipes")
@@ -710,7 +691,7 @@ def available() -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
     recipes, problems = dict(RECIPES), []
     for name in names.installed("recipes"):
         try:
-            recipes.setdefault(name, _by_name(name))
+            recipes.setdefault(name, by_name(name))
         except RecipeError as error:
             problems.append(str(error))
     return recipes, tuple(problems)

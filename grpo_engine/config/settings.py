@@ -14,16 +14,17 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     JsonValue,
+    PrivateAttr,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     create_model,
     field_validator,
     model_validator,
 )
 
-from grpo_engine.config.declaration import Setting, as_text, declared
-from grpo_engine.config.recipes import SAMPLED, SETTINGS, Recipe, recipe
+from grpo_engine.config.declaration import NEVER, Setting, as_field, as_text, declared, setting
+from grpo_engine.config.recipes import SAMPLED, SETTINGS, Recipe, by_name, recipe, with_values
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, nearest, quoted
@@ -34,22 +35,12 @@ VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}|[a-z]+_proxy")
 UNLIMITED = 10**9  # for texts that are prose
 
 
-def setting(default: Any, help: str, **details: Any) -> Any:
-    return _field(declared(default, help, **details))
-
-
-def _field(item: Setting) -> Any:
-    extra: Any = {"setting": item}
-    return Field(item.default, json_schema_extra=extra)
-
-
 class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    title: ClassVar[str] = ""  # among the settings of a run, if it had others once
-    # the entries of settings that are mappings
-    entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}
+    title: ClassVar[str] = ""  # the name in RunConfig of a section that has removed settings
+    entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}  # of settings that are mappings
 
     @classmethod
     @cache
@@ -69,13 +60,18 @@ class Section(BaseModel):
             return without_removed({cls.title: section})[0].get(cls.title, {})
         return section
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _checked(cls, value: Any, info: ValidationInfo) -> Any:
+    def _checked(
+        cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
         name = str(info.field_name)
-        item, allowed = cls.settings().get(name), cls.entries.get(name)
+        item = cls.settings().get(name)
         value = item.checked(value) if item else value
-        return set_options(value, allowed) if allowed else value
+        if name in cls.entries:
+            return checked_entries(value, cls.entries[name])
+        # pydantic checks sections, and the entries of mappings whose names are open
+        return validate(value) if item is None or Mapping in item.types else value
 
     def option(self, name: str) -> Any:
         """An entry of a setting that is a mapping, or its default."""
@@ -85,8 +81,8 @@ class Section(BaseModel):
         return getattr(self, setting).get(name, allowed[name].default)
 
 
-def checked(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
-    """The entries of a setting that is a mapping; ValueError names one that is wrong."""
+def checked_entries(options: Any, allowed: Mapping[str, Setting]) -> dict[str, Any]:
+    """A mapping's entries that are not the default; ValueError names one that is wrong."""
     result = {}
     for name, value in options.items():
         if name not in allowed:
@@ -95,13 +91,7 @@ def checked(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[
             result[name] = allowed[name].checked(value)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from error
-    return result
-
-
-def set_options(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
-    """The entries that are not the default."""
-    made = checked(options, allowed)
-    return {name: value for name, value in made.items() if value != allowed[name].default}
+    return {name: value for name, value in result.items() if value != allowed[name].default}
 
 
 def mapping(allowed: Mapping[str, Setting], example: str, help: str = "") -> Any:
@@ -369,12 +359,12 @@ class RolloutConfig(Section):
 _FIELDS: dict[str, Any] = {
     name: (
         item.annotation | None,
-        _field(replace(item, default=None, example=as_text(item.default))),
+        as_field(replace(item, default=None, example=as_text(item.default))),
     )
     for name, item in SETTINGS.items()
     if not item.option
 }
-OPTIONS = {name: item for name, item in SETTINGS.items() if item.option}
+OPTIONS = {name: replace(item, default=NEVER) for name, item in SETTINGS.items() if item.option}
 
 
 class AlgorithmConfig(
@@ -397,6 +387,8 @@ class AlgorithmConfig(
     """The recipe, and the settings that differ from it."""
 
     title = "algorithm"
+    entries: ClassVar = {"options": OPTIONS}
+    _resolved: Recipe = PrivateAttr()
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -404,7 +396,7 @@ class AlgorithmConfig(
         return tuple(filter(None, (self.signal, self.trust, self.anchor, self.weight)))
 
     def resolved(self) -> Recipe:
-        return recipe(self.recipe, **self._set())
+        return self._resolved
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
@@ -419,16 +411,17 @@ class AlgorithmConfig(
         set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
         return {**set_here, **self.options}
 
-    @field_validator("options")
+    @field_validator("options", mode="before")
     @classmethod
-    def _options_are_of_rules(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        for name in options.keys() & SETTINGS.keys() - OPTIONS.keys():
-            raise ValueError(f"{name} is no option; it is algorithm.{name}")
-        return checked(options, OPTIONS)
+    def _options_are_of_rules(cls, options: Any) -> Any:
+        for name in SETTINGS.keys() - OPTIONS.keys():
+            if isinstance(options, Mapping) and name in options:
+                raise ValueError(f"{name} is no option; it is algorithm.{name}")
+        return options
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
-        self.resolved()
+        self._resolved = with_values(by_name(self.recipe), self._set())
         return self
 
 

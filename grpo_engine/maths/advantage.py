@@ -67,11 +67,11 @@ def advantages(
     differ, returns = group.differ, None
     if recipe.combine == "normalize_then_sum":
         advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
-    elif recipe.signal == "gae":
+    elif recipe.has_critic:
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
     elif isinstance(recipe.signal, Custom):
         advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
-    elif recipe.signal == "process":
+    elif recipe.compares == "steps":
         inside = required(recipe, "mask", mask) > 0
         advantage = process(required(recipe, "steps", steps), ids, inside, recipe)
     else:
@@ -121,7 +121,7 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
     """Return an argument that the recipe reads, or raise MathsError if it is missing."""
     if value is None:
         choice = f"signal={recipe.signal}"
-        if recipe.pays_in_reward:
+        if recipe.anchor_in_reward:
             choice += f", anchor={recipe.anchor} in the reward"
         if recipe.teacher_weight:
             choice += f", teacher_weight={recipe.teacher_weight:g}"
@@ -142,7 +142,7 @@ def token_penalty(
     extra: Mapping[str, Any],
 ) -> mx.array | None:
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
-    if not recipe.pays_in_reward:
+    if not recipe.anchor_in_reward:
         return None
     inside = required(recipe, "mask", mask) > 0
     sampled_by = on_tokens(recipe, "old", old, inside)

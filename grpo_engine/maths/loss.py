@@ -95,7 +95,7 @@ def policy_loss(
         returns=returns,
         extra=extra,
     )
-    if recipe.trust == "target" and targets is None:
+    if recipe.has_targets and targets is None:
         if token_ids is None or group_ids is None:
             raise MathsError(
                 "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
@@ -156,7 +156,7 @@ def recipe_loss(
         value_loss=value,
         bonus=bonus,
         target=None if targets is None else targets.probability,
-        per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
+        per_row=batch.per_row and recipe.has_sequence_ratio,
     )
     return Loss(contribution.sum(), terms)
 
@@ -174,7 +174,7 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     weight, on_policy = mx.ones(batch.mask.shape), batch.mask
     if recipe.importance_cap > 0 and batch.sampler is not None:
         weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
-        if recipe.trust != "vespo":  # whose weight of the whole answer contains this one
+        if not recipe.trust_rule.weighs_completions:  # whose weight contains this one
             on_policy = on_policy & (weight > 0)
     if recipe.off_policy_mask > 0:
         sampled = batch.old if batch.sampler is None else batch.sampler
@@ -186,7 +186,7 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
 
 def _distance(batch: Batch, recipe: Recipe, r: mx.array, named: custom.Values) -> mx.array:
     """k(π, π_ref), times the ratio if it is re-weighted; 0 without an anchor in the loss. [B,T]"""
-    if recipe.anchor == "none" or recipe.anchor_place == "reward":
+    if not recipe.anchor_in_loss:
         return mx.zeros(batch.mask.shape)
     assert batch.ref is not None
     distance = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level, named)
@@ -235,16 +235,15 @@ def _entropy_bonus(batch: Batch, recipe: Recipe, top: mx.array, totals: Totals) 
 def _value_loss(batch: Batch, recipe: Recipe) -> mx.array:
     """The critic's loss if signal=gae trains a critic, else 0. [B,T]"""
     values, old_values, returns = batch.values, batch.old_values, batch.returns
-    if recipe.signal != "gae" or values is None or old_values is None or returns is None:
+    if not recipe.has_critic or values is None or old_values is None or returns is None:
         return mx.zeros(batch.mask.shape)
     return critic.value_loss(values, old_values, returns, recipe.value_clip)
 
 
 def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
     """Raise MathsError if an array that the recipe reads is missing."""
-    has_anchor = recipe.anchor != "none" and recipe.anchor_place == "loss"
     readers = (
-        ("beta", has_anchor, "ref"),
+        ("beta", recipe.anchor_in_loss, "ref"),
         ("entropy_bonus", recipe.entropy_bonus > 0, "entropy"),
         ("entropy_top_quantile", recipe.entropy_top_quantile < 1, "entropy"),
         ("importance_cap", recipe.importance_cap > 0, "sampler"),
@@ -256,5 +255,5 @@ def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
                 f"recipe {recipe.name} ({setting}={value:g}) reads {name}: give {name}"
             )
     missing = {array is None for array in (batch.values, batch.old_values, batch.returns)}
-    if recipe.signal == "gae" and len(missing) > 1:
+    if recipe.has_critic and len(missing) > 1:
         raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

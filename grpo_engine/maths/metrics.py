@@ -28,13 +28,13 @@ def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
         result["kl"] = summed(terms.kl, mask)
     if terms.entropy is not None:
         result["entropy"] = summed(terms.entropy, mask)
-    if recipe.trust in ("clip", "target"):
+    if recipe.trust_rule.stops_at:
         result |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
     if recipe.importance_cap > 0:
         result |= importance_metrics(terms, recipe)
     if recipe.reads_sampler:
         result["sampling/masked_ratio"] = summed(~terms.on_policy, mask)
-    if recipe.trust == "cispo":
+    if recipe.trust_rule.caps:
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
         result["cispo_clip_ratio"] = over_ratios(terms, capped)
     if terms.gate is not None:
@@ -43,7 +43,7 @@ def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
         result["vespo/phi_seq_mean"] = summed(terms.gate, counted)
     if terms.target is not None:
         result |= target_metrics(terms, recipe.target_tolerance)
-    if recipe.signal == "gae":
+    if recipe.has_critic:
         result["value/loss"] = summed(terms.value_loss, mask)
     return result
 
@@ -88,7 +88,7 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
 def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     """Smallest, mean and largest importance weight, per token or per completion."""
     weight, counted = terms.importance, terms.mask
-    if recipe.importance_mode.startswith("sequence_"):
+    if recipe.has_sequence_importance:
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
     any_counts = counted.any().astype(mx.float32)
     name = "sampling/importance_sampling_ratio"

@@ -56,7 +56,7 @@ def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) ->
     """
     log_w = mx.clip(difference, -MAX_LOG, MAX_LOG).sum(axis=1, keepdims=True)
     if recipe.importance_cap > 0:
-        if recipe.importance_mode.startswith("sequence_"):
+        if recipe.has_sequence_importance:
             importance = importance[:, :1]
         log_w = log_w + mx.clip(mx.log(importance), MIN_LOG, MAX_LOG).sum(axis=1, keepdims=True)
     return mx.clip(log_w, MIN_LOG, MAX_LOG)

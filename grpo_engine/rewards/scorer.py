@@ -214,7 +214,7 @@ class Scorer:
         judged by the task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
-        is_process = self._config.algorithm.resolved().signal == "process"
+        is_process = self._config.algorithm.resolved().compares == "steps"
         weights = self.weights | ({measured: 0.0} if measured else {})
         rows = [row for row in zip(examples, prompts, rollouts, strict=True) if not row[2].failed]
         outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []

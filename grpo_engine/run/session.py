@@ -129,10 +129,6 @@ class EngineRun:
         is_read = recipe.anchor != "none" or recipe.reads("ref_logprobs_BT")
         return is_read or self.config.record.kl
 
-    @property
-    def has_critic(self) -> bool:
-        return self.recipe.signal == "gae"
-
 
 def is_stopping(run: EngineRun) -> bool:
     """Whether the run ends after this step; rank 0 decides for all."""

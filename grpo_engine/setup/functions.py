@@ -112,7 +112,7 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
         return getattr(loss.terms, TERMS[role])
 
     for role in filter(recipe.functions.__contains__, TERMS):
-        if role == "anchor" and recipe.pays_in_reward:
+        if role == "anchor" and recipe.anchor_in_reward:
             continue
         give = partial(value, role)
         values, alone = give(new), give(new, PART, WIDTH)

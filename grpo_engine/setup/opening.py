@@ -286,7 +286,7 @@ def _model(
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    policy = load_policy(config.model, seed=config.seed, critic=chosen.has_critic)
     check_cache_bits(policy)
     if config.teacher.path:
         yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
@@ -431,7 +431,7 @@ def _optimizers(
     learner = Learner(
         optimizer.build(config.optimizer), policy.snapshot(), scales_loss=policy.dtype == "float16"
     )
-    if recipe.signal != "gae":
+    if not recipe.has_critic:
         return learner, None
     return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
 
@@ -445,8 +445,8 @@ def _limits(
 ) -> RunLimits:
     return RunLimits(
         updates_per_step=recipe.passes * recipe.minibatches,
-        has_bounds=recipe.trust == "clip",
-        whole_answers=recipe.ratio.startswith("sequence"),
+        has_bounds=recipe.trust_rule.stops_at == "bounds",
+        whole_answers=recipe.has_sequence_ratio,
         demonstrates=recipe.demonstrates,
         accuracy=parts[0].scorer.right.function or None,
         weights={

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_engine.config.settings import CheckpointConfig, OtherTask, RunConfig
+from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, OtherTask, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
@@ -60,8 +60,8 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
 
     Without rewards of its own in the settings or in the task, it has the run's.
     """
-    rewards, options = config.rewards, config.algorithm.options
-    options = {name: value for name, value in options.items() if name != "refill_on"}
+    rewards, algorithm = config.rewards, config.algorithm.model_dump(exclude_unset=True)
+    algorithm["options"] = {k: v for k, v in config.algorithm.options.items() if k != "refill_on"}
     if further.rewards or task.default_rewards:
         functions, weights = tuple(further.rewards), tuple(further.rewards.values())
         rewards = rewards.model_copy(update={"functions": functions, "weights": weights})
@@ -70,8 +70,8 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
             "task": further,
             "rewards": rewards,
             "evaluation": config.evaluation.model_copy(update={"accuracy": further.accuracy}),
-            # these may name rewards of another task
-            "algorithm": config.algorithm.model_copy(update={"options": options}),
+            # Refills, the best checkpoint and the end may name rewards of another task.
+            "algorithm": AlgorithmConfig(**algorithm),
             "checkpoint": CheckpointConfig(),
             "stop_when": "",
         }

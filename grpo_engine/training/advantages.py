@@ -16,7 +16,7 @@ def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages depend on log-probabilities or values of tokens."""
     signal = recipe.functions.get("signal")
     reads = signal is not None and signal.parameters.keys() & SCORED
-    in_reward = recipe.signal == "gae" or recipe.pays_in_reward
+    in_reward = recipe.has_critic or recipe.anchor_in_reward
     return in_reward or recipe.teacher_weight > 0 or bool(reads)
 
 
@@ -28,7 +28,7 @@ def needs_old_logprobs(recipe: Recipe) -> bool:
     return (
         recipe.minibatches > 1
         or recipe.sampler_sync_every > 1
-        or recipe.trust == "target"
+        or recipe.has_targets
         or recipe.entropy_top_quantile < 1
         or advantages_read_tokens(recipe)
     )
@@ -45,7 +45,7 @@ def step_advantages(samples: Samples, old: OldScores, recipe: Recipe, step: int)
         ref=old.reference_logprobs_BT,
         values=old.values_BT,
         teacher=old.teacher_logprobs_BT,
-        steps=samples.step_scores() if recipe.signal == "process" else None,
+        steps=samples.step_scores() if recipe.compares == "steps" else None,
         extra={
             "sampler_logprobs_BT": samples.sampler_logprobs_BT,
             "entropy_BT": old.entropy_BT,
@@ -89,7 +89,7 @@ def rows_to_train(
         recipe.anchor != "none"
         or entropy_bonus > 0
         or recipe.entropy_target is not None
-        or recipe.signal == "gae"
+        or recipe.has_critic
         or recipe.weight == "per_batch_token"
         or "trust" in recipe.functions
     )

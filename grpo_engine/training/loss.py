@@ -82,7 +82,7 @@ def loss(
         temperature=inputs.rollout.temperature,
         entropy=reads_entropy(recipe) or inputs.is_first,
         entropy_gradient=recipe.entropy_bonus > 0 or recipe.reads("entropy_BT"),
-        values=recipe.signal == "gae",
+        values=recipe.has_critic,
     )
     targets = inputs.targets
     if targets is not None:
@@ -137,7 +137,7 @@ def _inputs_of_batch(inputs: LossInputs, batch: TokenBatch, new: TokenScores) ->
 
 def step_targets(experience: Experience, recipe: Recipe) -> Targets | None:
     """Targets from whole groups, computed once, because a micro-batch may hold a slice of one."""
-    if recipe.trust != "target":
+    if not recipe.has_targets:
         return None
     samples, old = experience.samples, experience.old
     assert old.logprobs_BT is not None

@@ -124,7 +124,7 @@ def update(
             inputs = replace(inputs, experience=result.experience, is_first=False)
     run.update_peak = run.policy.peak_memory
     free_cache()
-    if result.updates and recipe.trust == "target":
+    if result.updates and recipe.has_targets:
         with run.clock.phase("logprobs"):
             result = yield from _measure_targets(run, step, inputs, result)
     return result

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from grpo_engine.config.recipes import RECIPES, Recipe, changes, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, changes, recipe
 from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_tui.app.inspector.lab import (
+    OF_UPDATES,
     VARIED,
     LossEffect,
     RecipeOutcome,
@@ -181,6 +182,14 @@ def test_a_step_without_token_numbers_still_has_its_signal() -> None:
     found = asked(MEAN, replace(TOKENS, rows=()))
     assert found.effect().measures == (None, 1.0, None, None)
     assert found.missing == {"tokens"}
+
+
+def test_the_lab_varies_every_choice_of_the_loss_through_legal_values() -> None:
+    rows = {name: SETTINGS[name] for name in VARIED if name != "name"}
+    assert {"signal", "ratio", "trust", "anchor", "weight"} <= rows.keys()
+    assert not rows.keys() & {*OF_UPDATES}
+    for name, item in rows.items():
+        assert tuple(map(item.checked, VARIED[name])) == VARIED[name]
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

@@ -134,7 +134,7 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
     """Sums over a step, one update at a time."""
     answers = sorted((answer for part in parts for answer in part), key=lambda a: a[0])
     given: dict[int, Any] = {id(answer): answer[2].advantages for answer in answers}
-    other = how.signal != was.signal or how.pays_in_reward != was.pays_in_reward
+    other = how.signal != was.signal or how.anchor_in_reward != was.anchor_in_reward
     other = other or how.teacher_weight != was.teacher_weight
     if other and how.signal != "process":
         fresh: Any = advantages(

@@ -2,9 +2,20 @@
 
 import pytest
 
-from grpo_engine.config.recipes import RECIPES, recipe, settings_read
+from grpo_engine.config.declaration import NEVER
+from grpo_engine.config.recipes import OPEN, RECIPES, SETTINGS, recipe, settings_read
 from grpo_tui.app.text.recipe_cards import CARDS
-from grpo_tui.app.text.recipe_text import answers, around, formula
+from grpo_tui.app.text.recipe_text import ADDITIONS, MEANINGS, answers, around, formula
+
+
+def test_every_value_of_a_choice_has_its_words() -> None:
+    words = {choice: tuple(values) for choice, values in MEANINGS.items()}
+    assert set(words.pop("function")) == set(OPEN)
+    assert words == {choice: SETTINGS[choice].choices for choice in words}
+
+
+def test_only_a_setting_that_can_be_off_adds_words() -> None:
+    assert [name for name in ADDITIONS if SETTINGS[name].off is NEVER] == []
 
 
 def test_every_recipe_has_a_card() -> None:

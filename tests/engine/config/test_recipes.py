@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from grpo_engine.config.choices import SIGNALS, TRUSTS
 from grpo_engine.config.declaration import Setting
 from grpo_engine.config.recipes import (
     RECIPES,
@@ -214,16 +215,9 @@ def test_every_field_but_the_name_is_a_setting_with_help_and_a_legal_default() -
         assert setting.checked(setting.default) == getattr(RECIPES["grpo"], name)
 
 
-@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.meanings])
-def test_every_value_of_a_choice_has_its_words(name: str) -> None:
-    assert tuple(SETTINGS[name].meanings) == SETTINGS[name].choices
-
-
-@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.steps])
-def test_the_lab_steps_through_legal_values(name: str) -> None:
-    assert [SETTINGS[name].checked(value) for value in SETTINGS[name].steps] == [
-        *SETTINGS[name].steps
-    ]
+def test_every_value_of_signal_and_trust_has_its_rule() -> None:
+    assert tuple(SIGNALS) == SETTINGS["signal"].choices
+    assert tuple(TRUSTS) == SETTINGS["trust"].choices
 
 
 def test_a_process_signal_needs_no_second_answer() -> None:

@@ -13,7 +13,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.text.recipe_text import answers, formula, values_of
+from grpo_tui.app.text.recipe_text import MEANINGS, answers, formula, values_of
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
@@ -527,7 +527,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return "on" if text == "true" else "off"
     if text in VALUES.get(path, {}):
         return VALUES[path][text]
-    meaning = SETTINGS[leaf].meanings[text]
+    meaning = MEANINGS[leaf][text]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
         result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"

@@ -283,7 +283,7 @@ def load_highlights(
         step = load_step(reader, step.run, step.step, step.origin, by)
     for group in step.groups:
         clipped = any(rollout.clip_fraction != 0 for rollout in group.rollouts)
-        if measure == "clipped" and step.run.recipe.trust == "clip" and not clipped:
+        if measure == "clipped" and step.run.recipe.trust_rule.stops_at == "bounds" and not clipped:
             continue
         for completion in load_group(reader, step, group, history=False).completions:
             if completion.row is not None:

@@ -161,7 +161,7 @@ def notes(view: LabView, width: int, limit: int) -> list[Line]:
     parts = []
     if names := undetermined(view.recipe, view.base):
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
-    if view.recipe.pays_in_reward:
+    if view.recipe.anchor_in_reward:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
     parts.append(
         "Exact for the stored answers, by the loss itself, in each step's last pass. "
