@@ -53,7 +53,7 @@ def planned_for(policy: Policy, lengths: Lengths) -> int:
         rows=ROWS,
         micro_rows=ROWS,
         prompt_tokens=lengths.prompt,
-        new_tokens=lengths.answer,
+        new_tokens=lengths.completion,
     ).update
 
 
@@ -94,7 +94,7 @@ def run_passes(policy: Policy, lengths: Lengths) -> None:
     source = random.Random(1)
     prompt, *answers = (
         tuple(source.randrange(3, 250) for _ in range(count))
-        for count in (lengths.prompt, *[lengths.answer] * ROWS)
+        for count in (lengths.prompt, *[lengths.completion] * ROWS)
     )
     (batch,) = micro_batches([TokenRow(prompt, answer) for answer in answers], max_rows=ROWS)
 
@@ -129,7 +129,7 @@ def rows(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
 
     def row(lengths: Lengths, kind: str, size: int, plan: int) -> tuple[str, ...]:
         numbers = (f"{size / 1e6:.1f}", f"{plan / 1e6:.1f}", f"{plan / size - 1:+.0%}")
-        return (name, parameters, f"{lengths.prompt} + {lengths.answer}", kind, *numbers)
+        return (name, parameters, f"{lengths.prompt} + {lengths.completion}", kind, *numbers)
 
     for lengths, layers in STEPS:
         config = settings(model, layers)

@@ -49,14 +49,14 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What a forward and backward pass through the layers has in memory when it may be most."""
+    """The arrays of a forward and backward pass, at the moments when they may take the most."""
 
     kept: list[Moment]
-    recomputed: list[Moment]  # if the backward pass computes each layer again
-    keys: int  # numbers per token in keys and values of all calls of MLX's attention
-    scores: float  # bytes per query and key that are kept, beside those of the layer in work
+    recomputed: list[Moment]  # with each layer computed again in the backward pass
+    keys: int  # numbers per token in the keys and values of all calls of MLX's attention
+    scores: float  # bytes per query and key that are kept of all layers but the one in work
     section: float = 0  # bytes per token of a section of the gated delta rule
-    known: bool = True  # else they are those of a llama of the same sizes
+    known: bool = True  # False: those of a llama of the same sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class _Calls:
 
     keys: list[int] = field(default_factory=list)
     scores: list[int] = field(default_factory=list)
-    layers: list[tuple[Any, Any, Any]] = field(default_factory=list)  # that would be recomputed
+    layers: list[tuple[Any, Any, Any]] = field(
+        default_factory=list
+    )  # calls of layers to recompute: function, inputs, outputs
     sections: list[list[mx.array]] = field(default_factory=list)
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, **_: Any) -> mx.array:
@@ -114,25 +116,24 @@ def trace(model: nn.Module, hidden: Any) -> Activations | None:
         model.train()
         checkpointing.checkpoint_layers(model)
         with _stand_ins(calls):
-            of_all, keys = _moments(kept, ids), sum(calls.keys)
-            # a layer that cannot run again is not among the calls
-            runs_again = len(calls.layers) >= len(model.layers)
-            of_layers = _moments(recomputed, ids) if runs_again else of_all
-        of_section = _moments(section, *calls.sections[0])[0].token if calls.sections else 0
-    except UNKNOWN:  # such as dbrx, which reads numbers while its graph is built
+            all_kept, keys = _moments(kept, ids), sum(calls.keys)
+            can_recompute = len(calls.layers) >= len(model.layers)
+            all_recomputed = _moments(recomputed, ids) if can_recompute else all_kept
+        section_bytes = _moments(section, *calls.sections[0])[0].token if calls.sections else 0
+    except UNKNOWN:  # dbrx reads numbers while its graph is built
         return None
     finally:
         model.train(training)
         for module, kind in zip(model.layers, types, strict=True):
             module.__class__ = kind
-    # in its backward pass attention has two arrays of scores
-    of_others = max(moment.score for moment in of_all) - 2 * max(calls.scores, default=0)
-    return Activations(of_all, of_layers, keys, of_others, of_section)
+    # The backward pass of attention has two arrays of scores.
+    other_scores = max(moment.score for moment in all_kept) - 2 * max(calls.scores, default=0)
+    return Activations(all_kept, all_recomputed, keys, other_scores, section_bytes)
 
 
 @contextmanager
 def _stand_ins(calls: _Calls) -> Iterator[None]:
-    places: list[tuple[Any, str, Any]] = [
+    replacements: list[tuple[Any, str, Any]] = [
         (mx.fast, "scaled_dot_product_attention", calls.attend),
         (checkpointing, "checkpoint", calls.checkpoint),
         (mx, "gather_mm", _gather_mm),
@@ -141,13 +142,13 @@ def _stand_ins(calls: _Calls) -> Iterator[None]:
         (gated_delta, "_recurrence", calls.recurrence),
         (mlx_lm.models.gated_delta, "gated_delta_ops", gated_delta.gated_delta_chunks),
     ]
-    plain = [getattr(owner, name) for owner, name, _ in places]
+    originals = [getattr(owner, name) for owner, name, _ in replacements]
     try:
-        for owner, name, function in places:
+        for owner, name, function in replacements:
             setattr(owner, name, function)
         yield
     finally:
-        for (owner, name, _), function in zip(places, plain, strict=True):
+        for (owner, name, _), function in zip(replacements, originals, strict=True):
             setattr(owner, name, function)
 
 
@@ -164,7 +165,7 @@ def _reading(output: mx.array, *inputs: mx.array) -> mx.array:
 
 
 def _moments(function: Any, *inputs: mx.array) -> list[Moment]:
-    """When arrays that depend on the inputs take most, without the results."""
+    """The moments when arrays that depend on the inputs take the most, without the results."""
     records: list[dict[str, Any]] = []
     mx.export_function(records.append, function, *inputs)
     operations = [record for record in records if record["type"] == "primitive"]
@@ -187,17 +188,17 @@ def _moments(function: Any, *inputs: mx.array) -> list[Moment]:
         in_place = operation["name"] not in PRODUCTS and any(
             (size == other).all() for size in new for other in ended
         )
-        most = (alive if in_place else before) / (TOKENS, TOKENS * KEYS, TOKENS**2)
-        if not any((most <= moment).all() for moment in moments):
-            moments = [moment for moment in moments if (moment > most).any()]
-            moments.append(Moment(*most.tolist()))
+        peak = (alive if in_place else before) / (TOKENS, TOKENS * KEYS, TOKENS**2)
+        if not any((peak <= moment).all() for moment in moments):
+            moments = [moment for moment in moments if (moment > peak).any()]
+            moments.append(Moment(*peak.tolist()))
     return sorted(moments, reverse=True)
 
 
 def _sizes(
     operations: Sequence[Mapping[str, Any]], depending: set[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Bytes of each array, as in `Moment`, and the array that a view is of."""
+    """Bytes of each array, as in `Moment`, and the array behind each view."""
     sizes: dict[str, np.ndarray] = {}
     array_of: dict[str, str] = {}
     strided: set[str] = set()

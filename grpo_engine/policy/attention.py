@@ -17,7 +17,7 @@ import mlx.core as mx
 from grpo_engine.policy.source import on_cpu
 
 CPU_SCORES, GPU_SCORES = 2**22, 2**24  # numbers in the scores of a chunk
-FEWEST, MOST = 128, 512  # queries of a chunk
+MIN_QUERIES, MAX_QUERIES = 128, 512  # of a chunk
 PROBE = 1024  # tokens
 
 plain = mx.fast.scaled_dot_product_attention
@@ -43,7 +43,7 @@ def keeps_scores(dtype: mx.Dtype) -> bool:
 def chunk_length(rows: int, heads: int, keys: int) -> int:
     """The queries of a chunk, a power of 2."""
     fitting = (CPU_SCORES if on_cpu() else GPU_SCORES) // max(1, rows * heads * keys)
-    return max(FEWEST, min(MOST, 1 << max(1, fitting).bit_length() - 1))
+    return max(MIN_QUERIES, min(MAX_QUERIES, 1 << max(1, fitting).bit_length() - 1))
 
 
 def attention_in_chunks(
@@ -62,7 +62,7 @@ def attention_in_chunks(
     if queries <= size:
         return plain(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
     arrays = {"q": q, "k": k, "v": v, "mask": mask, "sinks": sinks}
-    # a mask that is added to the scores may have a gradient; one of booleans has none
+    # A mask that is added to the scores may have a gradient, one of booleans has none.
     fixed = {} if _is_added(mask) else {"mask": arrays.pop("mask")}
     inputs = {name: array for name, array in arrays.items() if isinstance(array, mx.array)}
     chunks = Chunks(tuple(inputs), queries, keys, size, fixed, {"scale": scale, **options})
@@ -76,11 +76,11 @@ def attention_in_chunks(
 class Chunks:
     """Attention and its gradient, one chunk of queries after another."""
 
-    names: tuple[str, ...]  # of the arrays that may have a gradient
+    names: tuple[str, ...]  # arrays that may have a gradient
     queries: int
     keys: int
     size: int  # queries of a chunk
-    fixed: Mapping[str, Any]  # the mask, if it has no gradient
+    fixed: Mapping[str, Any]  # a mask without a gradient
     options: Mapping[str, Any]
 
     @property
@@ -88,8 +88,8 @@ class Chunks:
         """The first query of each chunk."""
         return range(0, self.queries, self.size)
 
-    def of(self, values: Mapping[str, Any], start: int) -> dict[str, Any]:
-        """What of these values the queries of a chunk read."""
+    def slices(self, values: Mapping[str, Any], start: int) -> dict[str, Any]:
+        """The parts of these arrays that the queries of a chunk read."""
         is_causal = isinstance(self.fixed.get("mask"), str)
         read = slice(self.keys - self.queries + start + self.size) if is_causal else slice(None)
         return {
@@ -103,15 +103,15 @@ class Chunks:
 
     def attend(self, values: Mapping[str, Any], start: int) -> mx.array:
         """The attention of a chunk."""
-        values = {**values, **self.of(self.fixed, start), **self.options}
+        values = {**values, **self.slices(self.fixed, start), **self.options}
         return plain(values.pop("q"), values.pop("k"), values.pop("v"), **values)
 
     def attend_all(self, *arrays: mx.array) -> mx.array:
         """The attention of all queries."""
         outputs: list[mx.array] = []
         for start in self.starts:
-            values = self.of(dict(zip(self.names, arrays, strict=True)), start)
-            if outputs:  # so that the scores of one chunk at a time are in memory
+            values = self.slices(dict(zip(self.names, arrays, strict=True)), start)
+            if outputs:  # One chunk's scores at a time are in memory.
                 values["q"] = mx.depends(values["q"], outputs[-1])
             outputs.append(self.attend(values, start))
         return mx.concatenate(outputs, axis=2)
@@ -119,29 +119,29 @@ class Chunks:
     def gradients(self, arrays: Any, cotangent: mx.array, _: Any) -> tuple[mx.array, ...]:
         """The gradients in all arrays, from each chunk computed again."""
         inputs: dict[str, mx.array] = dict(zip(self.names, arrays, strict=True))
-        of_queries: dict[str, list[mx.array]] = {}
+        query_gradients: dict[str, list[mx.array]] = {}
         totals: dict[str, mx.array] = {}
         for start in self.starts:
-            values = self.of(inputs, start)
+            values = self.slices(inputs, start)
             if totals:
-                values["q"] = mx.depends(values["q"], [of_queries["q"][-1], *totals.values()])
+                values["q"] = mx.depends(values["q"], [query_gradients["q"][-1], *totals.values()])
 
-            def part(*arrays: mx.array, start: int = start) -> mx.array:
+            def attend(*arrays: mx.array, start: int = start) -> mx.array:
                 return self.attend(dict(zip(self.names, arrays, strict=True)), start)
 
             outer = cotangent[:, :, start : start + self.size]
-            _, gradients = mx.vjp(part, list(values.values()), [outer])
+            _, gradients = mx.vjp(attend, list(values.values()), [outer])
             for name, gradient in zip(self.names, gradients, strict=True):
                 if _is_of_queries(name, inputs[name]):
-                    of_queries.setdefault(name, []).append(gradient)
+                    query_gradients.setdefault(name, []).append(gradient)
                 else:
-                    whole = _widened(gradient.astype(mx.float32), inputs[name].shape)
-                    totals[name] = totals[name] + whole if name in totals else whole
-        joined = {name: mx.concatenate(parts, axis=-2) for name, parts in of_queries.items()}
+                    padded = _padded(gradient.astype(mx.float32), inputs[name].shape)
+                    totals[name] = totals[name] + padded if name in totals else padded
+        joined = {name: mx.concatenate(parts, axis=-2) for name, parts in query_gradients.items()}
         return tuple((totals | joined)[name].astype(inputs[name].dtype) for name in self.names)
 
 
-def _widened(array: mx.array, shape: tuple[int, ...]) -> mx.array:
+def _padded(array: mx.array, shape: tuple[int, ...]) -> mx.array:
     """The array with zeros after it along each axis."""
     lengths = zip(array.shape, shape, strict=True)
     return mx.pad(array, [(0, target - length) for length, target in lengths])
@@ -152,5 +152,5 @@ def _is_added(mask: mx.array | str | None) -> bool:
 
 
 def _is_of_queries(name: str, value: Any) -> bool:
-    """Whether the last axis but one are the queries."""
+    """Whether the last axis but one is that of the queries."""
     return name == "q" or (name == "mask" and isinstance(value, mx.array) and value.shape[-2] > 1)

@@ -1,6 +1,6 @@
 """Rollouts as padded arrays: micro-batches of whole groups or slices of one group.
 
-Axes: B rows, T completion tokens. Rows remember their place in the list they came from.
+Axes: B rows, T completion tokens. Rows remember their index in the list that they came from.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A rollout's tokens, those after the prompt as sampled, including end tokens."""
+    """The tokens of a prompt and of its completion, as sampled, end tokens included."""
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]

@@ -15,7 +15,7 @@ from grpo_engine.policy.structure import UNKNOWN, Structure, agrees
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """Positions of each row's tokens: `lengths[b]` of the first `width` places, then the new ones.
+    """Positions of each row's tokens: the first `lengths[b]` of `width`, then the new ones.
 
     Rows of equal length need no padding; a plain causal mask and one offset suffice.
     """

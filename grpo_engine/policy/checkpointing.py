@@ -13,11 +13,11 @@ from mlx.utils import tree_map
 from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.trees import flatten, nest
 
-KNOWN = (mx.array, Prefix, str, int, float, NoneType)  # what a layer may get, to run again
+KNOWN = (mx.array, Prefix, str, int, float, NoneType)  # arguments that a second run can be given
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Make the layers of this model only recompute their forward in the backward pass."""
+    """Make the layers of this model recompute their forward in the backward pass."""
     for layer in model.layers:
         if type(layer).__call__ is not _call:
             layer.__class__ = _checkpointed(type(layer))  # type: ignore[arg-type]
@@ -40,12 +40,12 @@ def gradients(run: Any, inputs: Any, cotangents: Any) -> Any:
     def outputs(*arrays: mx.array) -> list[mx.array]:
         return list(flatten(run(*_like(inputs, arrays))).values())
 
-    _, found = mx.vjp(outputs, mx.depends(list(flatten(inputs).values()), outer), outer)
-    return _like(inputs, mx.depends(found, found))
+    _, inner = mx.vjp(outputs, mx.depends(list(flatten(inputs).values()), outer), outer)
+    return _like(inputs, mx.depends(inner, inner))
 
 
 def _like(tree: Any, leaves: Iterable[Any], kind: Any = mx.array) -> Any:
-    """A tree with other leaves of a kind."""
+    """The tree with its leaves of a kind replaced, in order."""
     rest = iter(leaves)
     return tree_map(lambda leaf: next(rest) if isinstance(leaf, kind) else leaf, tree)
 
@@ -71,7 +71,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     caches = [leaf for leaf in leaves if isinstance(leaf, Prefix)]
     before = [copy.copy(cache) for cache in caches]
     trained = flatten(layer.trainable_parameters())
-    layout: Any = None  # of what a run returns, without its arrays
+    layout: Any = None  # the result of a run, with indices in place of its arrays
 
     def run(weights: Any, new_arrays: list[mx.array], new_states: list[list[mx.array]]) -> Any:
         nonlocal layout
@@ -97,7 +97,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class Index(int):
-    """The number of an array."""
+    """An index into the arrays of a tree."""
 
 
 def _unique(tree: Any) -> tuple[Any, list[mx.array]]:

@@ -96,7 +96,7 @@ def _working(policy: Policy) -> Kernels | None:
 
 def _decodes(policy: Policy, kernels: Kernels) -> bool:
     """Whether a prompt and decode steps after it give the graph's logits."""
-    # not the first ids: some models amplify rounding a hundredfold after many special tokens
+    # Many special tokens, the first ids, make some models amplify rounding a hundredfold.
     tokens = np.random.default_rng(0).integers(policy.vocabulary, size=(2, 5)).tolist()
     rows = kernels.rows()
     rows.add([rows.empty()] * 2)

@@ -15,7 +15,7 @@ from grpo_engine.policy.caches import prefix_caches
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Critic, Policy, Trained
 from grpo_engine.policy.source import fingerprint, first_line, load_parts
-from grpo_engine.policy.structure import TOLERANCE, split_model
+from grpo_engine.policy.structure import TOLERANCE, UNKNOWN, split_model
 from grpo_engine.policy.trees import flatten
 
 
@@ -94,15 +94,7 @@ def probe_logits(model: nn.Module, probe: mx.array, kind: str) -> mx.array:
         mx.eval(logits)
         if flatten(model.trainable_parameters()):  # the gradient is not computed
             nn.value_and_grad(model, lambda: model(probe).astype(mx.float32).sum())()
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:
+    except (*UNKNOWN, ArithmeticError) as error:
         message = first_line(error)
         helps = (text for word, text in HELP.items() if word in message.lower())
         remedy = next(helps, "this is a fault of mlx-lm's; try a later version, or another model")
@@ -121,7 +113,7 @@ def main_dtype(model: nn.Module) -> str:
 
 
 def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end an answer, from tokenizer and configuration."""
+    """The tokens that end a completion, from tokenizer and configuration."""
     listed = settings.get("eos_token_id")
     ids = set(tokenizer.eos_token_ids)
     ids |= set(listed) if isinstance(listed, list) else ({listed} if listed is not None else set())

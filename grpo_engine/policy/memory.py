@@ -1,8 +1,8 @@
 """Estimates the memory of a step before it runs, and plans passes that fit.
 
-The arrays that layers keep are counted in the model's own graph (`activations.py`). How the pieces
-add up was measured with one operation at a time: on a CPU MLX runs up to ten ahead of the memory
-that they free. `benchmarks/plan.py` compares both.
+The arrays that layers keep are counted in the model's own graph (`activations.py`). How they add up
+was measured with one operation at a time: on a CPU MLX runs up to ten ahead of the memory that they
+free. `benchmarks/plan.py` compares both.
 """
 
 import math
@@ -28,21 +28,21 @@ from grpo_engine.policy.trees import flatten
 
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 4  # arrays of a head chunk: logits, exponentials, slope, product
-# While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
-PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 1, 1, 4
+# Copies in memory during sampling: arrays of the prefill in a layer, and logits of all rows.
+PREFILL, SAMPLED_LOGITS = 0.5, 4
 GRAPH_GROWTH = 256  # positions by which mlx-lm's batch caches grow
-# On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
-# as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
-ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
-PROMPT_SHARE = 1 / 8  # of a micro-batch's tokens, at most: each runs its prompts again
-FEWEST = 512  # tokens of a pass: one of fewer takes as long
-KEPT_WORK, RECOMPUTED_WORK = 3, 4  # forwards: a backward is two, and recomputing is one more
+# On a CPU larger micro-batches are no faster: SmolLM2-135M trains on 64 completions of 64 tokens
+# as fast with 8 at a time as with 16 or 32, which take more memory, and slower with 4.
+MICRO_NUMBERS = 2**19  # in a hidden state of all completions of a micro-batch
+PROMPT_SHARE = 1 / 8  # of a micro-batch's tokens, at most: every micro-batch runs its prompts again
+MIN_TOKENS = 512  # of a pass; fewer take as long
+KEPT_WORK, RECOMPUTED_WORK = 3, 4  # forwards; a backward is two
 # Logits per product of the head: a CPU wants them in its cache, a GPU large products.
 CPU_LOGITS, GPU_LOGITS = 3 * 2**20, 2**25
-HEAD_SHARE = 1 / 8  # of the memory beside weights and optimiser, at most
-HEAD_TILE = 16  # a chunk is a multiple of so many positions
+HEAD_SHARE = 1 / 8  # of the memory that weights and optimiser leave, at most
+HEAD_TILE = 16  # positions of which a chunk is a multiple
 
-# What the configurations of models call their sizes.
+# Names of sizes in the configurations of models.
 HIDDEN_NAMES = ("hidden_size", "d_model", "n_embd", "model_dim", "hidden_dim", "block_dim", "dim")
 HEAD_NAMES = ("num_attention_heads", "n_heads", "n_head", "num_heads")
 KV_HEAD_NAMES = ("num_key_value_heads", "num_attention_groups", "num_kv_heads", "n_kv_heads")
@@ -51,16 +51,16 @@ EXPERT_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe
 
 
 class Lengths(NamedTuple):
-    """Most tokens of a prompt, and of what follows it."""
+    """Most tokens of a prompt, and of its completion with the replies in it."""
 
     prompt: int
-    answer: int
+    completion: int
 
 
 class MemoryPlan(NamedTuple):
     """How sampling and backward passes use memory: the same on every rank.
 
-    It changes between steps only, if a backward pass took more memory than was estimated.
+    It changes only between steps, when a backward pass took more memory than was estimated.
     """
 
     micro_rows: int  # rows per forward and backward
@@ -75,8 +75,8 @@ class MemoryPlan(NamedTuple):
             f"layers {layers}, {self.head_chunk} positions per product of the head"
         )
 
-    def tried_on(self, policy: Policy) -> Policy:
-        """The policy as it would be under this plan, to estimate its memory."""
+    def under(self, policy: Policy) -> Policy:
+        """A description of the policy under this plan, to estimate its memory."""
         return replace(policy, grad_checkpoint=self.grad_checkpoint, head_chunk=self.head_chunk)
 
     def apply(self, policy: Policy) -> None:
@@ -93,12 +93,12 @@ class MemoryPlan(NamedTuple):
 class MemoryEstimate:
     """Bytes by purpose; the peak is the larger of sampling and updating."""
 
-    weights: int  # the model, its adapter, and the reference if it has its own weights
+    weights: int  # of the model, its adapter, and a reference with weights of its own
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows
-    update: int  # activations of one micro-batch; what scoring by the teacher takes is less
+    update: int  # activations of one micro-batch; scoring by the teacher takes less
     teacher: int = 0  # its weights
-    known: bool = True  # else sampling and update are those of a llama of the same sizes
+    known: bool = True  # False: sampling and update are those of a llama of the same sizes
 
     def __str__(self) -> str:
         if not self.known:
@@ -108,31 +108,31 @@ class MemoryEstimate:
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
-        return self.held + max(self.sampling, self.update)
+        return self.resident + max(self.sampling, self.update)
 
     @property
     def decoding(self) -> int:
         """Bytes of everything but an update's activations."""
-        return self.held + self.sampling
+        return self.resident + self.sampling
 
     @property
     def training(self) -> int:
         """Bytes of everything but sampling."""
-        return self.held + self.update
+        return self.resident + self.update
 
     @property
-    def held(self) -> int:
-        """Bytes that a run always holds."""
+    def resident(self) -> int:
+        """Bytes that are always in use."""
         return self.weights + self.teacher + self.optimizer
 
 
 class Tokens(NamedTuple):
-    """What a forward runs: tokens, keys that they attend to, and pairs of the two."""
+    """The tokens of a forward, the keys that they attend to, and pairs of the two."""
 
     tokens: int
     keys: int
-    all_pairs: int
-    pairs: int  # whose scores MLX's attention keeps
+    pairs: int
+    kept_pairs: int  # pairs with scores that MLX's attention keeps
     chunk: int = 0  # pairs of a chunk of attention, which keeps no scores
     rows: int = 1
 
@@ -146,12 +146,12 @@ class Tokens(NamedTuple):
         return cls(rows * new, rows * length, rows * length * new, *kept, rows)
 
     def after(self, prompts: "Tokens") -> "Tokens":
-        """With the prompts that come before."""
+        """These and the prompts before them."""
         return Tokens(
             self.tokens + prompts.tokens,
             self.keys + prompts.keys,
-            self.all_pairs + prompts.all_pairs,
             self.pairs + prompts.pairs,
+            self.kept_pairs + prompts.kept_pairs,
             max(self.chunk, prompts.chunk),
             max(self.rows, prompts.rows),
         )
@@ -166,7 +166,7 @@ class Sizes:
     layers: int
     heads: int
     queries: int  # width of a token's queries in a layer
-    kv_width: int  # and of its keys and values
+    kv_width: int  # width of its keys and values together
     vocabulary: int
     bytes: int  # per number
 
@@ -197,14 +197,14 @@ class Sizes:
         )
 
     def pass_bytes(self, tokens: int, layers: int) -> int:
-        """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
+        """Bytes of compiled passes: those that `layers` keep, and the workspace of both passes."""
         saved = 2 * self.hidden + 2 * self.queries + self.kv_width + 2 * self.inner
         spare = 3 * self.hidden + 2 * self.queries + 2 * self.kv_width + 3 * self.inner
         return 4 * tokens * (layers * saved + spare)
 
 
 def _activations(policy: Policy) -> Activations:
-    """What the graph of this policy keeps, traced once."""
+    """The arrays that this policy's graph keeps, traced once."""
     if not policy.traced:
         hidden = policy.parts.hidden if policy.parts else policy.model
         policy.traced.append(trace(policy.model, hidden) or _usual(Sizes.of(policy)))
@@ -217,7 +217,7 @@ def is_known(policy: Policy) -> bool:
 
 
 def _usual(sizes: Sizes) -> Activations:
-    """What a llama of these sizes keeps."""
+    """The arrays that a llama of these sizes keeps."""
     width = 5 * (sizes.hidden + sizes.inner) + 2 * sizes.queries + sizes.kv_width
     layer, inputs = width * sizes.bytes, sizes.layers * sizes.hidden * sizes.bytes
     scores = sizes.heads * sizes.bytes
@@ -230,18 +230,18 @@ def _usual(sizes: Sizes) -> Activations:
 def _alive(policy: Policy, sizes: Sizes, run: Tokens, *, recomputed: bool = False) -> float:
     """Most bytes of the layers' arrays in a forward and backward pass."""
     graph = _activations(policy)
-    copies = graph.keys * (run.keys - run.tokens)  # of the prompts' keys and values, for each row
+    copies = graph.keys * (run.keys - run.tokens)  # a row's copies of its prompt's keys and values
     moments = graph.recomputed if recomputed else graph.kept
-    kept = 0 if recomputed else graph.scores  # unless attention runs in chunks
-    most = max(
+    kept_scores = 0 if recomputed else graph.scores
+    peak = max(
         moment.token * run.tokens
-        + moment.score * run.pairs
-        + max(0, moment.score - kept) * run.chunk
-        + moment.pair * run.all_pairs
+        + moment.score * run.kept_pairs
+        + max(0, moment.score - kept_scores) * run.chunk
+        + moment.pair * run.pairs
         for moment in moments
     )
     section = graph.section * min(run.tokens, run.rows * CHUNK * SECTION) if recomputed else 0
-    return most + section + copies * sizes.bytes
+    return peak + section + copies * sizes.bytes
 
 
 def estimate_memory(
@@ -259,13 +259,15 @@ def estimate_memory(
     weights = _bytes(flatten(policy.module.parameters())) + _bytes(policy.reference or {})
     trained = flatten(policy.module.trainable_parameters()).values()
     copies = 4 * sum(int(array.size) for array in trained if array.itemsize < 4)
-    floats = 4 * sum(int(array.size) for array in trained)  # of gradients, and of each moment
-    together = _prompts_of(micro_rows, rows, prompts)
+    floats = 4 * sum(
+        int(array.size) for array in trained
+    )  # bytes of the gradients and of each moment
+    micro_prompts = _prompts_of(micro_rows, rows, prompts)
     return MemoryEstimate(
         weights=weights,
         optimizer=int(floats * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
-        update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
+        update=_update(policy, sizes, micro_rows, micro_prompts, prompt_tokens, new_tokens),
         teacher=_bytes(flatten(policy.teacher.module.parameters()) if policy.teacher else {}),
         known=is_known(policy),
     )
@@ -285,32 +287,32 @@ def _sampling(
 ) -> int:
     """Bytes of caches, the prefill, and the logits of all rows."""
     bits = bits_of(policy.model, policy.config.cache_bits, 8 * sizes.bytes)
-    # products read a copy of the quantised layer that attention is in
+    # Products read a copy of the quantised layer in work.
     layers = sizes.layers + (policy.config.cache_bits > 0)
     token = layers * sizes.kv_width * bits / 8
     positions = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
     copies = 0
     if policy.kernels is not None and not policy.config.cache_bits:
         positions = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
-        if policy.config.tuning == "full":  # kernels decode with copies of the trained weights
+        if policy.config.tuning == "full":  # Kernels decode with copies of the trained weights.
             arrays = flatten(policy.model.trainable_parameters())
             copies = _bytes({name: array for name, array in arrays.items() if array.ndim == 2})
-    caches = (ROW_CACHES * rows * positions + PROMPT_CACHES * prompts * prompt_tokens) * token
+    caches = (rows * positions + prompts * prompt_tokens) * token
     run = Tokens.of(sizes.heads, prompts, prompt_tokens)
     prefill: float = sizes.pass_bytes(run.tokens, 0)
     if policy.kernels is None:
         prefill = PREFILL * _alive(policy, sizes, run) / sizes.layers
-    logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
+    logits = SAMPLED_LOGITS * max(rows, prompts) * sizes.vocabulary * 4
     return int(copies + caches + prefill + logits)
 
 
 def _run(policy: Policy, rows: int, prompts: int, prompt_tokens: int, new_tokens: int) -> Tokens:
-    """What a pass over some rows runs; a shared prompt counts once."""
+    """The tokens of a pass over some rows; a shared prompt counts once."""
     heads = Sizes.of(policy).heads
     if not policy.shares_prompts:
         return Tokens.of(heads, rows, prompt_tokens + new_tokens)
-    answers = Tokens.of(heads, rows, new_tokens, prompt_tokens)
-    return answers.after(Tokens.of(heads, prompts, prompt_tokens))
+    completions = Tokens.of(heads, rows, new_tokens, prompt_tokens)
+    return completions.after(Tokens.of(heads, prompts, prompt_tokens))
 
 
 def _update(
@@ -337,11 +339,11 @@ def _trained_layers(policy: Policy, layers: int) -> int:
     return min(layers, last) if last > 0 and policy.config.tuning != "full" else layers
 
 
-def _rows_that_help(policy: Policy, prompt_tokens: int, new_tokens: int) -> int:
-    """The rows of a micro-batch beyond which a step only takes more memory."""
+def _useful_rows(policy: Policy, prompt_tokens: int, new_tokens: int) -> int:
+    """The most rows of a micro-batch that make a step faster."""
     if not on_cpu():
         return sys.maxsize
-    tokens = max(ENOUGH / Sizes.of(policy).hidden, prompt_tokens / PROMPT_SHARE)
+    tokens = max(MICRO_NUMBERS / Sizes.of(policy).hidden, prompt_tokens / PROMPT_SHARE)
     return max(1, math.ceil(tokens / new_tokens))
 
 
@@ -365,7 +367,7 @@ def choose_plan(
 
     def estimate(plan: MemoryPlan) -> MemoryEstimate:
         return estimate_memory(
-            plan.tried_on(policy),
+            plan.under(policy),
             rows=plan.max_rows,
             micro_rows=plan.micro_rows,
             prompts=prompts,
@@ -380,15 +382,15 @@ def choose_plan(
         return estimate(plan).decoding
 
     def slowness(plan: MemoryPlan) -> tuple[float, float]:
-        """What is missing of the memory, then the work."""
-        together = _prompts_of(plan.micro_rows, rows, prompts)
-        tokens = _run(policy, plan.micro_rows, together, prompt_tokens, new_tokens).tokens
+        """Bytes over the budget, then the work."""
+        micro_prompts = _prompts_of(plan.micro_rows, rows, prompts)
+        tokens = _run(policy, plan.micro_rows, micro_prompts, prompt_tokens, new_tokens).tokens
         forwards = RECOMPUTED_WORK if plan.grad_checkpoint else KEPT_WORK
-        work = -(-rows // plan.micro_rows) * max(FEWEST, tokens) * forwards
+        work = -(-rows // plan.micro_rows) * max(MIN_TOKENS, tokens) * forwards
         return max(0, training(plan) - budget), work
 
     def last_fitting(plans: list[MemoryPlan], memory: Callable[[MemoryPlan], int]) -> MemoryPlan:
-        """The last plan that fits, but the first at least."""
+        """The last plan that fits, or the first."""
         return plans[max(1, bisect_right(plans, budget, key=memory)) - 1]
 
     def counts(chosen: int, largest: int) -> list[int]:
@@ -400,8 +402,8 @@ def choose_plan(
         [plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding
     )
     known = is_known(policy)
-    helping = _rows_that_help(policy, prompt_tokens, new_tokens) if known else 1
-    micro = counts(micro_rows, helping)
+    useful = _useful_rows(policy, prompt_tokens, new_tokens) if known else 1
+    micro = counts(micro_rows, useful)
     automatic = (False, True) if known else (True,)
     layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, automatic)
     plans = [
@@ -414,9 +416,9 @@ def choose_plan(
 
 
 def choose_head_chunk(policy: Policy, budget: int) -> int:
-    """Positions per product of the head, from the vocabulary and what weights leave of a budget."""
+    """Positions per product of the head, from the vocabulary and the memory that weights leave."""
     fixed = estimate_memory(policy, rows=0, micro_rows=0, prompt_tokens=0, new_tokens=0)
-    fitting = HEAD_SHARE * (budget - fixed.held) / (4 * LOGITS)
+    fitting = HEAD_SHARE * (budget - fixed.resident) / (4 * LOGITS)
     logits = min(fitting, CPU_LOGITS if on_cpu() else GPU_LOGITS)
     return max(HEAD_TILE, int(logits / policy.vocabulary) // HEAD_TILE * HEAD_TILE)
 

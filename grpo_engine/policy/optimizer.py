@@ -15,8 +15,12 @@ from grpo_engine.policy.trees import flatten
 
 DEFAULT_EPSILON: float = OPTIMIZER_OPTIONS["epsilon"].default
 MASTER = "master."  # prefix of float32 copies in a checkpoint
-# float16 covers 6e-8 to 65504: the loss is scaled by a power of two, lowered after an overflow
-MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
+# float16 covers 6e-8 to 65504: the loss is scaled by a power of two, which an overflow lowers.
+MAX_SCALE, SCALE_DROP, STABLE_UPDATES = (
+    2.0**16,
+    16,
+    100,
+)  # doubled after 100 updates without overflow
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int, share: float = 0.0) -> float:
@@ -112,8 +116,8 @@ class Learner:
             if value.dtype != mx.float32
         }
         self.scales_loss = scales_loss
-        self.loss_scale = MOST_SCALE if scales_loss else 1.0
-        self.calm = 0  # updates since the last change of scale
+        self.loss_scale = MAX_SCALE if scales_loss else 1.0
+        self.stable = 0  # updates since the last change of scale
         rule.init({**weights, **self.masters})
 
     def step(
@@ -124,16 +128,16 @@ class Learner:
             dict(gradients), {**weights, **self.masters}
         )
         self.masters = {name: stepped[name] for name in self.masters}
-        self.calm += 1
-        if self.calm >= CALM and self.loss_scale < MOST_SCALE and self.scales_loss:
-            self.loss_scale, self.calm = self.loss_scale * 2, 0
+        self.stable += 1
+        if self.stable >= STABLE_UPDATES and self.loss_scale < MAX_SCALE and self.scales_loss:
+            self.loss_scale, self.stable = self.loss_scale * 2, 0
         return {name: value.astype(weights[name].dtype) for name, value in stepped.items()}
 
     def lower_scale(self) -> bool:
         """Lower the loss scale after a gradient overflow; false if the loss is not scaled."""
         if self.loss_scale <= 1:
             return False
-        self.loss_scale, self.calm = max(1.0, self.loss_scale / SMALLER), 0
+        self.loss_scale, self.stable = max(1.0, self.loss_scale / SCALE_DROP), 0
         return True
 
     def arrays(self) -> dict[str, mx.array]:
@@ -141,7 +145,7 @@ class Learner:
         arrays = flatten(self.rule.state)
         arrays |= {f"{MASTER}{name}": value for name, value in self.masters.items()}
         if self.scales_loss:
-            arrays["loss_scale"] = mx.array([self.loss_scale, float(self.calm)])
+            arrays["loss_scale"] = mx.array([self.loss_scale, float(self.stable)])
         return arrays
 
     def restore(self, arrays: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> None:
@@ -165,8 +169,8 @@ class Learner:
             for name in self.masters
         }
         if self.scales_loss and "loss_scale" in arrays:
-            scale, calm = np.array(arrays["loss_scale"])
-            self.loss_scale, self.calm = float(scale), int(calm)
+            scale, stable = np.array(arrays["loss_scale"])
+            self.loss_scale, self.stable = float(scale), int(stable)
 
 
 def global_norm(gradients: Any) -> mx.array:

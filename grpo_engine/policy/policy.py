@@ -60,7 +60,7 @@ class Policy:
     parameters: int
     trainable_parameters: int
     dtype: str
-    adapter: Mapping[str, Any]  # as in adapter_config.json
+    adapter: Mapping[str, Any]  # mlx-lm's adapter_config.json
     parts: Structure | None  # None: the model cannot be split
     prefix_caches: list[Prefix] | None  # empty; None: rows cannot share a prompt
     head_is_trained: bool
@@ -71,7 +71,7 @@ class Policy:
     kernels: Kernels | None = None  # None: MLX's graph computes everything
     batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
-    traced: list[Activations] = field(default_factory=list)  # what its graph keeps; when first read
+    traced: list[Activations] = field(default_factory=list)  # of its graph; empty until first read
     teacher: "Policy | None" = None  # frozen; it only scores
 
     @property
@@ -124,7 +124,7 @@ class Policy:
 
     @property
     def peak_memory(self) -> int:
-        """MLX's peak, plus that of the kernels, which may have come at another moment."""
+        """MLX's peak plus that of the kernels, which may be of another time."""
         kernels = self.kernels.peak_memory if self.kernels is not None else 0
         return int(mx.get_peak_memory()) + kernels
 
@@ -156,7 +156,7 @@ class Policy:
                     "is not mixing BA"
                 )
             old = self.reference
-            weights = {  # in float32, so that many small mixes add up
+            weights = {  # float32: many small mixes add up
                 name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)
                 for name, value in weights.items()
             }
@@ -184,13 +184,11 @@ class Policy:
             adapters.save(self.model, self.folder, self.config.path, self.adapter, folder, weights)
 
 
-def _load(module: nn.Module, weights: Weights, name_of_all: str) -> None:
+def _load(module: nn.Module, weights: Weights, title: str) -> None:
     current = flatten(module.trainable_parameters())
     if wrong := sorted(current.keys() ^ weights.keys()):
-        raise ModelError(
-            f"{name_of_all} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name"
-        )
+        raise ModelError(f"{title} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name")
     for name, value in weights.items():
         if value.shape != (shape := current[name].shape):
-            raise ModelError(f"{name_of_all} do not fit: {name} is {value.shape}, not {shape}")
+            raise ModelError(f"{title} do not fit: {name} is {value.shape}, not {shape}")
     module.update(nest({name: v.astype(current[name].dtype) for name, v in weights.items()}))

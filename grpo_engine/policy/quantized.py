@@ -84,6 +84,6 @@ def bits_of(model: nn.Module, bits: int, dtype_bits: int) -> float:
     """Bits per cached number, on average over the layers; each group has a scale and a bias."""
     if not bits:
         return dtype_bits
-    few = bits + 2 * dtype_bits / GROUP
+    quantized_bits = bits + 2 * dtype_bits / GROUP
     layers = [isinstance(cache, QuantizedCache) for cache in empty_caches(model, bits)]
-    return sum(few if quantized else dtype_bits for quantized in layers) / len(layers)
+    return sum(quantized_bits if quantized else dtype_bits for quantized in layers) / len(layers)

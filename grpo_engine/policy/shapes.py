@@ -29,8 +29,8 @@ from grpo_engine.policy.source import (
 from grpo_engine.policy.structure import UNKNOWN, structure
 from grpo_engine.policy.trees import flatten
 
-# models whose rows do not share the states of a prompt
-ALONE = (
+# Models whose rows do not share the states of a prompt.
+UNSHARED = (
     *("afm7", "bailing_moe_linear", "jamba", "mamba"),
     *("nemotron_h", "olmo_hybrid", "recurrent_gemma", "rwkv7"),
 )
@@ -59,10 +59,10 @@ def without_weights(
     vocabulary: int = 0,
 ) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
-    # the graph of a file that is not read yet cannot be counted
+    # The graph of a file that is not read yet cannot be counted.
     model.update(tree_map(mx.zeros_like, model.parameters()))
     policy = _policy(model, config, settings, folder, notes, seed, vocabulary)
-    if not quantised_layers(model):  # which kernels do not read
+    if not quantised_layers(model):
         policy.kernels = _kernels(policy, settings)
     return policy
 
@@ -104,7 +104,7 @@ def _policy(
     gated_delta.install()
     adapter = adapters.attach(model, config, seed)
     parts = structure(model)
-    shares = parts is not None and settings.get("model_type") not in ALONE
+    shares = parts is not None and settings.get("model_type") not in UNSHARED
     trained = flatten(model.trainable_parameters()).values()
     return Policy(
         config=config,
@@ -132,7 +132,7 @@ def _build(settings: dict[str, Any]) -> nn.Module:
     model.set_dtype(_stored_dtype(settings))
     if quantization := settings.get("quantization"):
         _quantise(model, quantization)
-    # Each random array depends on all that were made before it, and MLX traces by recursion.
+    # Each random array depends on all earlier ones, and MLX traces by recursion.
     model.update(tree_map(lambda array: mx.zeros(array.shape, array.dtype), model.parameters()))
     state: Any = mx.random.state
     mx.eval(state[0])
@@ -156,13 +156,13 @@ def _stored_dtype(settings: Mapping[str, Any]) -> mx.Dtype:
 
 def _quantise(model: nn.Module, settings: Mapping[str, Any]) -> None:
     """Quantise the layers that `mlx_lm.convert` would."""
-    wanted = getattr(model, "quant_predicate", None) or (lambda _path, _module: True)
+    predicate = getattr(model, "quant_predicate", None) or (lambda _path, _module: True)
 
     def of_layer(path: str, module: nn.Module) -> Any:
         if path in settings:
             return settings[path]
         fits = hasattr(module, "to_quantized") and not module["weight"].shape[-1] % group_size
-        return fits and wanted(path, module)
+        return fits and predicate(path, module)
 
     group_size = int(settings["group_size"])
     nn.quantize(

@@ -28,7 +28,7 @@ from grpo_engine.policy.repairs import repair
 from grpo_engine.policy.tokenizer import load_tokenizer
 from grpo_engine.policy.trees import flatten
 
-# the largest numbers of a model's config.json, far above any that fits a machine
+# The largest numbers of a model's config.json, far above any that fits a machine.
 LIMITS = {
     "num_hidden_layers": 500,
     "hidden_size": 1_000_000,
@@ -54,7 +54,7 @@ POSITIVE = (
     "max_seq_len",
     "seq_length",
 )
-FAULTS = {  # of mlx-lm's models
+FAULTS = {  # why models of mlx-lm do not train
     "bitnet": "its layers are a Metal kernel without a gradient",
     "deepseek_v41": "its attention has no gradient",
     "muse_spark": "its layers are Metal kernels without a gradient",
@@ -64,8 +64,7 @@ FAULTS = {  # of mlx-lm's models
 STARTER = EMBEDDED["starter"]
 FILES = ("*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
 
-
-PIECES, PIECE = 64, 1 << 16  # of a large file that a fingerprint reads
+PIECES, PIECE_BYTES = 64, 1 << 16  # a fingerprint reads so much of a large file
 
 
 def fingerprint(folder: Path) -> str:
@@ -78,9 +77,9 @@ def fingerprint(folder: Path) -> str:
         size = file.stat().st_size
         digest.update(f"{file.name} {size}\n".encode())
         with file.open("rb") as stream:
-            for number in range(PIECES if size > PIECES * PIECE else 1):
-                stream.seek(number * (size - PIECE) // (PIECES - 1) if number else 0)
-                digest.update(stream.read(PIECE if size > PIECES * PIECE else -1))
+            for number in range(PIECES if size > PIECES * PIECE_BYTES else 1):
+                stream.seek(number * (size - PIECE_BYTES) // (PIECES - 1) if number else 0)
+                digest.update(stream.read(PIECE_BYTES if size > PIECES * PIECE_BYTES else -1))
     return digest.hexdigest()
 
 
@@ -151,7 +150,7 @@ def load_parts(
 
 
 class PrintedHere(io.StringIO):
-    """What this thread prints; what other threads print meanwhile goes where it would have gone."""
+    """Collects what this thread prints; other threads print as before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +187,7 @@ def opening(path: str) -> Iterator[None]:
 
 
 def check_config(folder: Path) -> None:
-    """Refuse a configuration whose model could not be laid out or computed; mlx-lm would try."""
+    """Refuse a configuration whose model could not be built or computed; mlx-lm would try."""
     try:
         text = read_text(folder / "config.json")
         settings = json.loads(text)

@@ -11,7 +11,7 @@ from grpo_engine.policy.trees import flatten
 
 TRUNKS = ("model", "backbone", "transformer")
 LAYERS = ("layers", "h", "blocks")
-# raised by a kind of model that a faster way to compute does not know
+# Raised where a faster way to compute does not know a kind of model.
 UNKNOWN = (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError)
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 """Largest difference of two ways to compute, as a part of the largest number."""
@@ -52,7 +52,7 @@ class Structure:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states, [N, D] -> [N, V]."""
-        head = copy.copy(self.owner)  # has the weights of now, for a head may be a bare array
+        head = copy.copy(self.owner)  # A head may be a bare array, so it is copied at each call.
         head[self.trunk_name] = self._precomputed
         self._precomputed.hidden = hidden[None]
         try:

@@ -25,8 +25,8 @@ CPU_S: Final = 20.0
 WALL_S: Final = 600.0  # for a process that has to wait for a processor
 MEMORY: Final = 2 << 30
 FILES: Final = ("*.json", "*.py", "*.model", "*.tiktoken", "*.txt")
-NOT_ITS: Final = ("config.json", "generation_config.json", "model.safetensors.index.json")
-CLASS: Final = ("model_type", "tokenizer_class", "auto_map")  # of config.json: choose its class
+UNRELATED: Final = ("config.json", "generation_config.json", "model.safetensors.index.json")
+CLASS: Final = ("model_type", "tokenizer_class", "auto_map")  # settings that choose its class
 PIECE: Final = 1_000  # tokens of the vocabulary, or characters, in one text that is tried
 PIECES: Final = 50  # of the vocabulary, evenly spread
 
@@ -71,7 +71,7 @@ def _digest(folder: Path) -> str:
     """A digest of all that a tokenizer is made from, and of the library that makes it."""
     digest = hashlib.sha256(version("tokenizers").encode())
     for path in sorted({path for pattern in FILES for path in folder.glob(pattern)}):
-        if path.name not in NOT_ITS:
+        if path.name not in UNRELATED:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
             digest.update(f"{path.name} {content}\n".encode(errors="surrogateescape"))
@@ -82,7 +82,7 @@ def _digest(folder: Path) -> str:
 
 
 def _problem(folder: Path, trust: bool) -> str:
-    """What a tokenizer does that it may not, after its name; empty if nothing."""
+    """What is wrong with a tokenizer, as the end of a sentence; empty if nothing is."""
     arguments = {"folder": str(folder), "trust": trust, "cpu_s": CPU_S}
     call = ServiceCall("load_and_use", arguments, WALL_S)
     failure = call_once(SERVICE, "tokenizer", call, memory=MEMORY).failure

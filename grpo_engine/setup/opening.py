@@ -354,11 +354,11 @@ def _planned(
             )
     plan.apply(policy)
     estimate = preflight.check_memory(config, policy, lengths, plan)
-    replies = lengths.answer > config.rollout.max_new_tokens
+    replies = lengths.completion > config.rollout.max_new_tokens
     yield NoteWritten(
         step=step,
         text=f"{estimate}; {plan}"
-        f"{f'; answers of up to {lengths.answer} tokens with their replies' * replies}",
+        f"{f'; answers of up to {lengths.completion} tokens with their replies' * replies}",
     )
     return plan, estimate
 

@@ -102,7 +102,7 @@ def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int
         policy,
         rows=config.training.rows,
         prompt_tokens=lengths.prompt,
-        new_tokens=lengths.answer,
+        new_tokens=lengths.completion,
         prompts=config.rollout.prompts,
         budget=budget,
         micro_rows=config.optimizer.micro_rows,
@@ -116,11 +116,11 @@ def estimated(
     """The memory of a step under a plan."""
     rollout = config.rollout
     return estimate_memory(
-        plan.tried_on(policy),
+        plan.under(policy),
         rows=plan.max_rows,
         micro_rows=plan.micro_rows,
         prompt_tokens=lengths.prompt,
-        new_tokens=lengths.answer,
+        new_tokens=lengths.completion,
         moments=MOMENTS[config.optimizer.name],
         prompts=rollout.prompts,
     )
@@ -148,8 +148,8 @@ def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, length
     """The three most effective settings to change, with values."""
     rollout = config.rollout
     shorter = f"rollout.max_new_tokens={max(1, rollout.max_new_tokens // 2)}"
-    if lengths.answer > rollout.max_new_tokens:  # of a dialogue
-        shorter = f"rollout.max_context={lengths.prompt + lengths.answer // 2}"
+    if lengths.completion > rollout.max_new_tokens:  # of a dialogue
+        shorter = f"rollout.max_context={lengths.prompt + lengths.completion // 2}"
     if estimate.teacher > max(estimate.weights, estimate.sampling, estimate.update):
         return "Try a smaller or quantised teacher.path, with model.quantized=keep."
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):

@@ -163,7 +163,7 @@ def test_an_overflowing_gradient_is_computed_again_with_less_scale(
     config = settings(world, steps=1, model={"dtype": "float16", "tuning": "full"})
 
     def passes(most: float) -> list[PassFinished]:
-        monkeypatch.setattr(optimizer, "MOST_SCALE", most)
+        monkeypatch.setattr(optimizer, "MAX_SCALE", most)
         events = events_of(config, tmp_path / str(most))
         assert isinstance(events[-1], RunFinished), events[-1]
         return [event for event in events if isinstance(event, PassFinished)]
@@ -183,7 +183,7 @@ def test_the_scale_keeps_gradients_that_float16_would_lose(
     )
 
     def moved(dtype: str, given: SampledGroups | None, most: float) -> tuple[SampledGroups, Any]:
-        monkeypatch.setattr(optimizer, "MOST_SCALE", most)
+        monkeypatch.setattr(optimizer, "MAX_SCALE", most)
         config = settings(
             world,
             model={"dtype": dtype, "tuning": "full"},

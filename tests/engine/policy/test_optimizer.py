@@ -174,11 +174,11 @@ def test_the_scale_falls_to_1_where_gradients_overflow_and_comes_back() -> None:
     weights = steps_of(learner, start(mx.float16), 150)
 
     assert falls == [65536, 4096, 256, 16, 1]
-    assert (learner.loss_scale, learner.calm) == (2, 50)
+    assert (learner.loss_scale, learner.stable) == (2, 50)
 
     again = optimizer.Learner(optimizer.build(config), start(mx.float16), scales_loss=True)
     again.restore(learner.arrays(), weights)
-    assert (again.loss_scale, again.calm) == (2, 50)
+    assert (again.loss_scale, again.stable) == (2, 50)
 
 
 def test_clipping_keeps_the_direction_and_sets_the_norm() -> None:

@@ -65,7 +65,7 @@ def planned(policy: Policy, budget: int, setting: str = "auto", **changes: int) 
 
 def training(policy: Policy, plan: MemoryPlan) -> int:
     return estimate_memory(
-        plan.tried_on(policy), rows=64, micro_rows=plan.micro_rows, prompt_tokens=8, new_tokens=12
+        plan.under(policy), rows=64, micro_rows=plan.micro_rows, prompt_tokens=8, new_tokens=12
     ).training
 
 
@@ -316,7 +316,7 @@ def test_a_dialogue_is_estimated_with_its_replies(world: Path) -> None:
 
         found = preflight.longest(config, load_task(config.task), context, render)
         assert found.prompt == 8
-        return found.answer
+        return found.completion
 
     assert answer(environment="") == 12
     assert answer() == 140

@@ -259,7 +259,7 @@ def test_an_evaluation_loads_no_teacher(world: Path, tmp_path: Path) -> None:
 def test_the_memory_of_a_step_counts_the_teacher(world: Path) -> None:
     config = distilling(world)
     policy = load_policy(config.model, seed=0)
-    lengths = Lengths(prompt=20, answer=12)
+    lengths = Lengths(prompt=20, completion=12)
     plan = plan_memory(config, policy, lengths, 10**9)
     alone = estimated(config, policy, lengths, plan)
     policy.teacher = load_teacher(config, policy)
