@@ -526,7 +526,7 @@ def parity() -> Part:
     def scores(policy: Policy, rows: Any) -> Any:
         (batch,) = micro_batches(rows, max_rows=len(rows))
         found = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
-        return np.array(found)[np.array(batch.mask) > 0]
+        return np.array(found)[np.array(batch.mask_BT) > 0]
 
     oracle = policy_on(mx.cpu, "float32", "graph")
     config, task = TaskConfig(), load_task(TaskConfig())

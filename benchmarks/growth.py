@@ -120,7 +120,7 @@ def learn(policy: Policy, rows: Sequence[TokenRow]) -> None:
     for batch in micro_batches(rows, max_rows=MICRO_ROWS):
 
         def loss(batch: Any = batch) -> Any:
-            return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()
+            return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask_BT).sum()
 
         mx.eval(nn.value_and_grad(policy.module, loss)())
 

@@ -2,7 +2,7 @@
 
 The draw is the race of `grpo_engine.rollouts.noise`: its winner, argmax_i w_i / E_i, is a token
 with an early event, or one whose weight is so large that its later time may still win.
-Axes: n rows, K events, V tokens.
+Axes: B rows, K events, V tokens.
 """
 
 from collections.abc import Sequence
@@ -10,58 +10,64 @@ from collections.abc import Sequence
 import numpy as np
 
 ROTATIONS = ((17, 29, 16, 24), (13, 15, 26, 6))  # of Threefry's rounds
-LEAST = 2.0**-10  # weights, beside a largest of 1, down to which late times are tried first
+MIN_WEIGHT = 2.0**-10  # of a token whose late time is tried first; the largest weight is 1
 
 
 def draw(
-    logits: np.ndarray, temperature: float, keys: np.ndarray, times: np.ndarray, tokens: np.ndarray
+    logits_BV: np.ndarray,
+    temperature: float,
+    keys: np.ndarray,
+    times_BK: np.ndarray,
+    tokens_BK: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One token per row, and its log-probability, [n].
+    """One token per row, and its log-probability, [B].
 
-    `times` and `tokens` are those of the events, [n, K]; `keys` are those of all later times.
+    `times_BK` and `tokens_BK` are those of the events, [B, K]; `keys` are those of all later times.
     """
     shifted, weights = [], []
-    for row in logits:  # a row at a time stays in the cache
+    for row in logits_BV:  # one at a time, which stays in the cache
         scaled = row if temperature == 1 else row / np.float32(temperature)
         shifted.append(scaled - scaled.max())
         weights.append(np.exp(shifted[-1]))
-    winners = _winners(weights, keys, times, tokens)
-    logprobs = [
+    winners_B = _winners(weights, keys, times_BK, tokens_BK)
+    logprobs_B = [
         row[token] - np.log(exponentials.sum())
-        for row, exponentials, token in zip(shifted, weights, winners, strict=True)
+        for row, exponentials, token in zip(shifted, weights, winners_B, strict=True)
     ]
-    return winners, np.array(logprobs, np.float32)
+    return winners_B, np.array(logprobs_B, np.float32)
 
 
 def _winners(
-    weights: Sequence[np.ndarray], keys: np.ndarray, times: np.ndarray, tokens: np.ndarray
+    weights: Sequence[np.ndarray], keys: np.ndarray, times_BK: np.ndarray, tokens_BK: np.ndarray
 ) -> np.ndarray:
-    """The winners for weights of which the largest is 1, [n].
+    """The winners for weights of which the largest is 1, [B].
 
     A token without an event cannot win if its weight is at most the best score so far times the
     time of the last event.
     """
-    last = times[:, -1]
-    early = [row[events] / time for row, events, time in zip(weights, tokens, times, strict=True)]
-    winners = np.array(
-        [events[score.argmax()] for events, score in zip(tokens, early, strict=True)]
+    last_B = times_BK[:, -1]
+    early = [
+        row[events] / time for row, events, time in zip(weights, tokens_BK, times_BK, strict=True)
+    ]
+    winners_B = np.array(
+        [events[score.argmax()] for events, score in zip(tokens_BK, early, strict=True)]
     )
-    best = np.array([score.max() for score in early])
-    bound = np.maximum(best * last, LEAST)
+    best_B = np.array([score.max() for score in early])
+    bound_B = np.maximum(best_B * last_B, MIN_WEIGHT)
     rows = list(range(len(weights)))
     while rows:
-        likely = [np.flatnonzero(weights[row] >= bound[row]) for row in rows]
+        likely = [np.flatnonzero(weights[row] >= bound_B[row]) for row in rows]
         counts = [len(candidates) for candidates in likely]
         late = late_times(keys[np.repeat(rows, counts)], np.concatenate(likely), len(weights[0]))
         for row, candidates, time in zip(
             rows, likely, np.split(late, np.cumsum(counts)), strict=False
         ):
-            score = weights[row][candidates] / (last[row] + time)
-            if len(candidates) and score.max() > best[row]:
-                best[row], winners[row] = score.max(), candidates[score.argmax()]
-        rows = [row for row in rows if best[row] * last[row] < bound[row]]
-        bound = best * last
-    return winners
+            score = weights[row][candidates] / (last_B[row] + time)
+            if len(candidates) and score.max() > best_B[row]:
+                best_B[row], winners_B[row] = score.max(), candidates[score.argmax()]
+        rows = [row for row in rows if best_B[row] * last_B[row] < bound_B[row]]
+        bound_B = best_B * last_B
+    return winners_B
 
 
 def late_times(keys: np.ndarray, tokens: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -81,10 +87,10 @@ def threefry(keys: np.ndarray, count: np.ndarray, half: int) -> tuple[np.ndarray
     schedule = (keys[:, 0], keys[:, 1], keys[:, 0] ^ keys[:, 1] ^ np.uint32(0x1BD11BDA))
     a = count.astype(np.uint32) + schedule[0]
     b = (count + half).astype(np.uint32) + schedule[1]
-    for turn in range(1, 6):
-        for by in ROTATIONS[turn % 2]:
+    for block in range(1, 6):
+        for rotation in ROTATIONS[block % 2]:
             a += b
-            b = ((b << np.uint32(by)) | (b >> np.uint32(32 - by))) ^ a
-        a += schedule[turn % 3]
-        b += schedule[(turn + 1) % 3] + np.uint32(turn)
+            b = ((b << np.uint32(rotation)) | (b >> np.uint32(32 - rotation))) ^ a
+        a += schedule[block % 3]
+        b += schedule[(block + 1) % 3] + np.uint32(block)
     return a, b

@@ -1,4 +1,4 @@
-"""Rollouts as padded arrays: micro-batches of whole groups or slices of one group.
+"""Completions as padded arrays: micro-batches of whole groups or slices of one group.
 
 Axes: B rows, T completion tokens. Rows remember their index in the list that they came from.
 """
@@ -43,10 +43,10 @@ class TokenBatch:
     prompts: tuple[tuple[int, ...], ...]  # [P] distinct prompts
     prompt_of: tuple[int, ...]  # [B] index into `prompts`
     completions: tuple[tuple[int, ...], ...]  # [B] ids as sampled
-    ids: mx.array  # [B, T] int32, padded
-    mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
-    flat: mx.array  # [N] indices of the sampled tokens in ids.reshape(-1)
-    _indices: mx.array  # [B, T] index of each token among the N; N on padding
+    ids_BT: mx.array  # int32, padded
+    mask_BT: mx.array  # float32: 1 on sampled tokens, 0 on padding and forced tokens
+    flat_N: mx.array  # indices of the sampled tokens in ids_BT.reshape(-1)
+    _indices_BT: mx.array  # index of each token among the N; N on padding
     _segments: "TokenBatch | None" = None
 
     @property
@@ -57,21 +57,21 @@ class TokenBatch:
     @property
     def width(self) -> int:
         """T, the padded completion length."""
-        return int(self.ids.shape[1])
+        return int(self.ids_BT.shape[1])
 
     @property
     def targets(self) -> mx.array:
-        """The sampled token ids in the order of `flat`, [N]."""
-        return self.ids.reshape(-1)[self.flat]
+        """The sampled token ids in the order of `flat_N`, [N]."""
+        return self.ids_BT.reshape(-1)[self.flat_N]
 
-    def spread(self, values: mx.array) -> mx.array:
-        """Scatter values of the N sampled tokens to [B, T]; 0 elsewhere."""
-        return mx.concatenate([values, mx.zeros(1, dtype=values.dtype)])[self._indices]
+    def spread(self, values_N: mx.array) -> mx.array:
+        """Scatter values of the sampled tokens to [B, T]; 0 elsewhere."""
+        return mx.concatenate([values_N, mx.zeros(1, dtype=values_N.dtype)])[self._indices_BT]
 
     def prefixes(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompts without their last token, right-padded [P, L], and that token per row [B, 1]."""
-        ids = _pad([prompt[:-1] for prompt in self.prompts], pad_id)
-        return ids, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
+        ids_PL = _pad([prompt[:-1] for prompt in self.prompts], pad_id)
+        return ids_PL, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
 
     def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompt and completion without its last token, [B, L]; flat indices of the N states."""
@@ -79,38 +79,40 @@ class TokenBatch:
             self.prompts[p] + ids[:-1]
             for p, ids in zip(self.prompt_of, self.completions, strict=True)
         ]
-        ids = _pad(sequences, pad_id)
-        starts = mx.array([len(self.prompts[p]) - 1 for p in self.prompt_of], dtype=mx.int32)
-        row, position = self.flat // self.width, self.flat % self.width
-        return ids, row * ids.shape[1] + starts[row] + position
+        ids_BL = _pad(sequences, pad_id)
+        starts_B = mx.array([len(self.prompts[p]) - 1 for p in self.prompt_of], dtype=mx.int32)
+        row_N, position_N = self.flat_N // self.width, self.flat_N % self.width
+        return ids_BL, row_N * ids_BL.shape[1] + starts_B[row_N] + position_N
 
 
-def make_batch(rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0) -> TokenBatch:
+def make_batch(
+    token_rows: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0
+) -> TokenBatch:
     """Pad the chosen rows to the longest completion."""
     numbers: dict[tuple[int, ...], int] = {}
-    prompt_of = [numbers.setdefault(rollouts[row].prompt_ids, len(numbers)) for row in rows]
-    completions = tuple(rollouts[row].ids for row in rows)
+    prompt_of = [numbers.setdefault(token_rows[row].prompt_ids, len(numbers)) for row in rows]
+    completions = tuple(token_rows[row].ids for row in rows)
     width = max([1, *map(len, completions)])
-    mask = np.zeros((len(rows), width), dtype=np.float32)
-    for line, row in zip(mask, rows, strict=True):
-        line[: len(rollouts[row].ids)] = 1
-        line[list(rollouts[row].forced)] = 0
-    flat = np.flatnonzero(mask)
-    indices = np.full(mask.size, len(flat), dtype=np.int32)
-    indices[flat] = np.arange(len(flat))
+    mask_BT = np.zeros((len(rows), width), dtype=np.float32)
+    for line, row in zip(mask_BT, rows, strict=True):
+        line[: len(token_rows[row].ids)] = 1
+        line[list(token_rows[row].forced)] = 0
+    flat_N = np.flatnonzero(mask_BT).astype(np.int32)
+    indices = np.full(mask_BT.size, len(flat_N), dtype=np.int32)
+    indices[flat_N] = np.arange(len(flat_N))
     segments = None
-    if any(rollouts[row].contexts for row in rows):
-        parts = [part for row in rows for part in rollouts[row].segments()]
+    if any(token_rows[row].contexts for row in rows):
+        parts = [part for row in rows for part in token_rows[row].segments()]
         segments = make_batch(parts, range(len(parts)), pad_id=pad_id)
     return TokenBatch(
         rows=tuple(rows),
         prompts=tuple(numbers),
         prompt_of=tuple(prompt_of),
         completions=completions,
-        ids=_pad(completions, pad_id, width),
-        mask=mx.array(mask),
-        flat=mx.array(flat.astype(np.int32)),
-        _indices=mx.array(indices.reshape(mask.shape)),
+        ids_BT=_pad(completions, pad_id, width),
+        mask_BT=mx.array(mask_BT),
+        flat_N=mx.array(flat_N),
+        _indices_BT=mx.array(indices.reshape(mask_BT.shape)),
         _segments=segments,
     )
 
@@ -124,23 +126,23 @@ def _pad(rows: Sequence[tuple[int, ...]], pad_id: int, width: int = 0) -> mx.arr
 
 
 def micro_batches(
-    rollouts: Sequence[TokenRow],
+    token_rows: Sequence[TokenRow],
     *,
     max_rows: int,
     pad_id: int = 0,
     only: Sequence[int] | None = None,
 ) -> list[TokenBatch]:
-    """Split the rollouts (or those in `only`) into batches of at most `max_rows` rows.
+    """Split the rows (or those in `only`) into batches of at most `max_rows` rows.
 
     Groups are sorted by their longest completion and rows within a group by length, longest
     first, to keep padding short and run the largest batch first.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
-    for row in range(len(rollouts)) if only is None else only:
-        groups.setdefault(rollouts[row].prompt_ids, []).append(row)
+    for row in range(len(token_rows)) if only is None else only:
+        groups.setdefault(token_rows[row].prompt_ids, []).append(row)
 
     def length(row: int) -> int:
-        return len(rollouts[row].ids)
+        return len(token_rows[row].ids)
 
     def longest(rows: list[int]) -> int:
         return length(rows[0])
@@ -156,4 +158,4 @@ def micro_batches(
         else:
             merged.append(group)
     batches = sorted(slices + merged, key=longest, reverse=True)
-    return [make_batch(rollouts, rows, pad_id=pad_id) for rows in batches]
+    return [make_batch(token_rows, rows, pad_id=pad_id) for rows in batches]

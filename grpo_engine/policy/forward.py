@@ -2,7 +2,7 @@
 
 The token at completion position t is predicted by the hidden state of the token before it, so rows
 that follow a shared prompt are [last prompt token, completion without its last token].
-Axes: P prompts, B rows, T completion tokens, N sampled tokens of the batch, D hidden width.
+Axes: P prompts, B rows, T completion tokens, L tokens, N sampled tokens, D hidden width.
 """
 
 from dataclasses import dataclass
@@ -54,11 +54,11 @@ def token_scores(
     policy.module.train(gradient)
     scoring, segments = Scoring(temperature, gradient, entropy, entropy_gradient), batch.segments
     if policy.parts is None:
-        states = None
+        states_ND = None
         scores = scores_of_logits(_outputs(policy, segments), batch.targets, scoring)
     else:
-        states, scores = _scores_of_states(policy, segments, scoring)
-    arrays = (*scores, policy.value(states) if values else None)
+        states_ND, scores = _scores_of_states(policy, segments, scoring)
+    arrays = (*scores, policy.value(states_ND) if values else None)
     is_live = (gradient, gradient and entropy_gradient, gradient)
     spread = (
         None if array is None else batch.spread(array if live else mx.stop_gradient(array))
@@ -70,87 +70,95 @@ def token_scores(
 def _scores_of_states(
     policy: Policy, batch: TokenBatch, scoring: Scoring
 ) -> tuple[mx.array, HeadScores]:
-    """Hidden states at the sampled tokens, [N, D], and their scores."""
+    """Hidden states at the sampled tokens, and their scores."""
     kernels = policy.training_kernels
     if kernels is None:
-        states = _outputs(policy, batch)
+        states_ND = _outputs(policy, batch)
     else:
-        states, constant = _kernel_states(kernels, batch, gradient=scoring.gradient)
+        states_ND, constant_ND = _kernel_states(kernels, batch, gradient=scoring.gradient)
         if not scoring.entropy_gradient:
-            return states, _kernel_scores(kernels, states, constant, batch.targets, scoring)
-    return states, _head_scores(policy, states, batch.targets, scoring)
+            return states_ND, _kernel_scores(
+                kernels, states_ND, constant_ND, batch.targets, scoring
+            )
+    return states_ND, _head_scores(policy, states_ND, batch.targets, scoring)
 
 
 def _kernel_states(
     kernels: Kernels, batch: TokenBatch, *, gradient: bool
 ) -> tuple[mx.array, np.ndarray]:
-    """Hidden states at the sampled tokens, [N, D], and the same without a gradient."""
-    sampled = np.divmod(np.asarray(batch.flat), batch.width)
+    """Hidden states at the sampled tokens, and the same without a gradient."""
+    sampled = np.divmod(np.asarray(batch.flat_N), batch.width)
     sequences = Sequences(batch.prompts, batch.completions, batch.prompt_of, sampled)
-    constant, trunk_pass = kernels.forward(sequences, saves=gradient)
-    states = mx.array(constant)
+    constant_ND, trunk_pass = kernels.forward(sequences, saves=gradient)
+    states_ND = mx.array(constant_ND)
     if not gradient:
-        return states, constant
-    function: Any = mx.custom_function(lambda *_: states)
-    function.vjp(lambda _, cotangent, __: tuple(trunk_pass.gradient(np.asarray(cotangent))))
-    return function(*trunk_pass.adapters), constant
+        return states_ND, constant_ND
+    function: Any = mx.custom_function(lambda *_: states_ND)
+    function.vjp(lambda _, cotangent_ND, __: tuple(trunk_pass.gradient(np.asarray(cotangent_ND))))
+    return function(*trunk_pass.adapters), constant_ND
 
 
 def _kernel_scores(
-    kernels: Kernels, states: mx.array, constant: np.ndarray, targets: mx.array, scoring: Scoring
+    kernels: Kernels,
+    states_ND: mx.array,
+    constant_ND: np.ndarray,
+    targets_N: mx.array,
+    scoring: Scoring,
 ) -> HeadScores:
     scores = kernels.score(
-        constant, np.asarray(targets), scoring.temperature, gradient=scoring.gradient
+        constant_ND, np.asarray(targets_N), scoring.temperature, gradient=scoring.gradient
     )
-    logprobs = mx.array(scores.logprobs)
+    logprobs_N = mx.array(scores.logprobs)
     if scores.gradients is not None:
-        logprobs = with_slope(logprobs, states, mx.array(scores.gradients))
-    return HeadScores(logprobs, mx.array(scores.entropies) if scoring.entropy else None)
+        logprobs_N = with_slope(logprobs_N, states_ND, mx.array(scores.gradients))
+    return HeadScores(logprobs_N, mx.array(scores.entropies) if scoring.entropy else None)
 
 
 def _outputs(policy: Policy, batch: TokenBatch) -> mx.array:
     """MLX's graph at the sampled tokens: hidden states, [N, D]; logits if there is no head."""
     if policy.parts is not None and policy.shares_prompts:
-        outputs, positions = _shared(policy, batch), batch.flat
+        outputs, positions_N = _shared(policy, batch), batch.flat_N
     else:
-        ids, positions = batch.joined(policy.pad_id)
-        outputs = policy.parts.hidden(ids) if policy.parts else policy.model(ids)
-    return outputs.reshape(-1, outputs.shape[-1])[positions]
+        ids_BL, positions_N = batch.joined(policy.pad_id)
+        outputs = policy.parts.hidden(ids_BL) if policy.parts else policy.model(ids_BL)
+    return outputs.reshape(-1, outputs.shape[-1])[positions_N]
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
     """Run each prompt once, then the completions on its caches, [B, T, D]."""
     assert policy.parts is not None
     assert policy.prefix_caches is not None
-    prefixes, last = batch.prefixes(policy.pad_id)
-    inputs = mx.concatenate([last, batch.ids[:, :-1]], axis=1)
-    if prefixes.shape[1] == 0:
-        return policy.parts.hidden(inputs)
+    prefixes_PL, last_B1 = batch.prefixes(policy.pad_id)
+    inputs_BT = mx.concatenate([last_B1, batch.ids_BT[:, :-1]], axis=1)
+    if prefixes_PL.shape[1] == 0:
+        return policy.parts.hidden(inputs_BT)
     before = [len(prompt) - 1 for prompt in batch.prompts]
     caches = [cache.new(before) for cache in policy.prefix_caches]
-    policy.parts.hidden(prefixes, caches)
+    policy.parts.hidden(prefixes_PL, caches)
     lengths = tuple(before[p] for p in batch.prompt_of)
-    layout = Layout(lengths, prefixes.shape[1], batch.prompt_of)
-    return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
+    layout = Layout(lengths, prefixes_PL.shape[1], batch.prompt_of)
+    return policy.parts.hidden(inputs_BT, [cache.spread(layout) for cache in caches])
 
 
 def _head_scores(
-    policy: Policy, states: mx.array, tokens: mx.array, scoring: Scoring
+    policy: Policy, states_ND: mx.array, tokens_N: mx.array, scoring: Scoring
 ) -> HeadScores:
     parts = policy.parts
     assert parts is not None
-    starts = list(range(policy.head_chunk, states.shape[0], policy.head_chunk))
+    starts = list(range(policy.head_chunk, states_ND.shape[0], policy.head_chunk))
     chunks: list[HeadScores] = []
-    # split: the gradient of a slice is as wide as all positions
-    for hidden, targets in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
-        if chunks:  # sequentially, so that only one chunk's logits are in memory
-            hidden = mx.depends(hidden, [array for array in chunks[-1] if array is not None])
+    # Split, for the gradient of a slice is as wide as all positions.
+    for hidden_ND, targets_N in zip(
+        mx.split(states_ND, starts), mx.split(tokens_N, starts), strict=True
+    ):
+        if chunks:  # One chunk's logits at a time are in memory.
+            hidden_ND = mx.depends(hidden_ND, [array for array in chunks[-1] if array is not None])
         if not scoring.gradient:
-            scores = constant_scores(parts.logits, hidden, targets, scoring)
+            scores = constant_scores(parts.logits, hidden_ND, targets_N, scoring)
         elif policy.head_is_trained:
-            scores = recomputed_scores(parts, hidden, targets, scoring)
+            scores = recomputed_scores(parts, hidden_ND, targets_N, scoring)
         else:
-            scores = surrogate_scores(parts.logits, hidden, targets, scoring)
+            scores = surrogate_scores(parts.logits, hidden_ND, targets_N, scoring)
         chunks.append(scores)
     if len(chunks) == 1:
         return chunks[0]

@@ -12,7 +12,6 @@ import mlx.core as mx
 from grpo_engine.policy.structure import Structure
 from grpo_engine.policy.trees import nest
 
-LOG2_E = 1.4426950408889634
 Head = Callable[[mx.array], mx.array]
 
 
@@ -20,59 +19,59 @@ Head = Callable[[mx.array], mx.array]
 class Normalised:
     """A softmax in parts: logits z, their maximum, exponentials of z - max z, and their sum."""
 
-    scaled: mx.array  # [N, V]
-    top: mx.array  # [N, 1]
-    exponentials: mx.array  # [N, V]
-    total: mx.array  # [N, 1]
+    scaled_NV: mx.array
+    top_N1: mx.array
+    exponentials_NV: mx.array
+    total_N1: mx.array
 
     @property
     def shifted(self) -> mx.array:
         """z - max z, [N, V]."""
-        return self.scaled - self.top
+        return self.scaled_NV - self.top_N1
 
-    def logprob(self, tokens: mx.array) -> mx.array:
+    def logprob(self, tokens_N: mx.array) -> mx.array:
         """z[token] - logsumexp(z), [N]."""
-        chosen = mx.take_along_axis(self.scaled, tokens[:, None], axis=1)
-        return (chosen - self.top - mx.log(self.total))[:, 0]
+        chosen_N1 = mx.take_along_axis(self.scaled_NV, tokens_N[:, None], axis=1)
+        return (chosen_N1 - self.top_N1 - mx.log(self.total_N1))[:, 0]
 
     def entropy(self) -> mx.array:
         """-sum p log p = log sum e^z - sum e^z z / sum e^z, [N]."""
         # A token of probability 0 may have a shifted logit of -inf.
-        finite = mx.maximum(self.shifted, -1e4)
-        mean = (self.exponentials * finite).sum(axis=1, keepdims=True) / self.total
-        return (mx.log(self.total) - mean)[:, 0]
+        finite_NV = mx.maximum(self.shifted, -1e4)
+        mean_N1 = (self.exponentials_NV * finite_NV).sum(axis=1, keepdims=True) / self.total_N1
+        return (mx.log(self.total_N1) - mean_N1)[:, 0]
 
 
-def normalise(logits: mx.array, temperature: float) -> Normalised:
+def normalise(logits_NV: mx.array, temperature: float) -> Normalised:
     """The parts of the softmax of logits / temperature, in float32."""
-    scaled = logits.astype(mx.float32)
+    scaled_NV = logits_NV.astype(mx.float32)
     if temperature != 1:
-        scaled = scaled / temperature
-    top = scaled.max(axis=1, keepdims=True)
-    exponentials = mx.exp(scaled - top)
-    return Normalised(scaled, top, exponentials, _sum(exponentials))
+        scaled_NV = scaled_NV / temperature
+    top_N1 = scaled_NV.max(axis=1, keepdims=True)
+    exponentials_NV = mx.exp(scaled_NV - top_N1)
+    return Normalised(scaled_NV, top_N1, exponentials_NV, _sum(exponentials_NV))
 
 
-def _sum(x: mx.array) -> mx.array:
+def _sum(x_NV: mx.array) -> mx.array:
     """The sum of each row, [N, V] -> [N, 1], in two stages where V allows.
 
     On a CPU MLX adds one number after another, which loses the 5th digit of 50,000.
     """
-    if x.shape[1] % 64 == 0:
-        x = x.reshape(x.shape[0], -1, 64).sum(axis=2)
-    return x.sum(axis=1, keepdims=True)
+    if x_NV.shape[1] % 64 == 0:
+        x_NV = x_NV.reshape(x_NV.shape[0], -1, 64).sum(axis=2)
+    return x_NV.sum(axis=1, keepdims=True)
 
 
 class HeadScores(NamedTuple):
-    """Log-probability and entropy of each position, [N]."""
+    """Log-probability and entropy of each position."""
 
-    logprobs: mx.array
-    entropy: mx.array | None = None
+    logprobs_N: mx.array
+    entropy_N: mx.array | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What is computed of the logits of each position."""
+    """The scores to compute from the logits of each position."""
 
     temperature: float
     gradient: bool = True
@@ -80,22 +79,26 @@ class Scoring:
     entropy_gradient: bool = False
 
 
-def constant_scores(head: Head, hidden: mx.array, tokens: mx.array, scoring: Scoring) -> HeadScores:
+def constant_scores(
+    head: Head, hidden_ND: mx.array, tokens_N: mx.array, scoring: Scoring
+) -> HeadScores:
     """Scores without a gradient."""
-    parts = normalise(head(hidden), scoring.temperature)
-    return HeadScores(parts.logprob(tokens), parts.entropy() if scoring.entropy else None)
+    parts = normalise(head(hidden_ND), scoring.temperature)
+    return HeadScores(parts.logprob(tokens_N), parts.entropy() if scoring.entropy else None)
 
 
-def scores_of_logits(logits: mx.array, tokens: mx.array, scoring: Scoring) -> HeadScores:
+def scores_of_logits(logits_NV: mx.array, tokens_N: mx.array, scoring: Scoring) -> HeadScores:
     """Scores with MLX's own gradient, which keeps several arrays as large as the logits."""
-    logits = logits.astype(mx.float32) / scoring.temperature
-    logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
-    entropy = -(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1) if scoring.entropy else None
-    return HeadScores(mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0], entropy)
+    logits_NV = logits_NV.astype(mx.float32) / scoring.temperature
+    logs_NV = logits_NV - mx.logsumexp(logits_NV, axis=1, keepdims=True)
+    entropy_N = (
+        -(mx.exp(logs_NV) * mx.maximum(logs_NV, -1e4)).sum(axis=1) if scoring.entropy else None
+    )
+    return HeadScores(mx.take_along_axis(logs_NV, tokens_N[:, None], axis=1)[:, 0], entropy_N)
 
 
 def surrogate_scores(
-    head: Head, hidden: mx.array, tokens: mx.array, scoring: Scoring
+    head: Head, hidden_ND: mx.array, tokens_N: mx.array, scoring: Scoring
 ) -> HeadScores:
     """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
 
@@ -103,52 +106,60 @@ def surrogate_scores(
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
     the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
-    temperature, fixed = scoring.temperature, mx.stop_gradient(hidden)
-    parts = normalise(head(fixed), temperature)
+    temperature, fixed_ND = scoring.temperature, mx.stop_gradient(hidden_ND)
+    parts = normalise(head(fixed_ND), temperature)
     # The vjp is linear, so p's denominator is divided out afterwards, at width D instead of V.
-    weights = parts.exponentials
-    at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
-    cotangent = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
-    slope = _vjp(head, fixed, cotangent) / (-temperature * parts.total)
-    logprobs = parts.logprob(tokens)
-    entropy = parts.entropy() if scoring.entropy else None
-    # before the backward pass, else the logits are in memory until the end
-    slope = mx.depends(slope, [array for array in (logprobs, entropy) if array is not None])
-    logprobs = with_slope(logprobs, hidden, slope)
-    if entropy is None:
-        return HeadScores(logprobs)
+    weights_NV = parts.exponentials_NV
+    at_token_N1 = mx.take_along_axis(weights_NV, tokens_N[:, None], axis=1)
+    cotangent_NV = mx.put_along_axis(
+        weights_NV, tokens_N[:, None], at_token_N1 - parts.total_N1, axis=1
+    )
+    slope_ND = _vjp(head, fixed_ND, cotangent_NV) / (-temperature * parts.total_N1)
+    logprobs_N = parts.logprob(tokens_N)
+    entropy_N = parts.entropy() if scoring.entropy else None
+    # The slope is computed before the backward pass, or the logits are in memory until the end.
+    slope_ND = mx.depends(
+        slope_ND, [array for array in (logprobs_N, entropy_N) if array is not None]
+    )
+    logprobs_N = with_slope(logprobs_N, hidden_ND, slope_ND)
+    if entropy_N is None:
+        return HeadScores(logprobs_N)
     if not scoring.entropy_gradient:
-        return HeadScores(logprobs, entropy)
-    logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
-    p = weights / parts.total
-    cotangent = -p * (logs + entropy[:, None]) / temperature
-    return HeadScores(logprobs, with_slope(entropy, hidden, _vjp(head, fixed, cotangent)))
+        return HeadScores(logprobs_N, entropy_N)
+    logs_NV = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total_N1)
+    p_NV = weights_NV / parts.total_N1
+    cotangent_NV = -p_NV * (logs_NV + entropy_N[:, None]) / temperature
+    return HeadScores(
+        logprobs_N, with_slope(entropy_N, hidden_ND, _vjp(head, fixed_ND, cotangent_NV))
+    )
 
 
-def _vjp(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
-    _, (slope,) = mx.vjp(lambda h: head(h).astype(mx.float32), [hidden], [cotangent])
-    gradient: mx.array = slope.astype(hidden.dtype)
+def _vjp(head: Head, hidden_ND: mx.array, cotangent_NV: mx.array) -> mx.array:
+    _, (slope_ND,) = mx.vjp(lambda h: head(h).astype(mx.float32), [hidden_ND], [cotangent_NV])
+    gradient: mx.array = slope_ND.astype(hidden_ND.dtype)
     return gradient
 
 
-def with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
+def with_slope(value_N: mx.array, hidden_ND: mx.array, slope_ND: mx.array) -> mx.array:
     """The value, with d value / d hidden = slope."""
-    linear = (hidden.astype(mx.float32) * mx.stop_gradient(slope).astype(mx.float32)).sum(axis=1)
-    return mx.stop_gradient(value) + (linear - mx.stop_gradient(linear))
+    linear_N = (hidden_ND.astype(mx.float32) * mx.stop_gradient(slope_ND).astype(mx.float32)).sum(
+        axis=1
+    )
+    return mx.stop_gradient(value_N) + (linear_N - mx.stop_gradient(linear_N))
 
 
 def recomputed_scores(
-    parts: Structure, hidden: mx.array, tokens: mx.array, scoring: Scoring
+    parts: Structure, hidden_ND: mx.array, tokens_N: mx.array, scoring: Scoring
 ) -> HeadScores:
     """Scores for a trained head: logits are recomputed in the backward pass."""
     trained = parts.outer()
 
-    def run(weights: dict[str, mx.array], states: mx.array) -> list[mx.array]:
+    def run(weights: dict[str, mx.array], states_ND: mx.array) -> list[mx.array]:
         parts.owner.update(nest(weights))
         try:
-            scores = scores_of_logits(parts.logits(states), tokens, scoring)
+            scores = scores_of_logits(parts.logits(states_ND), tokens_N, scoring)
         finally:
             parts.owner.update(nest(trained))
         return [array for array in scores if array is not None]
 
-    return HeadScores(*mx.checkpoint(run)(trained, hidden))
+    return HeadScores(*mx.checkpoint(run)(trained, hidden_ND))

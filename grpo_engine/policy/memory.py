@@ -258,10 +258,9 @@ def estimate_memory(
     sizes = Sizes.of(policy)
     weights = _bytes(flatten(policy.module.parameters())) + _bytes(policy.reference or {})
     trained = flatten(policy.module.trainable_parameters()).values()
+    # Bytes of float32 copies of 16-bit weights; of the gradients, and of each moment.
     copies = 4 * sum(int(array.size) for array in trained if array.itemsize < 4)
-    floats = 4 * sum(
-        int(array.size) for array in trained
-    )  # bytes of the gradients and of each moment
+    floats = 4 * sum(int(array.size) for array in trained)
     micro_prompts = _prompts_of(micro_rows, rows, prompts)
     return MemoryEstimate(
         weights=weights,

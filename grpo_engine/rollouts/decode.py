@@ -131,7 +131,7 @@ class _Pending(NamedTuple):
     """The next tokens of the rows of the batch, to be read; and marks of earlier ones."""
 
     draw: Draw
-    seen: mx.array | None  # [n, V], for the repetition penalty
+    seen_BV: mx.array | None  # for the repetition penalty
 
     def select(self, indices: Sequence[int]) -> "_Pending":
         """Those of some rows."""
@@ -219,8 +219,8 @@ class _Decoding:
             [caches for _, caches, _ in returning], [ids for _, _, ids in returning]
         )
         rows = [*fresh, *(row for row, _, _ in returning)]
-        logits = mx.stack([row.logits for row in prefilled])
-        pending = self._draw(rows, logits, self._seen_so_far(rows, logits.shape[1]), unread=0)
+        logits_BV = mx.stack([row.logits for row in prefilled])
+        pending = self._draw(rows, logits_BV, self._seen_so_far(rows, logits_BV.shape[1]), unread=0)
         self.batch.add(prefilled)
         self.active += rows
         self.pending = pending if self.pending is None else self.pending.join(pending)
@@ -257,18 +257,18 @@ class _Decoding:
 
     def _next(self, pending: _Pending, *, unread: int) -> _Pending:
         """Run the pending tokens and draw the next ones; `unread` of a row's are not read yet."""
-        tokens, seen = pending.draw.tokens, pending.seen
-        if seen is not None:
-            seen = mx.put_along_axis(seen, tokens[:, None], mx.array(True), axis=1)
-        following = self._draw(self.active, self.batch.step(tokens), seen, unread=unread)
-        mx.async_eval(following.draw, [] if seen is None else seen)
+        tokens, seen_BV = pending.draw.tokens, pending.seen_BV
+        if seen_BV is not None:
+            seen_BV = mx.put_along_axis(seen_BV, tokens[:, None], mx.array(True), axis=1)
+        following = self._draw(self.active, self.batch.step(tokens), seen_BV, unread=unread)
+        mx.async_eval(following.draw, [] if seen_BV is None else seen_BV)
         return following
 
     def _draw(
         self,
         rows: Sequence[DecodingRow | None],
-        logits: mx.array,
-        seen: mx.array | None,
+        logits_BV: mx.array,
+        seen_BV: mx.array | None,
         *,
         unread: int,
     ) -> _Pending:
@@ -276,13 +276,18 @@ class _Decoding:
             [0 if row is None else row.key for row in rows],
             [0 if row is None else len(row.ids) + unread for row in rows],
         )
-        forced = None
+        forced_B = None
         if any(row and row.to_force for row in rows):
-            forced = mx.array([row.to_force[0] if row and row.to_force else -1 for row in rows])
+            forced_B = mx.array([row.to_force[0] if row and row.to_force else -1 for row in rows])
         result = draw(
-            logits, self.sampling, keys, seen=seen, forced=forced, kernels=self.policy.kernels
+            logits_BV,
+            self.sampling,
+            keys,
+            seen_BV=seen_BV,
+            forced_B=forced_B,
+            kernels=self.policy.kernels,
         )
-        return _Pending(result, seen)
+        return _Pending(result, seen_BV)
 
     def _read(self, result: Draw) -> None:
         """Wait for the tokens and append them to their rows."""
@@ -384,10 +389,10 @@ class _Decoding:
     def _seen_so_far(self, rows: list[DecodingRow], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
             return None
-        marks = mx.zeros((len(rows), vocabulary), mx.bool_)
+        seen_BV = mx.zeros((len(rows), vocabulary), mx.bool_)
         for index, row in enumerate(rows):
-            marks[index, mx.array(sorted(set(row.context)))] = True
-        return marks
+            seen_BV[index, mx.array(sorted(set(row.context)))] = True
+        return seen_BV
 
 
 def _decode(state: _Decoding, requests: Requests) -> Iterator[Event]:

@@ -9,7 +9,7 @@ times E_i are independent and exponential with mean 1. Events at rate V, each at
 that is drawn at random, give such times: E_i is the first event at token i. The noise of a draw is
 the first K events; the time of any other token is that of the last event plus a time of its own,
 exponential again, since such times have no memory.
-Axes: n rows, K events, V tokens.
+Axes: B rows, K events, V tokens.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ LATE = (0x9E3779B9, 0)  # changes a key to that of the times after the last even
 
 
 def occurrences(prompts: Sequence[str]) -> list[int]:
-    """How often each prompt occurs before its place: 0 for the first time."""
+    """How often each prompt occurs before its index: 0 for the first time."""
     seen: Counter[str] = Counter()
     counts = []
     for prompt in prompts:
@@ -46,7 +46,7 @@ def row_key(
 
 
 def group_seed(*, seed: int, step: int, prompt: str, attempt: int, occurrence: int = 0) -> int:
-    """The seed of an environment: the same for all answers of a group, in every run like this."""
+    """The seed of an environment: the same for all rollouts of a group, in every run like this."""
     key = row_key(
         seed=seed,
         step=step,
@@ -55,11 +55,11 @@ def group_seed(*, seed: int, step: int, prompt: str, attempt: int, occurrence: i
         index=-1,
         occurrence=occurrence,
     )
-    return key >> 32  # as NumPy takes it
+    return key >> 32  # NumPy takes 32 bits
 
 
 def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
-    """One random key per row for the token at its position, [n, 2] uint32."""
+    """One random key per row for the token at its position, [B, 2] uint32."""
     high = np.array([row >> 32 for row in rows], dtype=np.uint32)
     low = np.array(
         [(row + position) & 0xFFFFFFFF for row, position in zip(rows, positions, strict=True)],
@@ -69,18 +69,18 @@ def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
 
 
 def uniforms(keys: mx.array, width: int) -> mx.array:
-    """A row of uniform numbers in [0, 1) per key, [n, width]."""
+    """A row of uniform numbers in [0, 1) per key, [B, width]."""
     values: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(width,), key=key))(keys)
     return values
 
 
 def events(keys: mx.array, width: int) -> tuple[mx.array, mx.array]:
-    """V times the times of the first events, and their tokens, [n, K] each."""
+    """V times the times of the first events, and their tokens, [B, K] each."""
     count = min(512, 1 + width // 16)
     bits = _bits(keys, 2 * count)
-    times = mx.cumsum(-mx.log(_unit(bits[:, :count])), axis=1)
-    tokens = (bits[:, count:].astype(mx.uint64) * width) >> 32
-    return times, tokens.astype(mx.uint32)
+    times_BK = mx.cumsum(-mx.log(_unit(bits[:, :count])), axis=1)
+    tokens_BK = (bits[:, count:].astype(mx.uint64) * width) >> 32
+    return times_BK, tokens_BK.astype(mx.uint32)
 
 
 def late_keys(keys: mx.array) -> mx.array:
@@ -89,12 +89,12 @@ def late_keys(keys: mx.array) -> mx.array:
 
 
 def late_times(keys: mx.array, width: int) -> mx.array:
-    """The time from the last event to each token's own, [n, V]."""
+    """The time from the last event to each token's own, [B, V]."""
     return -mx.log(_unit(_bits(late_keys(keys), width)))
 
 
 def _bits(keys: mx.array, width: int) -> mx.array:
-    """Random bits, [n, width] uint32; `cpu.draw.threefry` says which."""
+    """Random bits, [B, width] uint32; `cpu.draw.threefry` says which."""
     half = (width + 1) // 2  # `split` gives the bits themselves, two for each new key
     bits: mx.array = mx.vmap(lambda key: mx.random.split(key, half))(keys)
     return bits.reshape(len(keys), 2 * half)[:, :width]

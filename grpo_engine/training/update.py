@@ -351,7 +351,7 @@ def _of_all_ranks(
             name: [
                 local[index].arrays[name].astype(mx.float32)
                 if index in local
-                else mx.zeros(batch.mask.shape)
+                else mx.zeros(batch.mask_BT.shape)
                 for index, batch in enumerate(batches)
             ]
             for name in names

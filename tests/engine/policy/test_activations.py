@@ -105,7 +105,7 @@ def test_the_entropies_of_chunks_are_computed_in_turn(tmp_path: Path) -> None:
     def peak(*, entropy: bool) -> int:
         def loss(states: mx.array) -> tuple[mx.array, mx.array | None]:
             scores = _head_scores(policy, states, tokens, Scoring(1.0, entropy=entropy))
-            return scores.logprobs.sum(), scores.entropy
+            return scores.logprobs_N.sum(), scores.entropy_N
 
         gc.collect()
         before = mx.get_active_memory()

@@ -200,9 +200,9 @@ def test_padding_and_forced_tokens_have_no_score_and_no_gradient(make_policy: Ma
         TokenRow((1, 2, 3), (8, 9), forced=(1,)),
     ]
     batch = make_batch(rows, range(3))
-    assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert batch.mask_BT.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     scored = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
-    assert mx.array_equal(scored != 0, batch.mask == 1)
+    assert mx.array_equal(scored != 0, batch.mask_BT == 1)
 
 
 def test_the_temperature_is_in_the_log_probabilities(make_policy: MakePolicy) -> None:

@@ -33,6 +33,6 @@ def take_one(policy: Policy, row: DecodingRow, sampling: Sampling) -> None:
         seen = mx.zeros(logits.shape, mx.bool_)
         seen[0, mx.array(sorted(set(ids)))] = True
     keys = token_keys([row.key], [len(row.ids)])
-    token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
+    token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen_BV=seen))
     row.append(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
     row.settle(sampling, [])

@@ -236,11 +236,11 @@ def test_a_rollout_has_the_gradient_of_its_segments(policy: Policy) -> None:
 
     def gradient(rows: Sequence[TokenRow]) -> Any:
         batch = make_batch(rows, range(len(rows)))
-        sampled = len(batch.flat)
+        sampled = len(batch.flat_N)
 
         def loss() -> mx.array:
             scores = token_scores(policy, batch, temperature=1.0).logprobs
-            return (scores.reshape(-1)[batch.flat] * mx.arange(1, sampled + 1)).sum()
+            return (scores.reshape(-1)[batch.flat_N] * mx.arange(1, sampled + 1)).sum()
 
         value, gradients = nn.value_and_grad(policy.module, loss)()
         leaves: Any = tree_flatten(gradients)

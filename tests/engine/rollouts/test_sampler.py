@@ -79,12 +79,12 @@ def test_log_probabilities_are_exact_over_a_large_vocabulary() -> None:
         assert np.array(drawn.logprobs) == pytest.approx(expected, abs=4e-6)
 
 
-@pytest.mark.parametrize("least", [numpy_draw.LEAST, 2.0])  # 2: the first look finds nothing
+@pytest.mark.parametrize("least", [numpy_draw.MIN_WEIGHT, 2.0])  # 2: the first look finds nothing
 def test_a_token_that_wins_with_a_tiny_weight_is_found(
     monkeypatch: pytest.MonkeyPatch, least: float
 ) -> None:
     # One token has weight 1 and 5,000 have 2^-12 each: these win 5000 / 9096 = 55 % of all races.
-    monkeypatch.setattr(numpy_draw, "LEAST", least)
+    monkeypatch.setattr(numpy_draw, "MIN_WEIGHT", least)
     logits = mx.full((2000, 5001), -12 * math.log(2))
     logits[:, 0] = 0
     keys = token_keys(range(2000), range(2000))
@@ -123,7 +123,7 @@ def test_a_repetition_penalty_makes_seen_tokens_less_likely() -> None:
     logits = mx.array([[2.0, -1.0, 1.0]])
     seen = mx.array([[True, True, False]])
     drawn = draw(
-        logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]), seen=seen
+        logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]), seen_BV=seen
     )
     # 2 / 2 = 1, -1 * 2 = -2, 1: the first of two equal ones is taken.
     assert drawn.tokens.item() == 0
