@@ -34,8 +34,8 @@ CRASHES: Final = frozenset(
     {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
 )
 HANGS: Final = "hangs"
-MARK: Final = "result:"  # before what the child found
-BOOT: Final = "from grpo_engine.cpu.blas_check import main; main()"
+MARK: Final = "result:"  # before the line that the child prints
+CODE: Final = "from grpo_engine.cpu.blas_check import main; main()"
 SHAPES: Final = (
     (1, 1, 1),
     (3, 7, 5),
@@ -95,11 +95,11 @@ def _try_kernels(path: str) -> Verdict:
 
 
 def _try(path: str, kernel: str, kernels: str = "") -> Verdict:
-    """Run the child, which prints what is wrong."""
+    """Run the child, which prints a mistake that it finds."""
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         child = subprocess.run(
-            command(BOOT, path, kernel, kernels, str(threads.share())),
+            command(CODE, path, kernel, kernels, str(threads.share())),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -126,7 +126,7 @@ def _try(path: str, kernel: str, kernels: str = "") -> Verdict:
 
 
 def main() -> None:
-    """Child process: load the library named in the arguments, compute, print what is wrong."""
+    """Child process: load the library that the arguments name, compute, print a mistake."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def mistakes() -> Iterator[str]:
-    """What this process's MLX computes wrong: products of small integers must be exact."""
+    """Mistakes of this process's MLX: products of small integers must be exact."""
     import mlx.core as mx
     import numpy as np
 
@@ -160,7 +160,7 @@ def mistakes() -> Iterator[str]:
 
 
 def _name(path: str, kernels: str) -> str:
-    """The name of a verdict's file, made of everything that it depends on."""
+    """The name of a verdict's file: a hash of everything that it depends on."""
     libraries = [_stamp(name) for name in (path, str(device.library()), kernels)]
     requested = os.environ.get("OPENBLAS_CORETYPE", "")
     content = json.dumps([VERSION, *libraries, processor.identity(), requested])

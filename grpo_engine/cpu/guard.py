@@ -1,4 +1,4 @@
-"""Detects products that stall because other programs use the same cores, and gives up a core."""
+"""Detects products that stall because other programs use the same cores, and gives up a thread."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -7,10 +7,10 @@ from typing import Final
 from grpo_engine.cpu import blas
 from grpo_engine.platform import speed
 
-COLLAPSE: Final = 5.0
+COLLAPSE: Final = 5.0  # times the usual duration
 STRIKES: Final = 3
 EVERY: Final = 5.0  # seconds between checks, which take a few milliseconds each
-GLANCE: Final = 0.003
+MEASURE_S: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +47,24 @@ class ThreadGuard:
 
     def __init__(self) -> None:
         self.strikes = 0
-        self.looked = -EVERY
-        self.fewer = 0.0
+        self.checked = -EVERY
+        self.usual_ms = 0.0
 
     def check(self) -> CoreGivenUp | None:
         """Use one thread fewer, and say so, if products stalled three times in a row."""
         state = blas.state()
-        if state is None or state.threads < 2 or monotonic() - self.looked < EVERY:
+        if state is None or state.threads < 2 or monotonic() - self.checked < EVERY:
             return None
         used = state.threads
-        if not self.fewer:
+        if not self.usual_ms:
             blas.set_threads(used - 1)
-            self.fewer = speed.measure(speed.SKINNY, GLANCE).milliseconds
+            self.usual_ms = speed.measure(speed.SKINNY, MEASURE_S).milliseconds
             blas.set_threads(used)
-        now = speed.measure(speed.SKINNY, GLANCE).milliseconds
-        self.strikes = self.strikes + 1 if now > COLLAPSE * self.fewer else 0
-        self.looked = monotonic()
+        now = speed.measure(speed.SKINNY, MEASURE_S).milliseconds
+        self.strikes = self.strikes + 1 if now > COLLAPSE * self.usual_ms else 0
+        self.checked = monotonic()
         if self.strikes < STRIKES:
             return None
         self.strikes = 0
         after = blas.set_threads(used - 1)
-        return CoreGivenUp(milliseconds=now, usual=self.fewer, before=used, after=after)
+        return CoreGivenUp(milliseconds=now, usual=self.usual_ms, before=used, after=after)

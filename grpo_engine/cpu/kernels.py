@@ -1,7 +1,7 @@
-"""Compiled kernels for Linux processors behind one object; everything else computes by MLX's graph.
+"""Compiled kernels for Linux processors behind one object; all else is computed by MLX's graph.
 
 They serve Llama-like models in float32 with LoRA, and decode fully tuned ones. Every call reads the
-weights of that moment; what they cannot read raises ValueError.
+current weights; those that they cannot read raise ValueError.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Kernels:
 
     trunk: nn.Module
     head: nn.Module
-    trains: bool  # whether scoring and update use them, or decoding alone
-    peak_memory: int = 0  # the most bytes of a pass, which MLX does not count
+    trains: bool  # False: they only decode
+    peak_memory: int = 0  # bytes that MLX does not count
 
     def rows(self) -> Rows:
-        """An empty batch of rows, to be decoded with the weights of this moment."""
+        """An empty batch of rows, to be decoded with the current weights."""
         return Rows(TrunkWeights(self.trunk), HeadWeights(self.head))
 
     def draw(
@@ -52,5 +52,5 @@ class Kernels:
     def score(
         self, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
     ) -> PassScores:
-        """Log-probabilities of the tokens after these states, and their gradient if asked for."""
+        """Log-probabilities of the tokens after these states, with their `gradient` or without."""
         return passes.score(self.head, states, targets, temperature, gradient=gradient)

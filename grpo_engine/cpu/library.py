@@ -32,7 +32,7 @@ class Available:
 
     path: str = ""
     problem: str = ""
-    """What is wrong, and the remedy; empty if there is nothing to be done."""
+    """The fault and its remedy; empty if there is nothing to do."""
 
 
 def available() -> Available:

@@ -22,11 +22,11 @@ from grpo_engine.cpu.structs import (
 )
 from grpo_engine.cpu.weights import HeadWeights, TrunkWeights, adapted
 
-HEAD_LOGITS: Final = 1 << 24  # logits in memory at a time; with fewer, weights are read more often
+HEAD_LOGITS: Final = 1 << 24  # in memory at a time; with fewer, weights are read more often
 
 
 def head_tokens(count: int, vocabulary: int) -> int:
-    """How many of `count` tokens the head takes at a time, in even chunks."""
+    """Tokens of a chunk of the head, if `count` are divided evenly."""
     return -(-count // -(-count * vocabulary // HEAD_LOGITS)) if count else 0
 
 
@@ -48,7 +48,7 @@ class Sequences:
 
 
 class TrunkPass:
-    """The layers over one batch of sequences; `saves` what a gradient needs."""
+    """The layers over one batch of sequences; `saves` activations for a gradient."""
 
     def __init__(self, trunk: nn.Module, sequences: Sequences, *, saves: bool) -> None:
         self._weights, self._saves = TrunkWeights(trunk), saves
@@ -80,7 +80,7 @@ class TrunkPass:
         if self._saves:
             size = weights.library.saved_size(weights.model, weights.layers, len(states))
             count = weights.model.layers - self._first_layer
-            # an array for each layer: memory of such sizes is used again, larger ones are mapped
+            # One array per layer: the allocator reuses such sizes, and maps larger ones anew.
             self._saved = [np.empty(size, np.float32) for _ in range(count)]
             self._saved.append(np.empty(states.size, np.float32))
         self.workspace_bytes = run_pass(

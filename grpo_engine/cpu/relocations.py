@@ -14,7 +14,7 @@ from typing import Final
 
 from grpo_engine.errors import EngineError
 
-# of <elf.h>
+# Tags of <elf.h>.
 PLTRELSZ, STRTAB, SYMTAB, RELA, RELASZ, JMPREL = 2, 5, 6, 7, 8, 23
 SYMBOL_SIZE: Final = 24  # of Elf64_Sym, which begins with the offset of its name
 RELOCATION: Final = struct.Struct("<QIIq")  # Elf64_Rela: offset, type, symbol, addend
@@ -52,7 +52,7 @@ def redirect(library: ctypes.CDLL, name: str, function: int) -> None:
 
 
 def imports(library: ctypes.CDLL, name: str) -> Iterator[int]:
-    """The places in memory from which a loaded library reads the address of an import."""
+    """The addresses from which a loaded library reads that of an import."""
     types = TYPES.get(platform.machine(), frozenset())
     base, entries = _dynamic_section(library)
 
@@ -67,15 +67,15 @@ def imports(library: ctypes.CDLL, name: str) -> Iterator[int]:
         for offset, type_, symbol, _ in RELOCATION.iter_unpack(relocations):
             if type_ not in types:
                 continue
-            at = ctypes.c_uint32.from_address(address(SYMTAB) + SYMBOL_SIZE * symbol).value
-            if ctypes.string_at(address(STRTAB) + at) == name.encode():
+            text = ctypes.c_uint32.from_address(address(SYMTAB) + SYMBOL_SIZE * symbol).value
+            if ctypes.string_at(address(STRTAB) + text) == name.encode():
                 yield base + offset
 
 
 def _dynamic_section(library: ctypes.CDLL) -> tuple[int, dict[int, int]]:
     """A library's base address, and the entries of its dynamic section by tag."""
     link_map = ctypes.POINTER(_LinkMap)()
-    # in libc since glibc 2.34; other C libraries may lack it
+    # glibc has it in libc since 2.34; other C libraries may lack it.
     dlinfo = getattr(ctypes.CDLL(None), "dlinfo", None)
     handle = ctypes.c_void_p(library._handle)
     if dlinfo is None or dlinfo(handle, DI_LINKMAP, ctypes.byref(link_map)) != 0:

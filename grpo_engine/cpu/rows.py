@@ -1,7 +1,7 @@
 """Rows that are decoded together by compiled code, with their keys and values.
 
 Each layer has one array of keys and one of values: first the prompts, once for all rows that share
-them, then for each row the positions of its new tokens. Axes: n rows, H key heads, L tokens, W head
+them, then for each row the positions of its new tokens. Axes: B rows, H key heads, L tokens, W head
 width, T positions of all prompts and rows.
 """
 
@@ -26,7 +26,7 @@ class Rows:
     def __init__(self, trunk: TrunkWeights, head: HeadWeights) -> None:
         self._trunk, self._head = trunk, head
         self._storage = self.empty()  # for each layer keys and values, [H, T, W]
-        # each row's start and length of its prompt, and of its new tokens
+        # [4, B] starts and lengths of the rows' prompts, then of their new tokens
         self._spans = np.empty((4, 0), np.int32)
         self._capacity = 0
 
@@ -37,8 +37,8 @@ class Rows:
     def empty(self) -> Layers:
         """The keys and values of a row without tokens."""
         model = self._trunk.model
-        none = np.empty((model.kv_heads, 0, model.head_dim), np.float32)
-        return [(none, none)] * model.layers
+        empty = np.empty((model.kv_heads, 0, model.head_dim), np.float32)
+        return [(empty, empty)] * model.layers
 
     def add(self, rows: Sequence[Layers]) -> None:
         """Append rows to be continued; a row may occur many times."""
@@ -48,26 +48,26 @@ class Rows:
             self._arrange(list(distinct.values()), [indices[id(row)] for row in rows])
 
     def _arrange(
-        self, prompts: Sequence[Layers] = (), prompt_of: Sequence[int] = (), *, room: int = 1
+        self, prompts: Sequence[Layers] = (), prompt_of: Sequence[int] = (), *, new_tokens: int = 1
     ) -> None:
-        """Make storage for the rows and for new ones, that continue some of these prompts.
+        """Make storage for the rows, and for new ones that continue some of these prompts.
 
-        Every row has room for so many more tokens.
+        Every row can take so many more tokens.
         """
         old_prompts, old_prompt_of = np.unique(self._spans[:2], axis=1, return_inverse=True)
         old_count = old_prompts.shape[1]
         indices = np.array([*old_prompt_of.reshape(-1), *(old_count + i for i in prompt_of)])
         lengths = np.array([*old_prompts[1], *(prompt[0][0].shape[1] for prompt in prompts)])
         starts = np.cumsum(lengths) - lengths
-        new_tokens = np.array([*self._spans[3], *(0 for _ in prompt_of)])
-        self._capacity = GROWTH * -(-(new_tokens.max() + room) // GROWTH)
+        lengths_after = np.array([*self._spans[3], *(0 for _ in prompt_of)])
+        self._capacity = GROWTH * -(-(lengths_after.max() + new_tokens) // GROWTH)
         row_starts = lengths.sum() + self._capacity * np.arange(len(indices))
         positions = lengths.sum() + self._capacity * len(indices)
         moves = [
             *zip(old_prompts[0], starts, old_prompts[1], strict=False),
             *zip(self._spans[2], row_starts, self._spans[3], strict=False),
         ]
-        for index, layer in enumerate(self._storage):  # one at a time, to save memory
+        for index, layer in enumerate(self._storage):
             arrays = (self._zeros(positions), self._zeros(positions))
             for old, new in zip(layer, arrays, strict=True):
                 for source, target, length in moves:
@@ -76,21 +76,21 @@ class Rows:
                 for new, values in zip(arrays, prompt[index], strict=True):
                     new[:, start : start + values.shape[1]] = values
             self._storage[index] = arrays
-        spans = [starts[indices], lengths[indices], row_starts, new_tokens]
+        spans = [starts[indices], lengths[indices], row_starts, lengths_after]
         self._spans = np.array(spans, np.int32)
 
     def step(self, tokens: Sequence[int]) -> np.ndarray:
-        """Append one token per row, and return the logits after it, [n, V]."""
+        """Append one token per row, and return the logits after it, [B, V]."""
         return self.extend([(token,) for token in tokens])
 
     def extend(self, pieces: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Append a piece of tokens to each row, and return the logits after its last, [n, V].
+        """Append a piece of tokens to each row, and return the logits after its last, [B, V].
 
-        They have the same bits in any number of rows.
+        The logits have the same bits in any number of rows.
         """
         trunk, lengths = self._trunk, np.array([len(piece) for piece in pieces])
         if (self._spans[3] + lengths).max() > self._capacity:
-            self._arrange(room=lengths.max())
+            self._arrange(new_tokens=lengths.max())
         ends = np.cumsum(lengths)
         spans = np.repeat(self._spans, lengths, axis=1)
         spans[3] += 1 + np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)

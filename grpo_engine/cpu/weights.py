@@ -30,7 +30,7 @@ def transpose(model: nn.Module) -> None:
     for layer in model.modules():
         if type(layer) in kinds and layer.weight.dtype == mx.float32:
             layer.weight = mx.contiguous(layer.weight.T).T
-            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
+            mx.eval(layer.weight)  # One after another: two copies of a model may not fit.
 
 
 def adapted(trunk: nn.Module) -> Iterator[tuple[int, str, Any]]:
@@ -140,7 +140,7 @@ class TrunkWeights(_Weights):
             first + 3 * size,
             cos_sin.ctypes.data,
         )
-        batch.arrays = (spans, cos_sin)  # as long as their addresses are used
+        batch.arrays = (spans, cos_sin)  # keeps the memory behind the addresses
         return batch
 
     def _layer(self, layer: Any) -> Layer:

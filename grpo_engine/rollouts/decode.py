@@ -26,10 +26,10 @@ SLOW = (
     "sampling time grows with the number of rows"
 )
 REPORT_EVERY = 0.08  # seconds between progress events
-LEAVING = 0.25  # of a batch that is asynchronous, from which those that have ended leave it
-JOIN_EVERY = 8  # tokens between the moments at which rows come back from their environments
-PATIENCE = 1.0  # seconds for which a slow environment may hold up other rows, once per turn
-TICK = 0.05  # seconds between looks at the user's requests
+LEAVING = 0.25  # share of an asynchronous batch that must have ended before rows leave it
+JOIN_EVERY = 8  # tokens after which rows may come back from their environments
+PATIENCE = 1.0  # seconds for which a slow environment may delay other rows, once per turn
+TICK = 0.05  # seconds between checks of the user's requests
 
 Requests = Callable[[], Iterator[Event]]
 """Handles a user's requests between tokens, and may raise `StopNow`."""
@@ -47,7 +47,7 @@ def sample_groups(
     weights: Weights | None = None,
     dialogues: Dialogues | None = None,
 ) -> Generator[Event, None, list[Trajectory]]:
-    """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order of `prompts`.
+    """Sample all rows, yield `RolloutsAdvanced`, return trajectories in the order of `prompts`.
 
     `step` is that of the noise, and of the events unless they have another one. `weights` are the
     sampler's if it lags behind the policy.
@@ -61,7 +61,7 @@ def sample_groups(
         if policy.batching == "separate":
             yield NoteWritten(step=state.step, text=SLOW, severity="warning")
         yield from _decode(state, requests)
-    return [row.rollout(has_environment=dialogues is not None) for row in rows]
+    return [row.trajectory(has_environment=dialogues is not None) for row in rows]
 
 
 def make_rows(
@@ -73,7 +73,7 @@ def make_rows(
     step: int,
     max_context: int = 0,
 ) -> list[DecodingRow]:
-    """One row per answer, each with its noise and its limits."""
+    """One row per completion, each with its noise and its limits."""
     decode = decoder(policy)
     rows: list[DecodingRow] = []
     for prompt in prompts:
@@ -118,29 +118,29 @@ def _does_not_fit(policy: Policy, prompt: PromptRows, max_context: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Absent:
-    """A row whose environment answers."""
+    """A row that waits for its environment."""
 
     row: DecodingRow
     caches: Caches
-    unread: tuple[int, ...]  # its last token, if that is not in the caches
+    unread: tuple[int, ...]  # a last token that is not in the caches yet
     since: int  # the decode step after which it left
     is_late: bool = False  # the remaining rows no longer wait for it
 
 
 class _Pending(NamedTuple):
-    """The next tokens of the rows of the batch, to be read; and marks of earlier ones."""
+    """The next tokens of the batch's rows, not read yet, and marks of earlier ones."""
 
     draw: Draw
     seen_BV: mx.array | None  # for the repetition penalty
 
     def select(self, indices: Sequence[int]) -> "_Pending":
-        """Those of some rows."""
+        """The same of some rows."""
         index = mx.array(list(indices))
         selected: _Pending = tree_map(lambda a: None if a is None else a[index], self)
         return selected
 
     def join(self, new: "_Pending") -> "_Pending":
-        """Those of more rows behind these."""
+        """The same with more rows behind these."""
         joined: _Pending = tree_map(
             lambda a, b: None if a is None else mx.concatenate([a, b]), self, new
         )
@@ -172,12 +172,12 @@ class _Decoding:
         self.think_end: list[int] = []
         if sampling.think_budget:
             self.think_end = policy.tokenizer.encode(THINK_END, add_special_tokens=False)
-        # the token after a think budget depends on how many came before it
+        # The token after a think budget depends on the number of tokens before it.
         self.is_async = self.batch.is_async and not self.think_end
         self.steps = 0
         self.absent: dict[int, _Absent] = {}  # by the row's number
         self.replies: dict[int, EnvironmentReply] = {}
-        # rows to be continued, with their caches and the tokens that follow
+        # Rows to continue, with their caches and the tokens that follow.
         self.returning: deque[tuple[DecodingRow, Caches, tuple[int, ...]]] = deque()
         self.started = self.reported = time.monotonic()
 
@@ -191,7 +191,7 @@ class _Decoding:
         return not (self.has_work or self.absent)
 
     def progress(self) -> RolloutsAdvanced:
-        """What the rows gained since the last report."""
+        """The progress of the rows since the last report."""
         self.reported = time.monotonic()
         tokens = sum(row.length for row in self.rows)
         return RolloutsAdvanced(
@@ -234,7 +234,7 @@ class _Decoding:
         if self.is_async and any(row is not None and row.may_continue for row in self.active):
             queued = self._next(pending, unread=1)
         self._read(pending.draw)
-        self._send_answers(is_run=queued is not None)
+        self._send_completions(is_run=queued is not None)
         self.steps += 1
         self.active = [None if row is None or row.is_done else row for row in self.active]
         remaining = [index for index, row in enumerate(self.active) if row is not None]
@@ -318,7 +318,7 @@ class _Decoding:
             self.replies |= dict(self.dialogues.episodes.replies(seconds))
 
     def join(self, expected: Sequence[_Absent]) -> None:
-        """Hand the expected rows their replies, in the rows' order; note who is late."""
+        """Give the expected rows their replies, in the rows' order; note which are late."""
         for item in sorted(expected, key=lambda item: item.row.number):
             row = item.row
             if row.number not in self.replies:
@@ -329,7 +329,7 @@ class _Decoding:
             if tokens is None:
                 continue
             caches, piece = item.caches, (*item.unread, *tokens)
-            # a template that adds nothing: its last token gives the logits
+            # Without new tokens, or after a restart, the whole context gives the logits.
             if not piece or row.contexts[-1:] == [(row.begin - len(tokens), len(tokens))]:
                 caches, piece = self.batch.empty(), tuple(row.context)
             self.returning.append((row, caches, piece))
@@ -344,7 +344,7 @@ class _Decoding:
             return None
         try:
             tokens = self.dialogues.tokens(row.number, reply)
-        except Exception as error:  # a template may raise anything
+        except Exception as error:  # A template may raise anything.
             error_text = f"the reply cannot be given to the model: {error}"
             row.end("environment_error", replace(reply, error=error_text))
             return None
@@ -369,8 +369,8 @@ class _Decoding:
             row.end("environment_error", begun)
         return bool(begun.error)
 
-    def _send_answers(self, *, is_run: bool) -> None:
-        """Send answers that have ended to their environments; `is_run`: so is the last token."""
+    def _send_completions(self, *, is_run: bool) -> None:
+        """Send completions to their environments; `is_run`: the caches hold the last token."""
         if self.dialogues is None:
             return
         ended = {
@@ -380,11 +380,11 @@ class _Decoding:
         }
         for row, caches in zip(ended.values(), self.batch.copies(list(ended)), strict=True):
             unread = () if is_run else (row.ids[-1],)
-            answer = row.end_turn()
+            completion = row.end_turn()
             if self.dialogues.read is not None:
-                answer = self.dialogues.read(row.number, row.ids[row.begin :], answer)
+                completion = self.dialogues.read(row.number, row.ids[row.begin :], completion)
             self.absent[row.number] = _Absent(row, caches, unread, self.steps)
-            self.dialogues.episodes.submit(row.number, answer, row.usage)
+            self.dialogues.episodes.submit(row.number, completion, row.usage)
 
     def _seen_so_far(self, rows: list[DecodingRow], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
@@ -413,8 +413,8 @@ def _decode(state: _Decoding, requests: Requests) -> Iterator[Event]:
 def _wait_for_environments(state: _Decoding, requests: Requests) -> Iterator[Event]:
     """Before a token: wait for the rows that may join, and let them join.
 
-    While other rows can be decoded, a slow environment holds them up for `PATIENCE` once. A wait of
-    `REPORT_EVERY` is reported, since no token will tell who waits.
+    While other rows can be decoded, a slow environment delays them for `PATIENCE` once. A wait of
+    `REPORT_EVERY` is reported, for no token will.
     """
     expected, has_work = state.expected(), state.has_work
     begun = time.monotonic()
@@ -446,7 +446,7 @@ def pause_or_stop(control: Control, step: int) -> Iterator[Event]:
 
 
 def _fill_holes(remaining: list[int]) -> list[int]:
-    """An order in which remaining rows keep their index and the last ones fill the gaps."""
+    """The order in which remaining rows keep their index and the last ones fill the gaps."""
     unchanged, count = set(remaining), len(remaining)
     last = iter([index for index in remaining if index >= count])
     return [index if index in unchanged else next(last) for index in range(count)]

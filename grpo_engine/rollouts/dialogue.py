@@ -1,7 +1,7 @@
-"""What sampling asks of an environment, and what it gets back.
+"""Requests of sampling to an environment, and its replies.
 
 A rollout with an environment is a dialogue: a turn of the model, the environment's reply, and so
-on. While the environment of one row answers, other rows are decoded.
+on. While one row waits for its environment, other rows are decoded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from grpo_engine.tasks.base import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool that the model called, with what it gave or the error that it raised."""
+    """A tool that the model called, with its result or the error that it raised."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -22,13 +22,13 @@ class ToolCall:
 
     def __str__(self) -> str:
         pairs = self.arguments.items()
-        written = [str(value) if len(pairs) == 1 else f"{name}={value}" for name, value in pairs]
-        return f"⚙ {self.name}({', '.join(written)}) → {self.result}"
+        arguments = [str(value) if len(pairs) == 1 else f"{name}={value}" for name, value in pairs]
+        return f"⚙ {self.name}({', '.join(arguments)}) → {self.result}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
-    """What ends the model's next turn besides an end token; 0 tokens are no limit."""
+    """Limits of the model's next turn besides an end token; 0 tokens are no limit."""
 
     tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -39,10 +39,10 @@ NO_LIMITS = TurnLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentReply:
-    """An environment's reply to an answer; with an `error` the rollout has failed.
+    """An environment's reply to a completion; with an `error` the rollout has failed.
 
-    The messages follow the answer, or if it `restarts` they are a whole dialogue, which the next
-    answer follows alone.
+    The messages follow the completion; if the reply `restarts` they are a new dialogue, without
+    the turns before.
     """
 
     messages: tuple[Message, ...] = ()
@@ -51,8 +51,8 @@ class EnvironmentReply:
     reward: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     calls: tuple[ToolCall, ...] = ()
-    tools: Sequence[Mapping[str, Any]] = ()  # that the next turn may call, if it says so
-    limits: TurnLimits = NO_LIMITS  # of the next turn
+    tools: Sequence[Mapping[str, Any]] = ()  # tools of the next turn; () leaves them as they are
+    limits: TurnLimits = NO_LIMITS  # limits of the next turn
     name: str = ""
     ms: float = 0.0
     error: str = ""
@@ -67,7 +67,7 @@ class EnvironmentReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The tokens of an answer and of the dialogue before it, and whether its limit cut it."""
+    """Tokens of a completion and of the dialogue before it, and whether its limit cut it."""
 
     context: int = 0
     tokens: int = 0
@@ -78,7 +78,7 @@ NO_USAGE = Usage()
 
 
 class Episodes(Protocol):
-    """The environments of the rows that are sampled, by the rows' places."""
+    """The environments of the rows that are sampled, by the rows' numbers."""
 
     def submit(self, index: int, completion: str, usage: Usage) -> None:
         """Send a completion of a row to its environment, which replies later."""
@@ -87,7 +87,7 @@ class Episodes(Protocol):
         """The replies that have come, after waiting for one at most this long."""
 
     def last(self, index: int) -> EnvironmentReply:
-        """The last reply of a row's environment, which before its first answer is how it began."""
+        """The last reply of a row's environment; before its first turn, the way that it began."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,15 +95,15 @@ class Dialogues:
     """The environments of a batch, the tokens of their replies, and what limits a dialogue.
 
     `tokens` are those of a reply to a row: from the end of the model's turn, its end token not
-    included, to the begin of the next one, or of all the dialogue if the reply restarts it.
+    included, to the beginning of the next one, or of the new dialogue if the reply restarts.
     `waited` are the seconds in which no row could be decoded.
     """
 
     episodes: Episodes
     tokens: Callable[[int, EnvironmentReply], tuple[int, ...]]
-    end_token: int | None  # the one with which the chat template ends an answer
+    end_token: int | None  # the chat template's, after a completion
     max_turns: int
-    max_context: int = 0  # tokens of prompt and answer; 0 for the model's context
-    # a row's answer, with its ids, in the form that environments read
+    max_context: int = 0  # tokens of prompt and completion; 0 for the model's context
+    # Gives environments a row's completion in the form that they read, from number, ids and text.
     read: Callable[[int, Sequence[int], str], str] | None = None
     waited: float = 0.0

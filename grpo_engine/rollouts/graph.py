@@ -1,6 +1,6 @@
 """Rows decoded by MLX's graph on mlx-lm's caches: as one batch, or one after another.
 
-Axes: n rows, L tokens of a piece, D hidden width, V vocabulary.
+Axes: B rows, L tokens of a piece, D hidden width, V vocabulary.
 """
 
 import copy
@@ -16,7 +16,7 @@ from grpo_engine.policy.quantized import empty_caches
 PREFILL_TOKENS = 2048  # tokens of one prefill forward
 
 Caches = list[Any]
-"""Those of one row or of several, by layer."""
+"""The caches of one row or of several, by layer."""
 
 
 class Prefilled(NamedTuple):
@@ -35,10 +35,10 @@ class GraphBatch:
     """
 
     is_async = True
-    pads = True  # prompts of different length run together
+    pads = True  # Prompts of different length run together.
 
     def __init__(self, policy: Policy, bits: int = 0) -> None:
-        self.policy, self.bits = policy, bits  # of the caches
+        self.policy, self.bits = policy, bits  # bits of a cached number; 0: the model's format
         self.caches: Caches = []
 
     def empty(self) -> Caches:
@@ -46,7 +46,7 @@ class GraphBatch:
         return empty_caches(self.policy.model, self.bits)
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run the prompts."""
+        """Run the prompts on empty caches."""
         return self.extend([self.empty() for _ in prompts], prompts)
 
     def extend(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
@@ -73,7 +73,7 @@ class GraphBatch:
         return [Prefilled(caches, index, logits[index]) for index in range(len(pieces))]
 
     def _last_logits(self, ids: mx.array, lengths: list[int], caches: Caches) -> mx.array:
-        """Run the tokens; the logits after each row's last one, [n, V]."""
+        """Run the tokens; the logits after each row's last one, [B, V]."""
         parts, last = self.policy.parts, {}
         for start in range(0, ids.shape[1], PREFILL_TOKENS):
             part = ids[:, start : start + PREFILL_TOKENS]
@@ -99,7 +99,7 @@ class GraphBatch:
                 cache.extend(new)
 
     def step(self, tokens: mx.array) -> mx.array:
-        """Append one token per row, [n], and return the logits after it, [n, V]."""
+        """Append one token per row, [B], and return the logits after it, [B, V]."""
         logits: mx.array = self.policy.model(tokens[:, None], cache=self.caches)[:, -1]
         return logits
 

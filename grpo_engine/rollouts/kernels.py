@@ -24,7 +24,7 @@ class KernelBatch(GraphBatch):
     def _run(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         extended = self.rows.new_batch()
         extended.add(rows)
-        for start in range(0, max(map(len, pieces)), PREFILL_TOKENS):  # several have one part
+        for start in range(0, max(map(len, pieces)), PREFILL_TOKENS):
             logits = extended.extend([piece[start : start + PREFILL_TOKENS] for piece in pieces])
         return [
             Prefilled(extended.take(index), 0, mx.array(logits[index]))

@@ -1,7 +1,7 @@
-"""Renders examples to token ids, and answers to the form that reward functions get.
+"""Renders examples to token ids, and completions to the form that reward functions get.
 
 Chat messages go through the model's chat template with a generation prompt; a final assistant
-message is a prefill that the answer continues. A text prompt is tokenised unchanged.
+message is a prefill that the completion continues. A text prompt is tokenised unchanged.
 """
 
 import json
@@ -29,15 +29,14 @@ from grpo_engine.tasks.rows import BadRows
 # Characters of a prompt for each token that fits: no text has tokens as long, and a tokenizer ends
 # the process if a text is too large for the memory.
 LONGEST_TOKEN, LONGEST_PROMPT = 64, 10_000_000
-# Generated problems whose prompt lengths are checked before a run.
-PROBES = 64
-# A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
+PROBES = 64  # generated problems whose prompt lengths are checked before a run
+# A tokenizer gives at most a token per byte, or two if it spells text out first.
 TOKENS_PER_BYTE = 2
-ANSWER = "a made-up answer"
-# A turn of a made-up dialogue, which shows what a chat template writes around an answer.
+TURN_TEXT = "a made-up answer"
+# A turn of a made-up dialogue shows the text that a chat template writes around a completion.
 TURN: tuple[Message, Message] = (
     {"role": "user", "content": "a question"},
-    {"role": "assistant", "content": ANSWER},
+    {"role": "assistant", "content": TURN_TEXT},
 )
 # For models whose template knows no tools, or whose own form of a call is unknown.
 EXPLANATION = """\
@@ -45,7 +44,7 @@ You can call the tools below. To call one, write nothing but the call, in this f
 <tool_call>{{"name": "NAME", "arguments": {{"PARAMETER": VALUE}}}}</tool_call>
 Its result follows in <tool_response></tool_response>. Tools:
 {tools}"""
-# A ChatML template that renders an answer the same whatever follows it.
+# A ChatML template that renders a turn the same whatever follows it.
 CHATML = """\
 {%- macro said(role, text) %}<|im_start|>{{ role }}
 {{ text }}<|im_end|>
@@ -74,20 +73,20 @@ with the query. Their signatures are within <tools></tools>:\\n<tools>' + called
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPrompt:
-    """A prompt as the model gets it; `prompt` is the form for reward functions."""
+    """The tokens of a prompt; `prompt` is its form for reward functions."""
 
     ids: tuple[int, ...]
     text: str
     prompt: Prompt
-    prefill: str = ""  # of an assistant's message that the answer continues
+    prefill: str = ""  # text of the assistant that the completion continues
     folded_system: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What an environment adds to a prompt: text for its last message, and further messages.
+    """An environment's addition to a prompt: text for its last message, and further messages.
 
-    If it `replaces` the prompt, the messages are all of it, and the tools those that it offers.
+    If it `replaces` the prompt, there are no other messages, and no other tools.
     """
 
     text: str = ""
@@ -139,7 +138,7 @@ def conversation(
 
 
 def prefill_of(prompt: Prompt) -> str:
-    """The prefill that an answer to this prompt continues; empty without one."""
+    """The prefill that a completion of this prompt continues; empty without one."""
     if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
         return ""
     return str(prompt[-1].get("content") or "")
@@ -176,7 +175,7 @@ class PromptRenderer:
     model: str = "the model"
     context: int = 0
     max_new_tokens: int = 0
-    vocabulary: int = 0  # how many tokens the model knows, 0 if unknown
+    vocabulary: int = 0  # tokens that the model knows, 0 if unknown
     tools: tuple[Mapping[str, Any], ...] = ()  # their schemas
     template_knows_tools: bool = False
     demonstrates: bool = False  # training problems need a completion
@@ -202,7 +201,7 @@ class PromptRenderer:
         return self.config.chat_template == "plain"
 
     def dialogue_text(self, messages: Sequence[Message], *, opens: bool = False) -> str:
-        """The text of a made-up dialogue, with the begin of the next turn if it `opens`."""
+        """The text of a dialogue, with the beginning of the next turn if it `opens`."""
         return self._apply(messages, add_generation_prompt=opens, **self._options())
 
     @property
@@ -236,22 +235,22 @@ class PromptRenderer:
         )
 
     def completion_ids(self, example: Example) -> tuple[int, ...]:
-        """The tokens of the data's own answer to an example, with those that end it.
+        """The tokens of the data's own completion of an example, with those that end it.
 
         After a chat they are what the template adds for the assistant's message, as in mlx-lm's
         trainer; after a text the end token follows.
         """
-        prompt, answer = conversation(self.task, example), self._completion(example)
+        prompt, turn = conversation(self.task, example), self._completion(example)
         if isinstance(prompt, str) or self.is_plain:
-            text = str(answer["content"])
+            text = str(turn["content"])
             ids = self._encoded(text, example, add_special_tokens=False)
             ids += [self.tokenizer.eos_token_id] * (ids[-1:] != [self.tokenizer.eos_token_id])
         else:
             before, prefill = self(example).ids, prefill_of(prompt)
             if prefill:
                 prompt = prompt[:-1]
-                answer = {**answer, "content": f"{prefill}{answer['content']}"}
-            text, _ = self._text((*prompt, answer), example, self.dialogue_text)
+                turn = {**turn, "content": f"{prefill}{turn['content']}"}
+            text, _ = self._text((*prompt, turn), example, self.dialogue_text)
             ids = self._encoded(text, example, add_special_tokens=False)
             if tuple(ids[: len(before)]) != before:
                 raise DataError(
@@ -271,7 +270,7 @@ class PromptRenderer:
         return tuple(ids)
 
     def _completion(self, example: Example) -> Message:
-        """The data's own answer to an example, as the assistant's message."""
+        """The data's own completion of an example, as the assistant's message."""
         value = example.completion
         if isinstance(value, str):
             value = [{"role": "assistant", "content": value}] if value.strip() else []
@@ -347,7 +346,7 @@ class PromptRenderer:
         return replace(self, task=task), tuple(filter(None, notes))
 
     def _form_note(self) -> str:
-        """How text prompts reach a model that has a chat template, and what changes it."""
+        """A note if text prompts reach a model without its chat template, or through it."""
         has_template = bool(self.config.chat_template) or has_chat_template(self.tokenizer)
         names = (self.config.name, *self.config.environments.values())
         if any(name.startswith(AGENTS) for name in names):  # they send messages of their own
@@ -426,7 +425,7 @@ class PromptRenderer:
         example: Example,
         render: Callable[[Sequence[Message]], str] | None = None,
     ) -> tuple[str, bool]:
-        """The text for the model, by default with the begin of an answer.
+        """The text for the model, by default with the beginning of its turn.
 
         Also whether a system message was folded.
         """
@@ -587,9 +586,9 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
 
 
 def _form_and_size(prompt: Prompt) -> tuple[Any, int]:
-    """What prompts share that a template treats alike, and the bytes of this one's text.
+    """The form of a prompt, by which templates tell them apart, and the bytes of its text.
 
-    The bytes are 0 for a blank text, and for one that has no bytes.
+    The bytes are 0 for a blank text, and for one that cannot be encoded.
     """
     form, text = None, prompt
     if not isinstance(prompt, str):

@@ -1,8 +1,8 @@
-"""The tokens between two turns of the model: the end of its answer, a reply, the next turn's begin.
+"""The tokens between two turns of the model: the end of one, a reply, the beginning of the next.
 
 They are a suffix of the chat template's text for a made-up dialogue, cut after the end token of
-its answer. So what the model sampled is never rendered, which could change it: a template that
-drops the thinking of earlier turns would. A reply's text that imitates the template's control
+the model's turn. So sampled tokens are never rendered again, which could change them: a template
+that drops the thinking of earlier turns would. A reply's text that imitates the template's control
 tokens is encoded as plain text.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import (
-    ANSWER,
     TURN,
+    TURN_TEXT,
     PromptRenderer,
     plain_text,
     without_tools,
@@ -34,47 +34,47 @@ _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyTokens:
-    """Renders replies for one model; `end_token` ends an answer in its template, if one does."""
+    """Renders replies for one model; `end_token` ends a completion in its template, if one does."""
 
     render: PromptRenderer
     is_plain: bool
     controls: re.Pattern[str] | None
-    closing: tuple[int, ...] = ()  # what follows an answer, up to its end token
-    note: str = ""  # what the run should say of its dialogues
+    closing: tuple[int, ...] = ()  # tokens after a completion, up to its end token
+    note: str = ""  # a note for the run
 
     @property
     def end_token(self) -> int | None:
         return self.closing[-1] if self.closing else None
 
-    def with_calls(self, ids: Sequence[int], answer: str, tools: Sequence[Any]) -> str:
-        """The answer with the calls of the model's own chat template as environments read them.
+    def with_calls(self, ids: Sequence[int], completion: str, tools: Sequence[Any]) -> str:
+        """The completion, its calls in the model's own form turned into that of environments.
 
         They are read by mlx-lm's parser for the model. A call that it cannot read stays one, so
-        that it is answered with an error. The marks of calls may be control tokens.
+        that its reply is an error. The marks of calls may be control tokens.
         """
         render, parser = self.render, getattr(self.render.tokenizer, "tool_parser", None)
         if self.is_plain or not render.template_knows_tools or render.config.chat_template:
-            return answer
-        # that of JSON reads the form that environments read as well
+            return completion
+        # The parser of JSON reads the form of environments as well.
         if parser is None or parser.__module__.endswith(".json_tools"):
-            return answer
+            return completion
         start, end = render.tokenizer.tool_call_start, render.tokenizer.tool_call_end
         content, *texts = render.tokenizer.decode(list(ids)).split(start)
         if not texts:
-            return answer
+            return completion
         for text in texts:
             body = text.split(end)[0] if end else text
             try:
                 parsed = parser(body, list(tools))
                 calls = parsed if isinstance(parsed, list) else [parsed]
                 bodies = [*map(json.dumps, calls)]
-            except Exception:  # parsers raise many, and what a model writes may be anything
+            except Exception:  # Parsers raise many kinds, and a model may write anything.
                 bodies = [body]
             content += "".join(f"<tool_call>{body}</tool_call>" for body in bodies)
         return str(content)
 
     def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The tokens after an answer's end token; an error if the template cannot do it."""
+        """The tokens after a completion's end token; an error if the template cannot do it."""
         hidden: list[str] = []
         safe = [self._hide(message, hidden) for message in self._supported(messages)]
         if self.is_plain:
@@ -86,25 +86,25 @@ class ReplyTokens:
         return ids[len(self.closing) :]
 
     def _around(self, turns: int, messages: Sequence[Message]) -> tuple[str, str]:
-        """The text before and after the last answer of a dialogue that these messages follow."""
+        """The text before and after a dialogue's last completion, which these messages follow."""
         text = self.render.dialogue_text((*TURN * turns, *messages), opens=bool(messages))
-        before, _, after = text.rpartition(ANSWER)
+        before, _, after = text.rpartition(TURN_TEXT)
         return before, after
 
     def closed_by(self, ends: frozenset[int]) -> tuple[int, ...]:
-        """What the template writes after an answer, up to the last end token."""
+        """The tokens that the template writes after a completion, up to the last end token."""
         alone, followed = (self._encode(self._around(1, m)[1]) for m in ((), (REPLY,)))
         shared = _shared(alone, followed)
         counts = [n for n, token in enumerate(followed, 1) if token in ends]
         closed = [n for n in counts if n <= shared]
-        # a template may leave the last answer open and end it before a message
+        # A template may leave the last completion open and end it before a message.
         opened = [n for n in counts if n == len(alone) + 1 == shared + 1]
         if ends.intersection(alone) and not closed:
             raise self._refusal(1, REPLY)
         return tuple(followed[: (closed or opened or [0])[-1]])
 
     def check(self, role: str) -> None:
-        """Refuse a template that, before such a message, changes more than an answer's thinking."""
+        """Refuse a template that, before such a message, changes more than a turn's thinking."""
         message = {**REPLY, "role": role}
         rendered = self._supported([message])
         _, after = self._around(1, rendered)
@@ -146,7 +146,7 @@ class ReplyTokens:
         tokenizer = self.render.tokenizer
         ids: list[int] = []
         for index, part in enumerate(_MARKED.split(text)):
-            # a single letter is no control token
+            # A single letter is no control token.
             for piece in hidden[int(part)] if index % 2 else filter(None, [part]):
                 ids += tokenizer.encode(piece, add_special_tokens=False)
         return ids
@@ -162,14 +162,14 @@ def reply_tokens(
     replies = replace(replies, closing=replies.closed_by(ends))
     for role in ("user", "tool") if uses_tools else ("user",):
         replies.check(role)
-    question, answer = TURN
-    thinking = {**answer, "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"}
+    question, turn = TURN
+    thinking = {**turn, "content": f"<think>\n{THOUGHT}\n</think>\n\n{TURN_TEXT}"}
     text = render.dialogue_text((question, thinking, REPLY), opens=True)
     return replies if THOUGHT in text else replace(replies, note=KEPT_THINKING.format(render.model))
 
 
 def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """How many items two sequences have in common before they differ."""
+    """The number of items that two sequences share before they differ."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 

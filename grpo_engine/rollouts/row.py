@@ -1,4 +1,4 @@
-"""One answer during decoding: its tokens, its text for people, and when it ends."""
+"""One completion during decoding: its tokens, its text for people, and when it ends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,33 +42,32 @@ class GrowingText:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DecodingRow:
-    """One answer while it is sampled: the model's turn, after the earlier ones and their replies.
+    """One completion while it is sampled: the model's turn, after earlier ones and their replies.
 
-    An answer without an environment is one turn.
+    Without an environment it is one turn.
     """
 
     prompt: PromptRows
     index: int
     key: int  # key of its noise
-    limit: int  # maximum tokens of the model, as far as the context allows
-    max_new_tokens: int  # of several contexts together
-    max_tokens: int  # of the model and the environment
+    limit: int  # most tokens of the model that the context allows
+    max_new_tokens: int  # most tokens of the model in several contexts
+    max_tokens: int  # most tokens of the model and the environment
     end_ids: frozenset[int]
     growing: GrowingText  # text of this turn
-    number: int = 0  # among the rows that are sampled together
+    number: int = 0  # index among the rows that are sampled together
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
     forced: list[int] = field(default_factory=list)
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
-    reported: tuple[int, int, int, Finish | None] = (0, 0, 0, None)  # in progress events
-    # the dialogue
+    reported: tuple[int, int, int, Finish | None] = (0, 0, 0, None)  # the `_progress` at that time
     turn: int = 0
-    begin: int = 0  # where the model's turn begins
-    limits: TurnLimits = NO_LIMITS  # of this turn
-    contexts: list[tuple[int, int]] = field(default_factory=list)  # those of its `TokenRow`
-    waits: bool = False  # its environment answers
+    begin: int = 0  # index of the turn's first token
+    limits: TurnLimits = NO_LIMITS  # limits of this turn
+    contexts: list[tuple[int, int]] = field(default_factory=list)  # see `TokenRow`
+    waits: bool = False  # for its environment
     spans: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     _text: str = ""  # text of the earlier turns
@@ -149,7 +148,7 @@ class DecodingRow:
         self._pending += self.growing.advance(self._without_end(), last=last)
 
     def end_turn(self) -> str:
-        """End the model's turn and return the answer, for the environment."""
+        """End the model's turn and return its text, for the environment."""
         self._read_text(last=True)
         text = self._close()
         self.finish, self.waits = None, True
@@ -178,7 +177,7 @@ class DecodingRow:
                 info=reply.info,
             )
         )
-        calls = [  # in the form that TRL's rewards get
+        calls = [  # the form of TRL's rewards
             {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.calls
             if call.name
@@ -197,7 +196,7 @@ class DecodingRow:
         self._text += text
         self._pending += text
         if self._ends is not None and tokens:
-            # the reply is rendered by the chat template, so only its end is known
+            # The chat template renders the reply, so only its end is known.
             self._ends += [len(self._text) - len(text)] * (len(tokens) - 1) + [len(self._text)]
         self.turn, self.begin = self.turn + 1, len(self.ids)
         self.growing, self._thought = GrowingText(self.growing.decode), False
@@ -225,7 +224,7 @@ class DecodingRow:
         return text
 
     def delta(self) -> RowDelta:
-        """What the row gained since the last report."""
+        """The progress of the row since the last report."""
         if not self.waits:
             self._read_text(last=self.finish is not None)
         text, self._pending = self._pending, ""
@@ -241,8 +240,8 @@ class DecodingRow:
             waits=self.waits,
         )
 
-    def rollout(self, *, has_environment: bool = False) -> Trajectory:
-        """The finished answer; its text leaves out end tokens."""
+    def trajectory(self, *, has_environment: bool = False) -> Trajectory:
+        """The finished completion; its text leaves out end tokens."""
         if self.begin < len(self.ids) and (not self.spans or self.spans[-1].kind != "model"):
             self._close()
         return Trajectory(
@@ -265,7 +264,7 @@ class DecodingRow:
 
 
 def demonstration(prompt: PromptRows, ids: tuple[int, ...], decode: Decode) -> Trajectory:
-    """The data's own answer to a prompt, which no sampler gave a probability."""
+    """The data's own completion of a prompt, which no sampler gave a probability."""
     text = decode(ids)
     return Trajectory(
         key=prompt.key,

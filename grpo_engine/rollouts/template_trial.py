@@ -22,7 +22,7 @@ _problems: dict[tuple[Any, ...], str] = {}
 
 
 class TemplateLimitError(Exception):
-    """A template needs more than it may; the message says of what."""
+    """A template is beyond a limit; the message says which."""
 
 
 def try_template(template: str, values: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def try_template(template: str, values: Mapping[str, Any]) -> None:
 
 
 def _problem(template: str, values: Mapping[str, Any]) -> str:
-    """What the template needs too much of; empty if it keeps to the limits."""
+    """The limit that a template exceeds; empty if it keeps to all."""
     plain = json.loads(json.dumps(dict(values), default=str))
     call = ServiceCall("render", {"template": template, "values": plain}, WALL_S)
     failure = call_once(SERVICE, "template", call, memory=MEMORY, foreign=True).failure

@@ -31,8 +31,8 @@ class Sampling:
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":
         """Take the parameters from a run's settings."""
-        own = config.model_dump(exclude={"prompts", "group_size", "max_context", "options"})
-        return cls(**{**own, **config.options})
+        settings = config.model_dump(exclude={"prompts", "group_size", "max_context", "options"})
+        return cls(**{**settings, **config.options})
 
     @property
     def truncated(self) -> bool:
@@ -42,34 +42,34 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRows:
-    """One prompt and its number of answers; `group` is its index in the events."""
+    """One prompt and its number of completions; `group` is its index in the events."""
 
     key: str
     group: int
     ids: tuple[int, ...]
     rows: int
     attempt: int = 0
-    occurrence: int = 0  # how often the prompt came before in the step
-    prefill: str = ""  # the begin of its answers
+    occurrence: int = 0  # earlier occurrences of the prompt in the step
+    prefill: str = ""  # the beginning of its completions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentOutcome:
-    """What a rollout's environment says at the end; `state` are its public attributes."""
+    """The result of a rollout's environment; `state` are its public attributes."""
 
     name: str
     reward: float | None = None
-    by_turn: bool = False  # it gives rewards in its replies, 0 in sum if it gave none
+    by_turn: bool = False  # rewards come with its replies; without any their sum is 0
     state: Mapping[str, Any] = field(default_factory=dict)
-    calls: int = 0  # of tools
-    failures: int = 0  # calls that gave an error
+    calls: int = 0  # calls of tools
+    failures: int = 0  # failed calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(TokenRow):
-    """One sampled answer: the model's turns and, between them, its environment's replies.
+    """One sampled completion: the model's turns and, between them, its environment's replies.
 
-    An answer of one turn without an environment has no spans.
+    One turn without an environment has no spans.
     """
 
     key: str

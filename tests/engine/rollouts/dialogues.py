@@ -101,7 +101,7 @@ def one_by_one(
                 row.end_turn()
                 reply = script.get((row.number, row.turn), EnvironmentReply(done=True))
                 _reply(row, reply, dialogue)
-    return [row.rollout(has_environment=True) for row in rows]
+    return [row.trajectory(has_environment=True) for row in rows]
 
 
 def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:

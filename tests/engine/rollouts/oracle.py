@@ -21,7 +21,7 @@ def sample_one_by_one(
     for row in rows:
         while row.finish is None:
             take_one(policy, row, sampling)
-    return [row.rollout() for row in rows]
+    return [row.trajectory() for row in rows]
 
 
 def take_one(policy: Policy, row: DecodingRow, sampling: Sampling) -> None:
