@@ -237,7 +237,7 @@ class Workbench(RunApp):
             while not self._is_ready(event.key) and time.monotonic() < until:
                 await asyncio.sleep(RETRY_S)
             await self._handle(event)
-            self._early.popleft()  # until then, later keys wait behind it
+            self._early.popleft()  # Later keys wait behind it while it is handled.
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Workbench(RunApp):
             await self.forward(request)
         else:
             if not leads and mode in ("watch", "rollouts") and not self.session and self.selected:
-                self._open(self.selected)  # as if opened before, also after a restart
+                self._open(self.selected)
             await self.show_mode(mode)
         if isinstance(self.screen, WorkbenchScreen):
             self.screen.came_from = before.mode if leads else ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHECK_S = 60.0  # that a message about checks stays, unless the next one comes
+CHECK_S = 60.0  # seconds; the next message replaces one about checks
 
 
 class RunApp(ThemedApp):
@@ -242,7 +242,7 @@ class RunApp(ThemedApp):
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
-        self.clear_notifications()  # that it starts
+        self.clear_notifications()
         self.live = Session(message.feed)
         self.show(self.live)
         await self.action_mode("watch")

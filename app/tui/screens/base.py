@@ -53,7 +53,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode = ""
-    parent_mode = "runs"  # where esc and q lead, unless the user came from elsewhere
+    parent_mode = "runs"  # The target of esc and q for a user who came from nowhere else.
     find_hint = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
     BINDINGS: ClassVar = [

@@ -34,7 +34,7 @@ class PagesPanel(Panel):
     navigable = True
 
     @dataclass
-    class Turned(Message):
+    class PageClicked(Message):
         """The screen is to show a page."""
 
         page: str
@@ -56,4 +56,4 @@ class PagesPanel(Panel):
         """Turn to the clicked page."""
         x, y = self.inside(event.offset)
         if y == 0 and (name := name_at(self.titles(), x)):
-            self.post_message(self.Turned(name))
+            self.post_message(self.PageClicked(name))

@@ -123,7 +123,7 @@ class CompareScreen(WorkbenchScreen):
         for panel in self.query(ComparePanel):
             panel.view = new
         if not self.query(ComparePagePanel):
-            return  # the screen was closed while the store was read
+            return  # The screen was closed while the store was read
         short, total = self.has_class("-short"), self.app.size.height
         page = self.query_one(ComparePagePanel)
         if short and new.page == "ranking" != old.page:
@@ -197,7 +197,7 @@ class CompareScreen(WorkbenchScreen):
     async def _draw(self) -> None:
         view = self.view
         if not view.runs or not self.query(CurvesPanel):
-            return  # or the screen was closed while the store was read
+            return  # The screen may have been closed while the store was read.
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
             runs=view.runs,
@@ -421,8 +421,8 @@ class CompareScreen(WorkbenchScreen):
             self.query_one(CurvesPanel).focus()
             self.call_after_refresh(self.draw)
 
-    @on(PagesPanel.Turned)
-    def turn_to(self, message: PagesPanel.Turned) -> None:
+    @on(PagesPanel.PageClicked)
+    def turn_to(self, message: PagesPanel.PageClicked) -> None:
         self.show_page(message.page)
 
     def show_page(self, page: str) -> None:

@@ -276,9 +276,9 @@ class NewRunScreen(WorkbenchScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # with the cursor
-        self.trial = TrialProcess()  # its process starts with the first request
-        self._written: dict[Path, int] = {}  # when the files that the form names were written
+        self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # forms with their cursors
+        self.trial = TrialProcess()  # The process starts with the first request.
+        self._written: dict[Path, int] = {}  # modification times of the files that the form names
 
     def body(self) -> ComposeResult:
         """The header; the form and help on the left, the pages on the right."""
@@ -405,7 +405,7 @@ class NewRunScreen(WorkbenchScreen):
             by = 0
         self.show_page(pages[(pages.index(self.view.page) + by) % len(pages)])
 
-    def on_pages_panel_turned(self, message: PagesPanel.Turned) -> None:
+    def on_pages_panel_page_clicked(self, message: PagesPanel.PageClicked) -> None:
         self.show_page(message.page)
 
     def show_page(self, page: str) -> None:

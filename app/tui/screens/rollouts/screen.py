@@ -160,9 +160,8 @@ class CompletionPanel(RolloutsPanel):
         if step is None or group is None or completion is None:
             return hint(NO_RUN if step is None else NO_GROUPS, width)
         earlier = view.visit(-1) if view.diff else None
-        self.title += (
-            f" {letter(completion.rollout.index)}{', changes' if earlier else ' by token'}"
-        )
+        self.title = f"answer {letter(completion.rollout.index)}"
+        self.title += ", changes" if earlier else " by token"
         self.note_first(*(() if earlier else render.heat_notes(view)))
         head = [render.rollouts_line(group.rollouts, view.rollout_at, width)]
         if earlier:

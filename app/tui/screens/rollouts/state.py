@@ -74,7 +74,7 @@ class GroupList:
     run: RunInfo
     step: int
     origin: Origin
-    steps_of: Mapping[str, tuple[int, ...]]  # that have groups, by origin
+    steps_of: Mapping[str, tuple[int, ...]]  # steps with groups, by origin
     groups: tuple[GroupView, ...]
 
     @property
@@ -93,9 +93,9 @@ class RolloutTokens:
     """One answer with its token numbers, as far as they were recorded."""
 
     rollout: RolloutView
-    texts: tuple[str, ...]  # of its tokens; in one piece if they are unknown
+    texts: tuple[str, ...]  # one per token; a single one if the tokens are unknown
     row: RecordedTokens | None = None
-    losses: Sequence[TokenLoss] = ()  # in the last pass
+    losses: Sequence[TokenLoss] = ()  # those of the last pass
 
     @property
     def thinking(self) -> int:
@@ -327,7 +327,7 @@ class RolloutsView:
 
     step: GroupList | None = None
     detail: GroupDetail | None = None
-    group_at: int = 0  # in the listed order
+    group_at: int = 0  # position in the listed order
     rollout_at: int = 0
     token: int = 0
     order: Order = "prompt"
@@ -336,7 +336,7 @@ class RolloutsView:
     search: Search | None = None
     hit: int = 0
     measure: Measure = "clipped"
-    highlights: tuple[Highlight, ...] = ()  # of the step
+    highlights: tuple[Highlight, ...] = ()
 
     @property
     def hits(self) -> tuple[SearchHit, ...]:

@@ -106,7 +106,7 @@ class QueueScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Read the queue, and poll for changes."""
         self.query_one(QueuePanel).focus()
-        self.query_one(KeyBar).hidden = NEED_ITEMS  # until they are read, also without a store
+        self.query_one(KeyBar).hidden = NEED_ITEMS  # Nothing is read yet.
         self.read()
         self.set_interval(1.0, self.read)
 

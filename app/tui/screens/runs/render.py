@@ -318,7 +318,7 @@ def _post_mortem(preview: Preview, width: int) -> list[Line]:
     if step is not None:
         saved = f"checkpoint at step {step}, {count_of(end.steps_to_redo, 'step')} to redo"
     seen = f"last seen {end.last_seen[:16].replace('T', ' ')} UTC" if end.last_seen else ""
-    is_new = end.cause != preview.detail.summary.error  # which stands above
+    is_new = end.cause != preview.detail.summary.error  # The summary stands above.
     texts = (f"ended: {end.cause}" if is_new else "", f"last step {end.last_step}", seen, saved)
     lines: list[Line] = [[]]
     lines += [line for text in texts if text for line in paragraph(text, width, 3, "text")]

@@ -23,7 +23,7 @@ GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 MAX_RUNS = 5000  # in the table; a search finds the others
 LONG = ("rewards.", "task.columns", "task.options")  # settings too long for a column
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
-COMPARED_RUNS = 500  # whose settings are compared, at most
+COMPARED_RUNS = 500  # runs among which differing settings are looked for
 METRICS = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 SPARK_WIDTH = 10
 
@@ -64,7 +64,7 @@ class RunsView:
     filter: str = ""
     sort: str = "-created"
     archived: bool = False
-    columns: tuple[str, ...] = ()  # that the user has added, in the column language
+    columns: tuple[str, ...] = ()  # expressions of the columns that the user has added
     axes: tuple[str, ...] = ()  # settings that differ among the listed runs
     group: str = ""
     folded: frozenset[str | int | None] = frozenset()

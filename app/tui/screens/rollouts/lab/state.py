@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_STEPS = 100
 MAX_TOKENS = 8_000_000  # some 300 MB of numbers
 
-Index = tuple[int, int]  # of group and answer
+Index = tuple[int, int]  # group and rollout
 Rows = Mapping[Index, RecordedTokens]
 
 
@@ -68,7 +68,7 @@ class Study:
     def __init__(self, base: GroupList) -> None:
         self._base = base
         self._packed: dict[int, StepNumbers] = {}
-        self.rows: Rows = {}  # of the selected step, once it is read
+        self.rows: Rows = {}  # tokens of the selected step
 
     def outcome(self, reader: "StoreReader", recipe: Recipe, step: int) -> RecipeOutcome:
         """A step under a recipe, by token for the selected one."""
@@ -86,11 +86,11 @@ class LabView:
 
     step: GroupList
     selected: Index
-    recipe: Recipe  # that is tried
-    steps: tuple[int, ...]  # that are read
+    recipe: Recipe  # the one that is tried
+    steps: tuple[int, ...]  # the steps of the charts
     in_step: bool = False  # whether the selected step is shown, and not all of them
     effects: Mapping[tuple[Recipe, int], LossEffect] = field(default_factory=dict)
-    outcomes: Mapping[Recipe, RecipeOutcome] = field(default_factory=dict)  # of the selected step
+    outcomes: Mapping[Recipe, RecipeOutcome] = field(default_factory=dict)  # the selected step
     rows: Rows = field(default_factory=dict)
 
     @property
