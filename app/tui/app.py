@@ -74,11 +74,11 @@ def load(target: str) -> Screen[Any]:
     return cast(Screen[Any], resolve_name(target)())
 
 
-def finding_provider() -> type[Provider]:
+def name_provider() -> type[Provider]:
     """What finds everything by its name; loaded when the palette first opens."""
-    from grpo_tui.app.tui.finding import Finding
+    from grpo_tui.app.tui.finding import NameProvider
 
-    return Finding
+    return NameProvider
 
 
 class Workbench(RunApp):
@@ -91,7 +91,7 @@ class Workbench(RunApp):
     }
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
-    COMMANDS: ClassVar[set[Any]] = {finding_provider}
+    COMMANDS: ClassVar[set[Any]] = {name_provider}
     BINDINGS: ClassVar = [
         hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
         hidden("2", "mode('new_run')", "New run", "mode.new_run", "Configure and start a new run"),
@@ -102,7 +102,7 @@ class Workbench(RunApp):
         Binding("ctrl+p", "command_palette", "palette", show=False, priority=True, id="palette",
                 tooltip="Find actions, metrics, settings, runs and help by name"),
         hidden("exclamation_mark", "messages", "messages", "messages", "List the latest messages"),
-        hidden("ctrl+c", "ask_quit", "copy, or quit", "quit",
+        hidden("ctrl+c", "request_quit", "copy, or quit", "quit",
                "Copy the selection, or ask to quit if nothing is selected"),
     ]  # fmt: skip
 
@@ -136,7 +136,7 @@ class Workbench(RunApp):
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
-        self.said: deque[msg.Said] = deque(maxlen=MESSAGES_KEPT)
+        self.notices: deque[msg.Notice] = deque(maxlen=MESSAGES_KEPT)
         self._early: deque[events.Key] = deque()
         self._stopped = threading.Event()
         self._garbage_collection = IdleGarbageCollection()
@@ -286,19 +286,19 @@ class Workbench(RunApp):
                 self._open(self.selected)
             await self.show_mode(mode)
         if isinstance(self.screen, WorkbenchScreen):
-            self.screen.came_from = before.mode if leads else ""
+            self.screen.previous_mode = before.mode if leads else ""
 
     def action_messages(self) -> None:
         """List the latest messages, the newest first."""
         from grpo_tui.app.tui.dialogs.page import PageDialog
 
         if isinstance(self.screen, WorkbenchScreen):
-            lines = [safe(f"{head} {text}", "\n") for head, text in reversed(self.said)]
+            lines = [safe(f"{head} {text}", "\n") for head, text in reversed(self.notices)]
             self.push_screen(PageDialog("messages", map(Content, lines or ["No messages."])))
 
     async def action_quit(self) -> None:
         """Ask before quitting; Textual's own quit key also ends up here."""
-        self.action_ask_quit()
+        self.action_request_quit()
 
     def action_command_palette(self) -> None:
         """List all actions by name; the search field keeps pasted text on one line."""
@@ -319,7 +319,7 @@ class Workbench(RunApp):
         """Show a message for a while in place of the one before, never reading markup in it."""
         at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
         text = f"{title}: {message}" if title else message
-        self.said.append(msg.Said(f"{at} {SIGNS[severity]}", text))
+        self.notices.append(msg.Notice(f"{at} {SIGNS[severity]}", text))
         self.clear_notifications()
         super().notify(
             safe(message, "\n"), title=title, severity=severity, timeout=timeout, markup=False

@@ -27,11 +27,11 @@ MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
 
 
-class Finding(Provider):
+class NameProvider(Provider):
     """Finds what has a name."""
 
     _actions: tuple[Entry, ...] = ()
-    _others: tuple[Entry, ...] = ()
+    _entries: tuple[Entry, ...] = ()
 
     async def startup(self) -> None:
         """Read the runs once, and list all names."""
@@ -41,10 +41,10 @@ class Finding(Provider):
             return
         runs: tuple[RunSummary, ...] = ()
         with suppress(StoreError):  # there is no store yet
-            runs = await app.reader.ask(lambda reader: reader.runs(limit=MAX_RUNS))
-        self._others = (
+            runs = await app.reader.read(lambda reader: reader.runs(limit=MAX_RUNS))
+        self._entries = (
             *_metrics(app, screen),
-            *screen.places(),
+            *screen.entries(),
             *_runs(app, screen, runs),
             *_settings(app),
             *_helps(screen),
@@ -57,7 +57,7 @@ class Finding(Provider):
 
     async def search(self, query: str) -> Hits:
         """Yield what matches best."""
-        for score, entry in best((*self._actions, *self._others), query):
+        for score, entry in best((*self._actions, *self._entries), query):
             title = Content.assemble(entry.name, ("   " + entry.value, "$accent"))
             yield Hit(score, title, entry.go, entry.name, escape(safe(entry.help)))
 

@@ -138,7 +138,7 @@ class RunApp(ThemedApp):
             session.mute(message.rule, not message.muted)
             self.notify(str(error), severity="error")
 
-    def ask_engine(self, verb: Request) -> None:
+    def request_of_engine(self, verb: Request) -> None:
         """Send a request to the run in this process, shown or not."""
         if self.live is not None:
             self.live.ask(verb)
@@ -223,7 +223,7 @@ class RunApp(ThemedApp):
         try:
             return await asyncio.to_thread(start)
         except Exception as error:  # told on the screen, whatever it is
-            self.say_refused(msg.LaunchRefused(error))
+            self.report_refusal(msg.LaunchRefused(error))
             return None
 
     @work
@@ -248,7 +248,7 @@ class RunApp(ThemedApp):
         await self.action_mode("watch")
 
     @on(msg.LaunchRefused)
-    def say_refused(self, message: msg.LaunchRefused) -> None:
+    def report_refusal(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
         text = " ".join(str(message.error).split()) or repr(message.error)
         self.notify(text, title="not started", severity="error", timeout=12)
@@ -293,7 +293,7 @@ class RunApp(ThemedApp):
 
     # -- leaving ----------------------------------------------------------------------------
 
-    def action_ask_quit(self) -> None:
+    def action_request_quit(self) -> None:
         """Ask how to quit, if there is anything to decide."""
         if self.screen.is_modal:
             return
@@ -303,8 +303,8 @@ class RunApp(ThemedApp):
             name = self.bridge.name or "The run"
             dialog = wait_dialog(snapshot, name) if self.plan else quit_dialog(name)
         else:
-            goes_on = snapshot.active and session and not session.feed.mark
-            watched = snapshot.head.name if goes_on else ""
+            continues = snapshot.active and session and not session.feed.mark
+            watched = snapshot.head.name if continues else ""
             dialog = leave_dialog(watched, deleted=self.has_deleted)
         self.push_screen(dialog, lambda plan: self._follow(plan or ""))
 
@@ -313,10 +313,10 @@ class RunApp(ThemedApp):
         if plan == "leave":
             self.exit(0)
         elif plan == "now" and self.bridge.control is not None:
-            self.ask_engine("stop_now")
+            self.request_of_engine("stop_now")
         elif plan in ("hand_over", "stop"):
             self.plan = plan
-            self.ask_engine("stop_after_step")
+            self.request_of_engine("stop_after_step")
             self.notify("Leaving when the step is done and saved. Ctrl-C again offers not to wait.")
 
     def obey_signals(self) -> None:
@@ -361,7 +361,7 @@ class RunApp(ThemedApp):
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.ask_engine("stop_after_step"))
+            signal.signal(number, lambda *_: self.request_of_engine("stop_after_step"))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         while not self.bridge.wait(1.0):
             pass

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grpo_tui.app.jobs.sweep import Point
 
 
-class Said(NamedTuple):
+class Notice(NamedTuple):
     """What a toast said, with its time and a sign for its severity."""
 
     head: str

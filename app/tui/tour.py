@@ -34,12 +34,12 @@ class Tour:
     """How far the tour has come."""
 
     def __init__(self) -> None:
-        self.place = 0
+        self.index = 0
 
     @property
     def stop(self) -> Stop | None:
         """The current stop; None once the tour is over."""
-        return STOPS[self.place] if self.place < len(STOPS) else None
+        return STOPS[self.index] if self.index < len(STOPS) else None
 
     def pressed(self, key: str, screen: Screen[Any]) -> None:
         """Show the next sentence if this is the key asked for."""
@@ -47,14 +47,14 @@ class Tour:
         if stop is None or active is None or getattr(screen, "mode", "") != stop.mode:
             return
         if active.binding.id == stop.binding:
-            self.place += 1
+            self.index += 1
 
     def sentence(self, screen: Screen[Any]) -> str:
         """What to say on a screen; on another one than the tour's, how to get back."""
         stop = self.stop
         if stop is None:
             return END
-        count = f"{self.place + 1}/{len(STOPS)}"
+        count = f"{self.index + 1}/{len(STOPS)}"
         if getattr(screen, "mode", "") != stop.mode:
             key, name = key_of(screen, f"mode.{stop.mode}"), TABS[stop.mode][2:]
             return f"{count} The tour continues on {name}: press {key}."

@@ -172,7 +172,7 @@ async def play(
                 if len(monkey.inputs) % check_every == 0 and is_checked(app):
                     await pilot.pause()
                     frames.check(app)
-            app.ask_engine("stop_now")
+            app.request_of_engine("stop_now")
         assert app.bridge.wait(PATIENCE)
 
 

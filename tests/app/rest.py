@@ -30,12 +30,12 @@ class Elsewhere:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count every request from here on."""
-        ask, run = ReaderThread.ask, asyncio.BaseEventLoop.run_in_executor
+        read, run = ReaderThread.read, asyncio.BaseEventLoop.run_in_executor
 
         async def asked(reader: ReaderThread, *words: Any, **more: Any) -> Any:
             self.open += 1
             try:
-                return await ask(reader, *words, **more)
+                return await read(reader, *words, **more)
             finally:
                 self.open -= 1
 
@@ -45,7 +45,7 @@ class Elsewhere:
             future.add_done_callback(self._done)
             return future
 
-        monkeypatch.setattr(ReaderThread, "ask", asked)
+        monkeypatch.setattr(ReaderThread, "read", asked)
         monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", ran)
 
     def _done(self, _future: "asyncio.Future[Any]") -> None:

@@ -14,21 +14,21 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.widgets.field import Field
 
 
-class Ask(Dialog[list[str] | None]):
+class InputDialog(Dialog[list[str] | None]):
     """Return the texts of the fields, which have a hint each, or None if dismissed."""
 
     DEFAULT_CSS = """
-    Ask { align: center middle; }
-    Ask > Vertical {
+    InputDialog { align: center middle; }
+    InputDialog > Vertical {
         width: 72; max-width: 96%; height: auto; padding: 1 2;
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
-    Ask Static { color: $text-muted; margin-bottom: 1; }
-    Ask Input { border: none; height: 1; padding: 0; background: $panel; }
-    Ask Input:focus { border: none; }
-    Ask.-several Static { margin-bottom: 0; }
-    Ask.-several Input { margin-bottom: 1; }
+    InputDialog Static { color: $text-muted; margin-bottom: 1; }
+    InputDialog Input { border: none; height: 1; padding: 0; background: $panel; }
+    InputDialog Input:focus { border: none; }
+    InputDialog.-several Static { margin-bottom: 0; }
+    InputDialog.-several Input { margin-bottom: 1; }
     """
     BINDINGS: ClassVar = [
         bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),

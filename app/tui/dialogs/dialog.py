@@ -12,20 +12,20 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-    Beside = Screen[Any]
+    AnyScreen = Screen[Any]
 else:
-    Beside = object
+    AnyScreen = object
 
 
-class AppScreen(Beside):
+class AppScreen(AnyScreen):
     """A base class for screens; list it before `Screen`."""
 
     view: Any  # the state of a screen that has one, as a frozen value
 
-    async def ask(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
+    async def read(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
         """Read from the store; a later read with the same key cancels this one."""
         app: Any = self.app
-        result: T = await app.reader.ask(call, key)
+        result: T = await app.reader.read(call, key)
         return result
 
     def update(self, **changes: Any) -> None:
@@ -49,7 +49,7 @@ class AppScreen(Beside):
         """Show what was turned on or off, beyond passing it to the panels."""
 
 
-class DismissedOnce(Beside):
+class DismissedOnce(AnyScreen):
     """A base class for screens over others; list it before `Screen`."""
 
     def dismiss(self, result: Any = None) -> AwaitComplete:

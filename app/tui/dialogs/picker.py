@@ -35,10 +35,10 @@ class PickerItem:
     also: str = ""  # more words by which the filter finds it
     bad: bool = False
 
-    def matches(self, words: Sequence[str]) -> bool:
+    def matches(self, terms: Sequence[str]) -> bool:
         """Whether it has all the words."""
         text = " ".join((*self.columns, self.also)).casefold()
-        return all(word in text for word in words)
+        return all(term in text for term in terms)
 
 
 def metric_items(keys: Iterable[str]) -> list[PickerItem]:
@@ -50,7 +50,7 @@ def metric_items(keys: Iterable[str]) -> list[PickerItem]:
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class PickerResult:
     """The highlighted item, and the marked ones in the order of marking."""
 
     value: str
@@ -80,7 +80,7 @@ class DetailsPanel(BarPanel):
         return [*lines[: height - 1], [("…", "")]] if len(lines) > height > 0 else lines
 
 
-class Picker(Dialog[Picked | None]):
+class Picker(Dialog[PickerResult | None]):
     """Return what is picked, or None if dismissed; any key that is not its own filters the list.
 
     With `marks`, several items can be marked, and none if `optional`. The cursor begins on an item
@@ -196,12 +196,12 @@ class Picker(Dialog[Picked | None]):
     async def _search(self, text: str) -> None:
         """List the items that match."""
         empty = "nothing matches"
-        words = text.casefold().split()
+        terms = text.casefold().split()
         try:
             self.items = (
                 await self._all(text)
                 if callable(self._all)
-                else [item for item in self._all if item.matches(words)]
+                else [item for item in self._all if item.matches(terms)]
             )
         except StoreError as error:
             self.items, empty = (), str(error)
@@ -260,7 +260,7 @@ class Picker(Dialog[Picked | None]):
             return
         if item and self._several and unchanged:
             marks = tuple(dict.fromkeys((*marks, value)))
-        self.dismiss(Picked(value, marks))
+        self.dismiss(PickerResult(value, marks))
 
     def action_move(self, rows: int, _columns: int) -> None:
         """Move the cursor, also from the field."""

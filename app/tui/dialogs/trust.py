@@ -62,7 +62,7 @@ async def trusting(
     """What a call returns, after a yes to what a run of others names; None after a no."""
     while True:
         try:
-            return await screen.ask(call, key)
+            return await screen.read(call, key)
         except UntrustedError as error:
             if not await screen.app.push_screen_wait(trust_dialog(error.question)):
                 return None

@@ -87,8 +87,8 @@ def style_named(theme: str, name: str) -> Style:
     have the dark palette.
     """
     written, on, back = f" {name}".partition(" on ")
-    words, palette = written.split(), PALETTES.get(theme, PALETTES[DARK])
-    colours = [palette.colour(word) for word in words if word not in EFFECTS]
+    names, palette = written.split(), PALETTES.get(theme, PALETTES[DARK])
+    colours = [palette.colour(part) for part in names if part not in EFFECTS]
     front = colours[0] if colours else None
     ground = palette.colour(back.split()[-1]) if on else None
     if front is not None and ground is not None and FAINT <= contrast(front, ground) < READABLE:
@@ -97,5 +97,5 @@ def style_named(theme: str, name: str) -> Style:
         Color.from_triplet(rgb(number)) if number is not None else None
         for number in (front, ground)
     )
-    effects: dict[str, Any] = {word: True for word in words if word in EFFECTS}
+    effects: dict[str, Any] = {part: True for part in names if part in EFFECTS}
     return Style(color=color, bgcolor=bgcolor, **effects)

@@ -3,7 +3,7 @@
 A screen composes `body()` between the top bar and the key bar. While it is active, it receives each
 new snapshot of the shown run in `show(snapshot)`, at most once a frame. Requests from other screens
 arrive in `receive(message)`. Reads from the store go through `await
-self.ask(lambda reader: …)`.
+self.read(lambda reader: …)`.
 
 A screen may offer `find(text)` for `/` and `places()` for the palette. The focused panel returns
 `topic()` for `?` and `copy_text()` for `y`.
@@ -22,7 +22,7 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.lifecycle import RunApp
@@ -76,7 +76,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see
-    came_from: str = ""  # the screen on which the user asked for it
+    previous_mode: str = ""  # the screen on which the user asked for it
     _followed_run = ""  # the run on Watch that this screen has followed
 
     # -- for subclasses ---------------------------------------------------------------------
@@ -111,7 +111,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 
-    def places(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[Entry]:
         """What the palette finds on this screen, besides what it finds on all of them."""
         return ()
 
@@ -252,13 +252,13 @@ class WorkbenchScreen(AppScreen, Screen[None]):
         panel = self._focused_panel()
         self.explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
-    def ask_step(self, hint: str, current: int, then: Callable[[int], None]) -> None:
+    def input_step(self, hint: str, current: int, then: Callable[[int], None]) -> None:
         """Ask for a step; one with a sign is counted from the current one."""
-        self.ask_number(
+        self.input_number(
             "step", hint, lambda text: int(text) + current * text.startswith(("+", "-")), then
         )
 
-    def ask_number(
+    def input_number(
         self,
         title: str,
         hint: str,
@@ -278,7 +278,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
             else:
                 then(value)
 
-        self.app.push_screen(Ask(title, {hint: Field(text)}), take)
+        self.app.push_screen(InputDialog(title, {hint: Field(text)}), take)
 
     def explain(self, topic: str) -> None:
         """Show help on a topic."""
@@ -314,7 +314,7 @@ class WorkbenchScreen(AppScreen, Screen[None]):
     def leave(self, quits: bool = False) -> None:
         """Return to where the user came from, else to the parent; from Runs, quit if `quits`."""
         if self.mode != "runs":
-            back, self.came_from = self.came_from or self.parent_mode, ""
+            back, self.previous_mode = self.previous_mode or self.parent_mode, ""
             self.app.call_later(self.workbench.action_mode, back)
         elif quits:
-            self.workbench.action_ask_quit()
+            self.workbench.action_request_quit()

@@ -26,7 +26,7 @@ CONTROL_BINDINGS: Final = (
     bind("S", "stop", "stop…", "run.stop", "Stop after this step, or now; asks first"),
 )
 CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)
-HELD: Final = {"pause": "continue"}  # the pause key's label while the run is paused
+CONTINUE_KEY: Final = {"pause": "continue"}  # the pause key's label while the run is paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class ControlledRun:
 
     name: str
     active: bool
-    held: bool
+    pausing: bool
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "ControlledRun":
         """The run of a snapshot; a requested pause counts as paused."""
-        held = snapshot.requested == "pause" or (
+        pausing = snapshot.requested == "pause" or (
             snapshot.status == "paused" and snapshot.requested != "continue"
         )
-        return cls(snapshot.head.name, snapshot.active, held)
+        return cls(snapshot.head.name, snapshot.active, pausing)
 
 
 class ControlScreen(WorkbenchScreen):
@@ -65,7 +65,7 @@ class ControlScreen(WorkbenchScreen):
     def action_pause(self) -> None:
         """Ask the engine to pause or to continue."""
         run = self.controlled_run()
-        self.send("continue" if run is not None and run.held else "pause")
+        self.send("continue" if run is not None and run.pausing else "pause")
 
     def action_checkpoint(self) -> None:
         """Ask for a checkpoint."""

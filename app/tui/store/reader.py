@@ -48,7 +48,7 @@ class ReaderThread:
         self._lock = threading.Lock()
         self._reader: StoreReader | None = None
 
-    async def ask(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
+    async def read(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
         """Return what `call` returns; a later query with the same key cancels this one.
 
         Raises what `call` raises, or `asyncio.CancelledError` if it was cancelled.

@@ -58,7 +58,7 @@ class ThemedApp(App[int]):
         super().__init__()
         for known in THEMES:
             self.register_theme(known)
-        self._hold = 0.0
+        self._frame_delay = 0.0
         self.theme = theme
         self.stylesheet = CachedStylesheet(self.get_css_variables())
         self._filters.append(SafeFilter())
@@ -97,12 +97,12 @@ class ThemedApp(App[int]):
 
     def delay_update(self, delay: float = 0.05) -> None:
         """Delay drawing, but only briefly if the next frame is complete; overrides Textual."""
-        super().delay_update(self._hold or delay)
+        super().delay_update(self._frame_delay or delay)
 
     async def show_mode(self, mode: str) -> None:
         """Switch to a mode; return once its screen is mounted."""
         stack = self._screen_stacks.get(mode)
-        self._hold = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
+        self._frame_delay = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
         await self.switch_mode(mode)
-        self._hold = 0.0
+        self._frame_delay = 0.0
         await self.screen._mounted_event.wait()

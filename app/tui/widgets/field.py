@@ -16,7 +16,7 @@ class _Signs(Highlighter):
         text.plain = safe_by_character(text.plain)
 
 
-def one_line(text: str) -> str:
+def without_controls(text: str) -> str:
     """The text with a space for each line end, control or invisible character."""
     return "".join(char if char.isprintable() else " " for char in text)
 
@@ -24,16 +24,16 @@ def one_line(text: str) -> str:
 class Field(Input):
     """An input field that keeps pasted text on one line, without control characters."""
 
-    def __init__(self, *words: Any, **more: Any) -> None:
-        super().__init__(*words, **{"highlighter": _Signs(), **more})
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"highlighter": _Signs(), **kwargs})
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Type or paste; overrides Textual."""
-        super().insert_text_at_cursor(one_line(text))
+        super().insert_text_at_cursor(without_controls(text))
 
     def replace(self, text: str, start: int, end: int) -> None:
         """Paste over the selection; overrides Textual."""
-        super().replace(one_line(text), start, end)
+        super().replace(without_controls(text), start, end)
 
 
 class TextField(TextArea):

@@ -103,7 +103,7 @@ class Panel(Widget, can_focus=True):
         self.title, self.note = title, ""
         self._top = 0  # the first visible line or item
         self._strips: list[Strip] = []
-        self._drawn_for: tuple[Size, str, bool] | None = None
+        self._painted_for: tuple[Size, str, bool] | None = None
 
     # -- for subclasses ---------------------------------------------------------------------
 
@@ -147,9 +147,9 @@ class Panel(Widget, can_focus=True):
         if regions or layout or recompose or not (repaint and self.is_attached):
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         if not self.size or not self.on_show():
-            self._drawn_for = None
+            self._painted_for = None
             return self
-        same, old = self._drawn_for == self._key(), self._strips
+        same, old = self._painted_for == self._key(), self._strips
         self._draw()
         if not same:
             return super().refresh()
@@ -160,7 +160,7 @@ class Panel(Widget, can_focus=True):
 
     def catch_up(self) -> None:
         """Redraw if a redraw was asked for while the panel was out of sight."""
-        if self._drawn_for is None:
+        if self._painted_for is None:
             self.refresh()
 
     def on_show(self) -> bool:
@@ -181,7 +181,7 @@ class Panel(Widget, can_focus=True):
             edge = self._strip([("│", self._frame_colour())], 1)
             strips = [Strip.join([edge, strip, edge]) for strip in strips]
             strips = [self._frame_top(), *strips, self._frame_bottom()]
-        self._strips, self._drawn_for = strips[: self.size.height], self._key()
+        self._strips, self._painted_for = strips[: self.size.height], self._key()
 
     def _frame_colour(self) -> str:
         return "focus" if self.has_focus_within else "border"
@@ -205,7 +205,7 @@ class Panel(Widget, can_focus=True):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
-        if self._drawn_for != self._key():
+        if self._painted_for != self._key():
             self._draw()
         strips = [self._line(y) for y in crop.line_range]
         for line_filter in self.get_line_filters():
@@ -214,7 +214,7 @@ class Panel(Widget, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line with the offsets needed for selection by mouse; overrides Textual."""
-        if self._drawn_for != self._key():
+        if self._painted_for != self._key():
             self._draw()
         return self._line(y).apply_offsets(0, y)
 

@@ -117,7 +117,7 @@ async def test_a_run_that_another_process_renames_and_deletes_is_called_so_and_c
             await pilot.press("3")
             elsewhere.delete([run])
         await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
-        assert app.said[-1].text == "badger was deleted."
+        assert app.notices[-1].text == "badger was deleted."
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -51,7 +51,7 @@ async def test_it_is_told_while_its_process_starts_and_then_in_view_as_recorded(
     async with app.run_test(size=(120, 40)):
         app.post_message(LaunchRequested(CONFIG, "detached"))
         await until(
-            app, lambda: any("quick-hare, which then starts" in one.text for one in app.said)
+            app, lambda: any("quick-hare, which then starts" in one.text for one in app.notices)
         )
         assert not process.go.is_set()
         process.go.set()
@@ -64,7 +64,7 @@ async def test_a_refused_one_says_why(process: Process, tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)):
         app.post_message(LaunchRequested(CONFIG, "detached"))
         process.go.set()
-        await until(app, lambda: app.said[-1].text == "not started: the disk is full")
+        await until(app, lambda: app.notices[-1].text == "not started: the disk is full")
 
 
 @pytest.mark.parametrize("view", ["watch", "frozen", "rollouts"])

@@ -8,7 +8,7 @@ from rich.color import ColorType
 from textual.geometry import Size
 
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.dialog import AppScreen
 from grpo_tui.app.tui.widgets.field import Field
 from tests.app.stored import record
@@ -33,7 +33,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
         await pilot.press("1")
-        app.push_screen(Ask("name", {"Another name.": Field()}))
+        app.push_screen(InputDialog("name", {"Another name.": Field()}))
         await pilot.pause()
         await pilot.resize_terminal(90, 30)
         await pilot.pause()
@@ -67,7 +67,10 @@ async def test_a_dialog_under_another_is_not_left_and_leaves_once(store: Path) -
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         given: list[list[str] | None] = []
-        below, above = Ask("below", {"One.": Field()}), Ask("above", {"Two.": Field()})
+        below, above = (
+            InputDialog("below", {"One.": Field()}),
+            InputDialog("above", {"Two.": Field()}),
+        )
         app.push_screen(below, given.append)
         app.push_screen(above, given.append)
         await pilot.pause()

@@ -14,7 +14,7 @@ from grpo_engine.metrics import METRICS, spec
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS
-from grpo_tui.app.tui.finding import Finding, best
+from grpo_tui.app.tui.finding import NameProvider, best
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 from grpo_tui.experiments.store import ExperimentStore
@@ -54,9 +54,9 @@ async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) 
 
 
 async def everything(app: Workbench) -> tuple[Entry, ...]:
-    finding = Finding(app.screen)
+    finding = NameProvider(app.screen)
     await finding.startup()
-    return (*finding._actions, *finding._others)
+    return (*finding._actions, *finding._entries)
 
 
 async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(store: Path) -> None:
@@ -115,14 +115,14 @@ def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
 async def test_enter_right_after_the_text_waits_for_the_first_hit(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search = Finding.search
+    search = NameProvider.search
 
-    async def late(finding: Finding, query: str) -> Hits:
+    async def late(finding: NameProvider, query: str) -> Hits:
         await asyncio.sleep(0.2)
         async for hit in search(finding, query):
             yield hit
 
-    monkeypatch.setattr(Finding, "search", late)
+    monkeypatch.setattr(NameProvider, "search", late)
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("slash")

@@ -157,7 +157,7 @@ async def test_a_run_is_told_of_while_its_settings_are_checked_and_then_on_watch
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(LaunchRequested(settings(world, name="quick-hare", steps=1)))
         await pilot.pause()
-        await until(app, lambda: "quick-hare, which then starts" in app.said[-1].text)
+        await until(app, lambda: "quick-hare, which then starts" in app.notices[-1].text)
         assert app.live is None
         frames.check(app)
         go.set()

@@ -53,7 +53,7 @@ async def test_closing_ends_the_query_in_progress_and_those_that_wait(
         return question(reader)
 
     thread.first_frame.set()
-    asked = [asyncio.ensure_future(thread.ask(call)) for call in (begun, slow, question)]
+    asked = [asyncio.ensure_future(thread.read(call)) for call in (begun, slow, question)]
     await asyncio.to_thread(started.wait, PATIENCE)
     await closes(thread)
     answers = asyncio.gather(*asked, return_exceptions=True)
@@ -63,7 +63,7 @@ async def test_closing_ends_the_query_in_progress_and_those_that_wait(
 
 
 async def test_closing_ends_a_query_that_waits_for_the_first_frame(thread: ReaderThread) -> None:
-    query = asyncio.ensure_future(thread.ask(slow))
+    query = asyncio.ensure_future(thread.read(slow))
     await asyncio.sleep(0)
     await closes(thread)
     with pytest.raises(InterruptedError):

@@ -30,7 +30,7 @@ from tests.app.script import CONFIG, Script, ScriptFeed, started
 from tests.app.stored import record
 from tests.patience import PATIENCE
 
-OTHER = ControlledRun("", active=False, held=False)
+OTHER = ControlledRun("", active=False, pausing=False)
 
 
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:

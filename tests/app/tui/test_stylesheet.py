@@ -9,7 +9,7 @@ from textual.color import Color
 from textual.renderables.background_screen import BackgroundScreen
 
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.looks.colours import DARK
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.widgets.field import Field
@@ -56,7 +56,7 @@ async def _dimmed(store: Path) -> list[tuple[str, tuple[Any, ...]]]:
     app = Workbench(store, clock=lambda: 1000.0)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(app, lambda: "reading the store" not in frames.text(app))
-        await app.push_screen(Ask("tags", {"Which?": Field()}))
+        await app.push_screen(InputDialog("tags", {"Which?": Field()}))
         await pilot.pause()
         strips = app.screen._compositor.render_strips()
         return [

@@ -32,7 +32,7 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
         for place, stop in enumerate(STOPS):
             app.frame_now()
             assert app.tour is not None
-            assert app.tour.place == place
+            assert app.tour.index == place
             await pilot.pause()
             line = app.screen.query_one(TourLine)
             key = key_of(app.screen, stop.binding)
@@ -59,4 +59,4 @@ async def test_on_another_screen_it_says_how_to_get_back(store: Path) -> None:
         assert "The tour continues on Watch: press 3." in frames.text(app)
         await pilot.press("n")
         assert app.tour is not None
-        assert app.tour.place == 0
+        assert app.tour.index == 0

@@ -18,12 +18,12 @@ MAX_LINES = 20
 def content_of(part: HelpPart, width: int) -> Content:
     """A part as escaped text; what follows highlighted words is in a column of its own."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
-    column = max((cell_len(safe(word)) + 2 for word, _ in part.paragraphs if word), default=0)
-    for word, text in part.paragraphs:
-        indent = column if word else 0
+    column = max((cell_len(safe(name)) + 2 for name, _ in part.paragraphs if name), default=0)
+    for name, text in part.paragraphs:
+        indent = column if name else 0
         lines = wrap(text.replace("`", ""), max(8, width - indent), MAX_LINES)
-        if word:
-            pieces.append(Content.styled(pad(word, column), "$accent"))
+        if name:
+            pieces.append(Content.styled(pad(name, column), "$accent"))
         text = f"\n{' ' * indent}".join(lines)
         pieces += [Content.styled(text, "$foreground"), Content("\n")]
     return Content("").join(pieces)

@@ -199,7 +199,7 @@ class CurvesPanel(ComparePanel, ChartStack):
             return [[(f" {key}: reading", "label")], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         content = (chart, size, view.columns, view.column)
-        plotted = self.drawn.latest(key, content, lambda: render.plot_of(key, chart, view, *size))
+        plotted = self.cache.latest(key, content, lambda: render.plot_of(key, chart, view, *size))
         return render.chart_lines(key, view, plotted, width)
 
     def on_click(self, event: events.Click) -> None:

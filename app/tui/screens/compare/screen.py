@@ -18,7 +18,7 @@ from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.dialogs.picker import Picked, Picker, PickerItem, metric_items
+from grpo_tui.app.tui.dialogs.picker import Picker, PickerItem, PickerResult, metric_items
 from grpo_tui.app.tui.keys import LAST, bind, hidden, step_keys, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.panels import (
@@ -165,7 +165,7 @@ class CompareScreen(WorkbenchScreen):
             return
         if self.is_current and self.view.refs:
             with suppress(StoreError, asyncio.CancelledError):
-                if await self.ask(lambda reader: reader.changed(), "changed"):
+                if await self.read(lambda reader: reader.changed(), "changed"):
                     self.reload()
 
     def reload(self) -> None:
@@ -179,7 +179,7 @@ class CompareScreen(WorkbenchScreen):
         view, began = self.view, time.monotonic()
         self._reading += 1
         with reporting(self):
-            comparison = await self.ask(
+            comparison = await self.read(
                 lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
                 "comparison",
             )
@@ -209,7 +209,7 @@ class CompareScreen(WorkbenchScreen):
         )
         with reporting(self):
             read = partial(self._curve_loader.charts, request=request)
-            self.update(charts=await self.ask(read, "curves"))
+            self.update(charts=await self.read(read, "curves"))
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
@@ -242,7 +242,7 @@ class CompareScreen(WorkbenchScreen):
 
     async def _items(self, text: str) -> Sequence[PickerItem]:
         base = self.view.chosen
-        runs = await self.ask(lambda r: list_runs(r, text, base), "pick")
+        runs = await self.read(lambda r: list_runs(r, text, base), "pick")
         return [PickerItem(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
@@ -250,7 +250,7 @@ class CompareScreen(WorkbenchScreen):
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
         runs: Sequence[RunSummary] = ()
         with reporting(self):
-            runs = await self.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
+            runs = await self.read(lambda r: r.runs(limit=MAX_LISTED), "sweep")
         chosen = [self.view.chosen] if self.view.chosen else []
         sweep = next((run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None), None)
         if sweep is not None:
@@ -269,14 +269,14 @@ class CompareScreen(WorkbenchScreen):
         runs, prompts = view.runs, view.prompts
         with reporting(self):
             if prompts is None:
-                prompts = await self.ask(lambda reader: load_prompts(reader, runs), "prompts")
+                prompts = await self.read(lambda reader: load_prompts(reader, runs), "prompts")
                 self.update(prompts=prompts)
             if prompts:
                 prompt = prompts[clamped(view.prompt, len(prompts))]
                 read = partial(
                     load_completions, runs=runs, prompt=prompt, axis=view.axis, at=view.x
                 )
-                self.update(completions=await self.ask(read, "completions"))
+                self.update(completions=await self.read(read, "completions"))
 
     def _size_classes(self) -> None:
         super()._size_classes()
@@ -315,7 +315,7 @@ class CompareScreen(WorkbenchScreen):
     def action_go_to(self) -> None:
         """Ask where to move the crosshair."""
         hint = "A step, tokens or seconds, as on the axis; the crosshair goes there."
-        self.ask_number("crosshair", hint, float, self._go_to, f"{self.view.x:g}")
+        self.input_number("crosshair", hint, float, self._go_to, f"{self.view.x:g}")
 
     def _go_to(self, x: float) -> None:
         self.view = self.view.with_crosshair(x)
@@ -340,7 +340,7 @@ class CompareScreen(WorkbenchScreen):
         picker = Picker("metrics to draw", metric_items(keys), verb="draw", marks=self.view.metrics)
         self.app.push_screen(picker, self._draw_metrics)
 
-    def _draw_metrics(self, result: Picked | None) -> None:
+    def _draw_metrics(self, result: PickerResult | None) -> None:
         if result is not None and result.marks:
             marks = result.marks
             new = [index for index, key in enumerate(marks) if key not in self.view.metrics]

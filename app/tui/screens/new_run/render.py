@@ -56,8 +56,8 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
 )
 
 
-def problem_lines(error: str, width: int, most: int = 20) -> list[Line]:
-    return paragraph(f"✗ {error}", width, most, "bad")
+def problem_lines(error: str, width: int, limit: int = 20) -> list[Line]:
+    return paragraph(f"✗ {error}", width, limit, "bad")
 
 
 def ruled(line: Line, width: int) -> Line:
@@ -640,8 +640,8 @@ def launch_options(view: NewRunView, training: str) -> list[tuple[str, str, str,
     """The ways to start it at this moment."""
     queue = ("queue", "q", "into the queue", "waits in the queue; Q on Runs starts a worker")
     worker = ("worker", "s", "start the sweep", "one run after another, in the background")
-    beside = f"in parallel with {training}" if training else "even when this window closes"
-    detached = ("detached", "d", "detached", f"in the background, {beside}")
+    nearest_step = f"in parallel with {training}" if training else "even when this window closes"
+    detached = ("detached", "d", "detached", f"in the background, {nearest_step}")
     here = ("here", "h", "here", "trains in this process; Watch opens")
     options = [queue]
     if not view.ready.get("now"):

@@ -23,8 +23,8 @@ from grpo_engine.errors import EngineError
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.trial.client import TrialProcess
-from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.dialogs.picker import Picked
+from grpo_tui.app.tui.dialogs.ask import InputDialog
+from grpo_tui.app.tui.dialogs.picker import PickerResult
 from grpo_tui.app.tui.dialogs.trust import trusting
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
@@ -167,7 +167,7 @@ class FormPanel(NewRunPanel, ListPanel):
     def watch_view(self) -> None:
         """Place the field, after the lines have been drawn."""
         self.refresh()
-        self.place_field()
+        self.move_field()
 
     def copy_text(self) -> str:
         """The settings as YAML, or the line under the cursor."""
@@ -209,7 +209,7 @@ class FormPanel(NewRunPanel, ListPanel):
         self._row = next(marked, 0)
         return lines
 
-    def place_field(self) -> None:
+    def move_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
         field, width = self.input, self.inner.width
         left = value_at(width)
@@ -219,7 +219,7 @@ class FormPanel(NewRunPanel, ListPanel):
 
     def on_resize(self) -> None:
         """Move the field with the lines."""
-        self.call_after_refresh(self.place_field)
+        self.call_after_refresh(self.move_field)
 
     # -- editing ----------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class FormPanel(NewRunPanel, ListPanel):
         with entry.prevent(Input.Changed):
             entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
-        self.place_field()
+        self.move_field()
         entry.focus()
 
 
@@ -294,7 +294,7 @@ class NewRunScreen(WorkbenchScreen):
         self.update_panels()
         self.query_one(FormPanel).focus()
         self.read_runs()
-        self.set_interval(self.FILES_S, self.look_at_files, name="files")
+        self.set_interval(self.FILES_S, self.check_files, name="files")
 
     def on_screen_resume(self) -> None:
         """Reload the runs: those that ended meanwhile count for names and costs."""
@@ -321,7 +321,7 @@ class NewRunScreen(WorkbenchScreen):
         self._update_keys()
 
     @work(exclusive=True, group="files")
-    async def look_at_files(self) -> None:
+    async def check_files(self) -> None:
         """Try the settings again after a file that they name was written."""
         self._retry_if(await asyncio.to_thread(written, self.view.form.files))
 
@@ -348,7 +348,7 @@ class NewRunScreen(WorkbenchScreen):
     async def read_runs(self) -> None:
         """Load earlier runs, for names and costs."""
         try:
-            runs = await self.ask(load_runs, "former runs")
+            runs = await self.read(load_runs, "former runs")
         except StoreError:
             return  # without a store there are no earlier runs
         self.update(runs=runs)
@@ -557,11 +557,11 @@ class NewRunScreen(WorkbenchScreen):
     # -- lists ------------------------------------------------------------------------------
 
     def _choose(self, field: FormField) -> None:
-        def choose(picked: Picked | None) -> None:
-            if picked is not None and FORMS in picked.marks:
+        def choose(result: PickerResult | None) -> None:
+            if result is not None and FORMS in result.marks:
                 self._type(field)
-            elif picked is not None:
-                self.change(self.view.form.type(field.path, ",".join(picked.marks)))
+            elif result is not None:
+                self.change(self.view.form.type(field.path, ",".join(result.marks)))
 
         self.app.push_screen(value_picker(self.view, field), choose)
 
@@ -569,8 +569,8 @@ class NewRunScreen(WorkbenchScreen):
         """List presets and runs to start from."""
         self.app.push_screen(start_picker(self.view), self._start_with)
 
-    def _start_with(self, picked: Picked | None) -> None:
-        kind, _, name = (picked.value if picked else "").partition(":")
+    def _start_with(self, result: PickerResult | None) -> None:
+        kind, _, name = (result.value if result else "").partition(":")
         if kind == "preset":
             self.start_from(preset_view(name).form)
         elif kind == "clone":
@@ -690,7 +690,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        dialog = Ask("save as", {hint: Field(f"{stem}.yaml")})
+        dialog = InputDialog("save as", {hint: Field(f"{stem}.yaml")})
         self.app.push_screen(dialog, partial(self._save, config))
 
     def _save(self, config: RunConfig, texts: list[str] | None) -> None:

@@ -39,11 +39,11 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     RolloutsView,
     RolloutTokens,
     Search,
-    beside,
     changes,
     load_group,
     load_highlights,
     load_step,
+    nearest_step,
     search,
     with_functions,
 )
@@ -140,7 +140,7 @@ class CompletionPanel(RolloutsPanel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
-        self._drawn: list[list[int]] = []  # the token of each cell, by line from there on
+        self._row_tokens: list[list[int]] = []  # the token of each cell, by line from there on
 
     help_topic = "panel:tokens"
 
@@ -192,18 +192,18 @@ class CompletionPanel(RolloutsPanel):
         rows, shades = render.text_rows(completion, width), view.shades
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
-        drawn = [
+        cache = [
             (row, render.row_lines(completion, view.token, row, shades))
             for row in rows[indices.start : indices.stop]
         ]
-        self._drawn = [row.cells for row, lines in drawn for _ in lines]
-        return [line for _, lines in drawn for line in lines]
+        self._row_tokens = [row.cells for row, lines in cache for _ in lines]
+        return [line for _, lines in cache for line in lines]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the one that follows a clicked note."""
         x, y = self.inside(event.offset) - Offset(0, self._text_top)
-        if 0 <= y < len(self._drawn):
-            cells, tokens = self._drawn[y], self.view.tokens
+        if 0 <= y < len(self._row_tokens):
+            cells, tokens = self._row_tokens[y], self.view.tokens
             token = cells[min(x, len(cells) - 1)]
             self.action_move(0, bisect_right(tokens, token) - bisect_right(tokens, self.view.token))
 
@@ -352,7 +352,7 @@ class RolloutsScreen(WorkbenchScreen):
         source = current if current is not None and run in (None, current.key) else run or 0
         with reporting(self):
             read = partial(load_step, run=source, step=step, origin=origin)
-            groups = await self.ask(read, "step")
+            groups = await self.read(read, "step")
             self._loading = None
             if step is not None and groups.step != step:
                 self.notify(f"Step {step} has no recorded answers; this is step {groups.step}.")
@@ -380,7 +380,7 @@ class RolloutsScreen(WorkbenchScreen):
         with reporting(self):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
-                detail = await self.ask(read, "group")
+                detail = await self.read(read, "group")
                 self.view = self.view.with_detail(detail)
 
     # -- moves ------------------------------------------------------------------------------
@@ -421,14 +421,14 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to another step that has groups of this origin."""
         if (step := self.view.step) is not None:
             current = step.step if self._loading is None else self._loading
-            self._go_to_step(beside(step.steps, current, by))
+            self._go_to_step(nearest_step(step.steps, current, by))
 
     def action_step_at(self) -> None:
         """Ask for a step to go to."""
         hint = "A step, or -50 for 50 steps earlier."
         if self.view.step and self.view.step.origin == "train":
             hint += " Each has other prompts; t changes to prompts that are asked at many steps."
-        self.ask_step(hint, self.view.cursor[0], self._go_to_step)
+        self.input_step(hint, self.view.cursor[0], self._go_to_step)
 
     def _go_to_step(self, target: int) -> None:
         step = self.view.step
@@ -446,7 +446,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._following = False
         if step.origin == "train":
             self._train_step = step.step
-        self._load(None, beside(step.steps_of[origin], self._train_step), origin)
+        self._load(None, nearest_step(step.steps_of[origin], self._train_step), origin)
 
     # -- the same prompt at another step ----------------------------------------------------
 
@@ -479,7 +479,7 @@ class RolloutsScreen(WorkbenchScreen):
             while highlight is None:
                 last = step.step
                 read = partial(load_highlights, step=step, measure=measure, by=distance)
-                step, highlights = await self.ask(read, "highlights")
+                step, highlights = await self.read(read, "highlights")
                 if distance and step.step == last:
                     when, detail = "later" if by > 0 else "earlier", self.view.loaded
                     missing = detail.missing if detail else ""
@@ -558,11 +558,11 @@ class RolloutsScreen(WorkbenchScreen):
     async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
-            ask = self.ask
-            results = await ask(partial(search, run=run, text=text), "search")
+            read = self.read
+            results = await read(partial(search, run=run, text=text), "search")
             result = Search(text=text)
             while not result.done and self.view.step and self.view.step.run.key == run:
-                result = await ask(lambda _: next(results), "search")
+                result = await read(lambda _: next(results), "search")
                 first = not self.view.hits
                 self.update(search=result)
                 if first and result.hits:

@@ -83,7 +83,7 @@ class GroupList:
         return self.steps_of[self.origin]
 
 
-def beside(steps: Sequence[int], step: float, by: int = 0) -> int:
+def nearest_step(steps: Sequence[int], step: float, by: int = 0) -> int:
     """The step that is `by` steps from another, or from the last one before it."""
     return steps[clamped(bisect_right(steps, step) - 1 + by, len(steps))] if steps else 0
 
@@ -169,7 +169,7 @@ def load_step(
     run = run_info(reader, run) if isinstance(run, int) else run
     steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
     steps = steps_of[origin]
-    step = beside(steps, math.inf if step is None else step, by)
+    step = nearest_step(steps, math.inf if step is None else step, by)
     groups = reader.groups(run.key, step=step, origin=origin) if steps else ()
     # a resumed run may have had another file of its functions
     run = replace(run, recipe=evaluable(run.recipe, reader.functions(run.key, max(1, step))))

@@ -13,7 +13,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import first_of
-from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.picker import PickerItem
@@ -107,14 +107,14 @@ class QueueScreen(Dialog[None]):
         """Read the queue, and poll for changes."""
         self.query_one(QueuePanel).focus()
         self.query_one(KeyBar).hidden = NEED_ITEMS  # Nothing is read yet.
-        self.read()
-        self.set_interval(1.0, self.read)
+        self.refresh_queue()
+        self.set_interval(1.0, self.refresh_queue)
 
     @work(exclusive=True)
-    async def read(self) -> None:
+    async def refresh_queue(self) -> None:
         """Read the queue."""
         try:
-            items = await self.ask(lambda reader: reader.queue(ended=ENDED), "queue")
+            items = await self.read(lambda reader: reader.queue(ended=ENDED), "queue")
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
@@ -165,7 +165,7 @@ class QueueScreen(Dialog[None]):
         with reporting(self):
             await self.workbench.write(lambda store: change(RunQueue(store)))
             self.notify(done)
-            self.read()
+            self.refresh_queue()
 
 
 def remove_dialog(runs: Sequence[RunSummary]) -> Choice[str]:
@@ -183,14 +183,16 @@ def remove_dialog(runs: Sequence[RunSummary]) -> Choice[str]:
     return Choice("remove runs" if len(runs) > 1 else "remove the run", names, [archive, delete])
 
 
-def describe_dialog(runs: Sequence[RunSummary]) -> Ask:
+def describe_dialog(runs: Sequence[RunSummary]) -> InputDialog:
     """Ask for the name, tags and note of a run, or for the shared tags of several."""
     tags = Field(" ".join(shared_tags(runs)), select_on_focus=False)
     if len(runs) > 1:
-        return Ask(f"{len(runs)} runs", {"tags that all of them have, separated by spaces": tags})
+        return InputDialog(
+            f"{len(runs)} runs", {"tags that all of them have, separated by spaces": tags}
+        )
     note = Field(runs[0].note, select_on_focus=False)
     fields = {"name": Field(runs[0].name), "tags, separated by spaces": tags, "note": note}
-    return Ask("the run", fields)
+    return InputDialog("the run", fields)
 
 
 def column_items(

@@ -129,7 +129,7 @@ def _last(key: str) -> Draw:
 
 def _added(expression: str) -> TableColumn:
     """A column of any setting or metric, in the column language."""
-    unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
+    unit = next(filter(None, (spec(name).unit for name in expression.split())), "")
     label = column_label(expression)
 
     def draw(run: RunSummary, _view: RunsView) -> Line:
@@ -303,9 +303,9 @@ def _head(preview: Preview, width: int) -> list[Line]:
     )
     return [
         line
-        for text, most, colour in texts
+        for text, limit, colour in texts
         if text
-        for line in paragraph(text, width, most, colour)
+        for line in paragraph(text, width, limit, colour)
     ]
 
 

@@ -20,9 +20,9 @@ from grpo_tui.app.feed.stored import request
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
+    CONTINUE_KEY,
     CONTROL_BINDINGS,
     CONTROLS,
-    HELD,
     ControlledRun,
     ControlScreen,
 )
@@ -52,7 +52,7 @@ from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
-    from grpo_tui.app.tui.dialogs.picker import Picked
+    from grpo_tui.app.tui.dialogs.picker import PickerResult
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
 
@@ -218,7 +218,7 @@ class RunsScreen(ControlScreen):
         """Update the ages, and show the keys that the selected run can use."""
         self.query_one(RunsTable).now = int(now)
         run, bar = self.controlled_run(), self.key_bar
-        bar.renamed = HELD if run is not None and run.held else {}
+        bar.renamed = CONTINUE_KEY if run is not None and run.pausing else {}
         bar.hidden = self.unused_controls(active=run is not None and run.active)
         if self.view.is_empty:
             bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
@@ -231,7 +231,7 @@ class RunsScreen(ControlScreen):
             return
         changed = False
         with suppress(StoreError, asyncio.CancelledError):
-            changed = await self.ask(lambda reader: reader.changed(), "changed")
+            changed = await self.read(lambda reader: reader.changed(), "changed")
         if changed or self.view.is_empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
@@ -239,7 +239,7 @@ class RunsScreen(ControlScreen):
     async def refresh_runs(self) -> None:
         """Read the table; the cursor stays on its run."""
         try:
-            fields = await self.ask(partial(load_list, view=self.view), "runs")
+            fields = await self.read(partial(load_list, view=self.view), "runs")
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
@@ -266,11 +266,11 @@ class RunsScreen(ControlScreen):
         selected = self.view.selected
         with suppress(StoreError, asyncio.CancelledError):
             if unread:
-                sparks = await self.ask(partial(load_sparks, runs=unread), "sparks")
+                sparks = await self.read(partial(load_sparks, runs=unread), "sparks")
                 self.update(sparks={**self.view.sparks, **sparks})
                 self._read_steps |= {run.key: run.step for run in unread}
             if selected is not None:
-                preview = await self.ask(partial(load_preview, run=selected), "preview")
+                preview = await self.read(partial(load_preview, run=selected), "preview")
                 self.update(preview=preview)
 
     def watch_view(self, _old: RunsView, new: RunsView) -> None:
@@ -288,10 +288,10 @@ class RunsScreen(ControlScreen):
     def move(self, event: Panel.Moved) -> None:
         """Move the cursor; the preview follows once it stops."""
         self.view = self.view.moved(event.rows)
-        self._rest()
+        self._read_later()
 
     @work(exclusive=True, group="rest")
-    async def _rest(self) -> None:
+    async def _read_later(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_visible()
 
@@ -514,29 +514,29 @@ class RunsScreen(ControlScreen):
     @work(exclusive=True, group="dialog")
     async def action_group(self) -> None:
         """Choose what to group by: a property of runs, or any setting or metric."""
-        picked = await self._pick("group by", groups=GROUPS, cursor=self.view.group)
-        if picked is not None:
-            self._relist(group=picked.value, folded=frozenset())
+        result = await self._pick("group by", groups=GROUPS, cursor=self.view.group)
+        if result is not None:
+            self._relist(group=result.value, folded=frozenset())
 
     @work(exclusive=True, group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
         marks = self.view.columns
-        picked = await self._pick("columns", marks, verb="show", marks=marks, optional=True)
-        if picked is not None:
-            self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
-            self._relist(columns=picked.marks)
+        result = await self._pick("columns", marks, verb="show", marks=marks, optional=True)
+        if result is not None:
+            self.workbench.preferences.remember(**{"runs.columns": list(result.marks)})
+            self._relist(columns=result.marks)
 
     async def _pick(
         self, title: str, columns: Sequence[str] = (), groups: Sequence[str] = (), **how: Any
-    ) -> "Picked | None":
+    ) -> "PickerResult | None":
         """Let the user pick from all settings and metrics."""
         from grpo_tui.app.tui.dialogs.picker import Picker
         from grpo_tui.app.tui.screens.runs.dialogs import column_items
 
         try:
             read = partial(column_items, columns=columns, groups=groups)
-            picker = Picker(title, await self.ask(read, "columns"), **how)
+            picker = Picker(title, await self.read(read, "columns"), **how)
             return await self.app.push_screen_wait(picker)
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return None

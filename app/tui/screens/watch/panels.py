@@ -119,7 +119,7 @@ class Curves(WatchPanel, ChartStack, ListPanel):
         snapshot, chart = self.snapshot, self.charts[index]
         chosen = index == self.selected and self.has_focus
         key = chart, snapshot.series, snapshot.head, snapshot.weights, width, height, chosen
-        return self.drawn.latest(
+        return self.cache.latest(
             chart.title, key, lambda: render.chart_lines(chart, snapshot, width, height, chosen)
         )
 

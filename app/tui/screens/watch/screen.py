@@ -20,8 +20,8 @@ from grpo_tui.app.tui.keys import bind, hidden, step_keys
 from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
+    CONTINUE_KEY,
     CONTROL_BINDINGS,
-    HELD,
     ControlledRun,
     ControlScreen,
 )
@@ -94,8 +94,8 @@ class WatchScreen(ControlScreen):
         if not snapshot.alerts:
             bar.hidden |= {"mute"}
         replayed = {"pause": "pause"} if self.replay is not None else {}
-        paused = ControlledRun.of(snapshot).held
-        bar.renamed = replayed | (HELD if paused else {})
+        paused = ControlledRun.of(snapshot).pausing
+        bar.renamed = replayed | (CONTINUE_KEY if paused else {})
         self._draw()
 
     @property
@@ -146,7 +146,7 @@ class WatchScreen(ControlScreen):
         self._draw()  # what the panel has may be of an earlier moment
         return self.query_one(Groups).selected_rollout()
 
-    def places(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well."""
         for index, group in enumerate(self.query_one(CompletionsPanel).snapshot.groups):
             texts = " ".join(rollout.text for rollout in group.rollouts)
@@ -185,7 +185,7 @@ class WatchScreen(ControlScreen):
     def action_seek_to(self) -> None:
         """Ask for a step, and go there."""
         hint = "A step, or -50 for 50 steps earlier; esc returns to the present."
-        self.ask_step(hint, self.state.step.groups_step, self._go_to)
+        self.input_step(hint, self.state.step.groups_step, self._go_to)
 
     def action_escape(self) -> None:
         """Return to the step that the run is at, before anything else."""
@@ -208,7 +208,7 @@ class WatchScreen(ControlScreen):
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
         with reporting(self):
-            past = await self.ask(lambda r: snapshot_of(r, run, step), "past")
+            past = await self.read(lambda r: snapshot_of(r, run, step), "past")
             if past.groups:
                 self.past = replace(past, head=self.snapshot.head)
             else:
@@ -241,7 +241,7 @@ class WatchScreen(ControlScreen):
             cursor=chosen.keys[0] if chosen else "",
         )
         self.app.push_screen(
-            picker, lambda picked: self.show_alone(picked.value) if picked is not None else None
+            picker, lambda result: self.show_alone(result.value) if result is not None else None
         )
 
     def show_alone(self, metric: str) -> None:

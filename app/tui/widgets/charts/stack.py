@@ -26,7 +26,7 @@ class ChartStack(Panel):
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._boxes: list[tuple[int, Offset, int]] = []
-        self.drawn = Latest()
+        self.cache = Latest()
 
     @property
     def alone(self) -> bool:

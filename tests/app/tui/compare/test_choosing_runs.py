@@ -222,7 +222,7 @@ async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
         assert {run.name for run in screen.view.selection} == {"lone-wolf", "other-1", "other-2"}
         await pilot.press("home", "G")
         assert len(screen.view.marked) == 3
-        assert "lone-wolf is part of no sweep" in app.said[-1].text
+        assert "lone-wolf is part of no sweep" in app.notices[-1].text
 
 
 async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Path) -> None:

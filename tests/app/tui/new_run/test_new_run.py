@@ -211,7 +211,7 @@ async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
         await pilot.press("w")
         await write(pilot, "mine.yaml")
         await pilot.press("enter")
-        await until(app, lambda: "exists already" in app.said[-1].text)
+        await until(app, lambda: "exists already" in app.notices[-1].text)
         assert (tmp_path / "mine.yaml").read_text() == "old"
 
 

@@ -236,11 +236,11 @@ async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path
     tree = {"rewards": {"functions": ["abc"]}, "steps": 1}
 
     def refusals() -> list[str]:
-        return [said.text for said in app.said if said.text.startswith("not started")]
+        return [said.text for said in app.notices if said.text.startswith("not started")]
 
     async with app.run_test(size=(120, 40)):
         for place in ("queue", "here"):
-            app.said.clear()
+            app.notices.clear()
             app.post_message(LaunchRequested(build(tree), place))
             await until(app, lambda: bool(refusals()) and not app.bridge.running)
             assert "rewards.functions: reward abc: 'abc' is no name" in refusals()[0]

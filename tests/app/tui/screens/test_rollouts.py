@@ -101,7 +101,7 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         screen = await opened(app, pilot, step=2, origin="pinned", group=0, rollout=0)
         seen = [screen.view.group]
         await pilot.press("left_square_bracket")
-        assert app.said[-1].text == (
+        assert app.notices[-1].text == (
             "This prompt has no earlier answers; t shows prompts sampled at many steps."
         )
         for _ in range(2):
@@ -124,8 +124,8 @@ async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path)
         assert screen.view.step is not None
         run, newest = screen.view.step.run.key, screen.view.step.steps[-1]
         await app.forward(RolloutOpened(run, newest + 1, "train", 0, 0))
-        await until(app, lambda: bool(app.said))
-        assert app.said[-1].text == (
+        await until(app, lambda: bool(app.notices))
+        assert app.notices[-1].text == (
             f"Step {newest + 1} has no recorded answers; this is step {newest}."
         )
         assert screen.view.step.step == newest
@@ -373,7 +373,7 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
         assert "CLIPPED" in frames.text(app)
         await pilot.press("f")
         assert here() == wanted[-1]
-        assert "No later clipped token" in app.said[-1].text
+        assert "No later clipped token" in app.notices[-1].text
         back = [here()]
         for _ in range(len(wanted) - 1):
             await pilot.press("F")
@@ -387,7 +387,7 @@ async def test_f_goes_on_to_steps_recorded_since_the_screen_read_its_step(tmp_pa
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=STEPS // 2, group=0, rollout=0)
-        while not (app.said and "No later clipped token" in app.said[-1].text):
+        while not (app.notices and "No later clipped token" in app.notices[-1].text):
             await pilot.press("f")
             await settled(pilot, screen)
         record_rest()
@@ -415,7 +415,7 @@ async def test_a_typed_step_goes_to_it_or_to_the_nearest_before_it(store: Path) 
             chosen = screen.view.group
             assert chosen is not None
             assert (chosen.step, chosen.origin, chosen.index) == (step, "pinned", 1), typed
-            assert not told or app.said[-1].text == told
+            assert not told or app.notices[-1].text == told
             assert "answer d by token" in frames.text(app)
         await pilot.press("at", "escape")
         await settled(pilot, screen)
@@ -507,7 +507,7 @@ async def test_the_lab_opens_on_training_prompts_alone(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, step=2, origin="pinned", group=0, rollout=0)
         await pilot.press("v")
-        assert "The lab computes with training prompts" in app.said[-1].text
+        assert "The lab computes with training prompts" in app.notices[-1].text
         await opened(app, pilot, step=2, group=1, rollout=1)
         await pilot.press("v")
         await until(app, lambda: isinstance(app.screen, LabScreen))
@@ -527,7 +527,7 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         await settled(pilot, screen)
         await pilot.press("f")
         await settled(pilot, screen)
-        assert app.said[-1].text == (
+        assert app.notices[-1].text == (
             "No clipped token: token numbers were not recorded for this group "
             "(record.tokens=all records them)."
         )
@@ -627,7 +627,7 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
         assert "–" in next(row for row in frames.frame(app) if "▸" in row).split("││")[0]
         await pilot.press("f")
         await settled(pilot, screen)
-        assert app.said[-1].text == "No clipped token: no push: not trained on."
+        assert app.notices[-1].text == "No clipped token: no push: not trained on."
 
 
 async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(

@@ -77,15 +77,15 @@ async def test_the_cursor_stays_where_it_was_moved_while_the_table_was_read(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        ask, goes_on = screen.ask, asyncio.Event()
+        read, goes_on = screen.read, asyncio.Event()
 
         async def slow(question: Callable[[StoreReader], Any], name: str) -> Any:
-            answer = await ask(question, name)
+            result = await read(question, name)
             if name == "runs":
                 await goes_on.wait()
-            return answer
+            return result
 
-        monkeypatch.setattr(screen, "ask", slow)
+        monkeypatch.setattr(screen, "read", slow)
         worker = screen.refresh_runs()
         await pilot.press("down")
         moved = screen.view.selected
@@ -288,7 +288,7 @@ async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
         screen = await ready(app, pilot)
         await pilot.press("x")
         assert app.screen is screen
-        assert "busy-otter has not ended yet" in app.said[-1].text
+        assert "busy-otter has not ended yet" in app.notices[-1].text
     handle.close()
 
 
@@ -392,7 +392,7 @@ async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         await pilot.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
-        await until(app, lambda: app.said and app.said[-1].text == "otter changed.")
+        await until(app, lambda: app.notices and app.notices[-1].text == "otter changed.")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last")
     assert (run.name, run.tags, run.note) == ("heron", ("good", "kept"), "slow")
@@ -408,7 +408,7 @@ async def test_tags_of_marked_runs_are_changed_together(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         await pilot.press("space", "down", "space", "i", "backspace", *"both", "enter")
-        await until(app, lambda: app.said and app.said[-1].text == "2 runs changed.")
+        await until(app, lambda: app.notices and app.notices[-1].text == "2 runs changed.")
     with closing(StoreReader(path)) as reader:
         found = {run.name: run.tags for run in reader.runs()}
     assert found == {"otter": ("a", "both"), "heron": ("both", "c")}

@@ -366,7 +366,7 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await pilot.press("at", "5", "enter")
         await back_at(5)
         await pilot.press("at", "x", "enter")
-        assert app.said[-1].text == "“x” is not such a number."
+        assert app.notices[-1].text == "“x” is not such a number."
         await pilot.press("escape")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)

@@ -15,7 +15,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import VARIED, with_next, with_setting, with_typed
 from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.ask import InputDialog
 from grpo_tui.app.tui.dialogs.dialog import Dialog
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.keys import bind
@@ -164,7 +164,7 @@ class LabScreen(Dialog[None]):
             while pending := self.view.pending:
                 recipe, step = pending[0]
                 compute = partial(study.outcome, recipe=recipe, step=step)
-                outcome = await self.ask(compute, "lab")
+                outcome = await self.read(compute, "lab")
                 self.view = self.view.with_outcome(recipe, step, outcome, study.rows)
 
     # -- changes ----------------------------------------------------------------------------
@@ -202,7 +202,9 @@ class LabScreen(Dialog[None]):
             if text := "".join(texts or ()).strip():
                 self._change(with_typed, text)
 
-        self.app.push_screen(Ask("recipe" if name == "name" else name, {allowed: Field()}), take)
+        self.app.push_screen(
+            InputDialog("recipe" if name == "name" else name, {allowed: Field()}), take
+        )
 
     def action_clone(self) -> None:
         """Open New run with the settings of this recipe."""
