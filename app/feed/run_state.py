@@ -1,8 +1,8 @@
 """RunState: folds a run's events into immutable snapshots; uses no Textual, threads or files.
 
 Facts come through `apply`, what else a feed knows through `look`, a person's requests through
-`ask`. A group has scores once it is recorded. Kept are all values of the metrics, one entry per
-alert rule, a log of fixed length, and only the latest step's groups.
+`ask`. A group has scores once it is recorded. It keeps all values of the metrics, one
+entry per alert rule, a log of fixed length, and the groups of the latest step.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Output of `train` and `resume`: a live bar on a terminal, plain lines in a pipe, or JSON lines.
 
-`Tally` folds events into the few numbers shown; the three printers only write them.
+A printer for each keeps the few numbers that it shows.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Alert rules: each reads the metrics of recent steps and returns a alert or None."""
+"""Alert rules: each reads the metrics of recent steps and returns an alert or None."""
 
 import math
 import os
