@@ -1,6 +1,6 @@
 """Output of `train` and `resume`: a live bar on a terminal, plain lines in a pipe, or JSON lines.
 
-A printer for each keeps the few numbers that it shows.
+`RunProgress` folds events into the few numbers shown; the printers only write them.
 """
 
 import json
