@@ -61,7 +61,6 @@ class Setting:
     annotation: Any = None
     default: Any = None
     unit: str = ""
-    main: bool = False  # one of the eight settings that matter most
     ge: float | None = None
     gt: float | None = None
     le: float | None = None

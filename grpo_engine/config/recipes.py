@@ -174,7 +174,6 @@ class Recipe:
         0.04,
         "Weight of the KL penalty; 0 is off.",
         off=0,
-        main=True,
         belongs="anchor",
         condition=ANCHORED,
     )

@@ -104,7 +104,7 @@ class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
     path: str = setting(
-        "starter", "`starter`, `starter-guess`, a model folder, or a hub id.", main=True
+        "starter", "`starter`, `starter-guess`, a model folder, or a hub id."
     )
     adapter: str | None = setting(None, "Adapter folder to start from.")
     tuning: Literal["lora", "dora", "full"] = setting("lora", "Which weights are trained.")
@@ -168,7 +168,6 @@ class TaskConfig(Section):
         "arithmetic",
         "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, `verifiers:<package>`, or a "
         "dataset: a .jsonl file, a folder, a hub id, or `file.py:function`.",
-        main=True,
     )
     system_prompt: str | None = setting(
         None, "System message; None for the task's own.", longest=UNLIMITED
@@ -329,8 +328,8 @@ class RolloutConfig(Section):
 
     entries = {"options": ROLLOUT_OPTIONS}
 
-    prompts: int = setting(8, "Prompts per step.", ge=1, le=65536, main=True)
-    group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, main=True, condition=SAMPLED)
+    prompts: int = setting(8, "Prompts per step.", ge=1, le=65536)
+    group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, condition=SAMPLED)
     max_new_tokens: int = setting(64, "Longest answer.", ge=1, le=131072, unit="tokens")
     temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10, condition=SAMPLED)
     top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
@@ -371,7 +370,7 @@ class AlgorithmConfig(
     create_model(  # type: ignore[misc]  # a base made at run time
         "AlgorithmFields",
         __base__=Section,
-        recipe=(str, setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)),
+        recipe=(str, setting("grpo", "The named algorithm; see `grpo-tui recipes`.")),
         **_FIELDS,
         options=(
             Mapping[str, JsonValue],
@@ -444,7 +443,7 @@ class OptimizerConfig(Section):
     name: Literal["adamw", "adam", "sgd", "muon", "lion", "adafactor"] = setting(
         "adamw", "Optimiser; sgd and muon have a momentum of `options.beta1`, 0.9 by default."
     )
-    learning_rate: float = setting(1e-5, "Peak learning rate.", le=10, main=True)
+    learning_rate: float = setting(1e-5, "Peak learning rate.", le=10)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
     warmup_steps: int = setting(0, "Steps of linear warm-up.", unit="steps")
     weight_decay: float = setting(0.0, "Weight decay of matrices.", le=1)
@@ -550,7 +549,7 @@ class RunConfig(Section):
 
     name: str = setting("", "Name of the run; empty for a generated one.", longest=LONGEST_NAME)
     seed: int = setting(0, "Seed of every random draw in the run.", lt=2**31)
-    steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
+    steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps")
     stop_when: str = setting(
         "", "End earlier when this holds, such as `kl > .3 | eval/accuracy flat for 3`."
     )
