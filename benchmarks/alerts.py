@@ -394,8 +394,8 @@ def limits_of(config: RunConfig) -> RunLimits:
     names = [name.rpartition(":")[2] for name in config.rewards.functions]
     return RunLimits(
         updates_per_step=recipe.passes * recipe.minibatches,
-        has_bounds=recipe.trust == "clip",
-        whole_answers=recipe.ratio.startswith("sequence"),
+        has_bounds=recipe.trust_rule.stops_at == "bounds",
+        sequence_ratio=recipe.has_sequence_ratio,
         accuracy="numeric_answer" if "numeric_answer" in names else None,
         weights=dict(zip(names, config.rewards.weights, strict=True)),
         memory_gb=MEMORY,

@@ -73,8 +73,8 @@ if not TYPE_CHECKING:  # a misspelt name is an error of type checkers
             return import_module("grpo_engine.events")
         if name not in PUBLIC:
             raise AttributeError(f"module 'grpo_engine' has no attribute {name!r}")
-        globals()[name] = found = getattr(import_module(PUBLIC[name]), name)
-        return found
+        globals()[name] = value = getattr(import_module(PUBLIC[name]), name)
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *PUBLIC, "events"})

@@ -19,7 +19,7 @@ class Control:
     paused: bool = False  # the run should wait
     stop_now: bool = False  # the unfinished step should be dropped
     checkpoint_requested: bool = False
-    rank_failure: str = ""  # which other rank is gone, and why
+    rank_failure: str = ""  # the rank that is gone, and the reason
     blocked: str = ""  # why the next step must wait
     _stop_after_step: bool = False
     _pins: deque[str] = field(default_factory=deque)

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 200  # characters of a value in a message
-PANIC = "PanicException"  # of a library in Rust, such as tokenizers; no Exception
+PANIC = "PanicException"  # Rust libraries such as tokenizers raise it; no subclass of Exception
 
 
 class EngineError(Exception):

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
 Origin = Literal["train", "eval", "pinned"]
 Finish = Literal["stop", "length", "stop_string", "turns", "context", "environment_error"]
-REPLACED = ", replaced"  # at the end of why a group has no signal, if a refill replaced it
+REPLACED = ", replaced"  # ends `no_signal` of a group that a refill replaced
 CUT: frozenset[Finish] = frozenset({"length", "context"})  # a limit ended the answer, not the model
 Severity = Literal["info", "warning", "error"]
 
@@ -51,8 +51,8 @@ EQUAL_REWARDS = 1e-6
 
 def rewards_differ(rewards: Iterable[float | None]) -> bool:
     """Whether any two rewards differ by more than rounding."""
-    known = [reward for reward in rewards if reward is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    values = [reward for reward in rewards if reward is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
     return high - low > EQUAL_REWARDS * abs(high)
 
 
@@ -169,7 +169,7 @@ class UpdateTotals:
     minibatch: int = 0
     micro_batches: int = 1
     batch_tokens: int | None = None  # tokens of the micro-batch in the loss
-    entropy_bonus: float = 0.0  # its weight in this step
+    entropy_bonus: float = 0.0  # weight in this step
     entropy_floor: float | None = None  # lowest entropy of a pushed token
     updated_tokens: int | None = None  # tokens at or above it
 

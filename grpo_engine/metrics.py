@@ -138,8 +138,8 @@ def spec(name: str) -> MetricSpec:
 def _held_out_spec(name: str, leaf: str) -> MetricSpec:
     if count := re.search(r"/(scored|failed)(?=/)", name):
         label = spec(name.replace(count[0], "", 1)).label
-        what = "that it is the mean of" if count[1] == "scored" else "on which the function failed"
-        text = f"Held-out answers {what}. The setting rewards.on_failure decides about failures."
+        role = "that it is the mean of" if count[1] == "scored" else "on which the function failed"
+        text = f"Held-out answers {role}. The setting rewards.on_failure decides about failures."
         return MetricSpec(name, f"{label}: {count[1]}", text, unit="answers")
     mode, _, metric = leaf.partition("/")
     if mode == "greedy":

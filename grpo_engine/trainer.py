@@ -32,16 +32,16 @@ from pathlib import Path
 from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import PANIC, DataError, EngineError, NotFiniteError, RankLostError
-from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
+from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_scheduled
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.reuse import entropy_control
 from grpo_engine.platform.faults import fault_of
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.memory import free_cache
-from grpo_engine.run.persist import save_after_failure, save_if_due, save_last
+from grpo_engine.run.persist import save_after_failure, save_if_needed, save_last
 from grpo_engine.run.recovery import as_engine_error
-from grpo_engine.run.requests import answer_requests, wait_until_recorded
+from grpo_engine.run.requests import handle_requests, wait_until_recorded
 from grpo_engine.run.session import EngineRun, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run, plan_next_step
@@ -97,14 +97,14 @@ def run(
 
 def _loaded_run(run: EngineRun) -> Iterator[Event]:
     """The run after everything is loaded."""
-    yield from answer_requests(run)
+    yield from handle_requests(run)
     if run.step == 0 and not run.progress.evaluated_before:
         yield from _before_first_step(run)
     try:
         yield from _train(run)
     except NotFiniteError:
         raise
-    except (EngineError, RuntimeError) as error:  # of users' functions, most likely
+    except (EngineError, RuntimeError) as error:  # most likely of users' functions
         if isinstance(error, EngineError) or fault_of(error) not in (None, "lost"):
             yield from save_after_failure(run)
         raise
@@ -191,8 +191,8 @@ def _train(run: EngineRun) -> Iterator[Event]:
         planned_anew = yield from plan_next_step(run)
         check_environments(run, sampled)  # the step is whole: it is saved if this ends the run
 
-        yield from evaluate_if_due(run)
-        yield from save_if_due(run, planned_anew=planned_anew)
+        yield from evaluate_if_scheduled(run)
+        yield from save_if_needed(run, planned_anew=planned_anew)
         yield from wait_until_recorded(run)
 
 

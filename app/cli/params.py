@@ -39,7 +39,7 @@ def complete_runs(incomplete: str) -> Completions:
 def complete_presets(incomplete: str) -> Completions:
     from grpo_engine.presets import names, preset
 
-    yield from _matching(incomplete, *((name, preset(name).about) for name in names()))
+    yield from _matching(incomplete, *((name, preset(name).description) for name in names()))
 
 
 def complete_recipes(incomplete: str) -> Completions:

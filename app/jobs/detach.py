@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.platform.scratch import scratch
-from grpo_engine.platform.spawn import NULL, Apart, Child, start
+from grpo_engine.platform.spawn import NULL, Child, Scope, start
 from grpo_tui.app import exit_codes
 from grpo_tui.experiments.processes import environment
 
@@ -32,7 +32,7 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
             child = spawn(
                 *arguments,
                 streams=(NULL, NULL, output.fileno()),
-                apart="session",
+                scope="session",
                 **{READY: str(ready)},
                 **variables,
             )
@@ -51,11 +51,11 @@ def start_detached(*arguments: str, **variables: str) -> dict[str, Any]:
 def spawn(
     *arguments: str,
     streams: Sequence[int] = (NULL, NULL, NULL),
-    apart: Apart = "session",
+    scope: Scope = "session",
     **variables: str,
 ) -> Child:
     """Start `grpo-tui ARGUMENTS`, with these variables of the environment."""
-    return start(command(*arguments), {**environment(), **variables}, streams, apart=apart)
+    return start(command(*arguments), {**environment(), **variables}, streams, scope=scope)
 
 
 def command(*arguments: str) -> list[str]:

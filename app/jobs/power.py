@@ -28,7 +28,7 @@ def awake() -> Iterator[None]:
     if command := keeps_awake(os.getpid()):
         with suppress(OSError):
             # in a group of its own: an interrupted run still saves a checkpoint
-            child = start(command, os.environ, (NULL, NULL, NULL), apart="group")
+            child = start(command, os.environ, (NULL, NULL, NULL), scope="group")
     try:
         yield
     finally:

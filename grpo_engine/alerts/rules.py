@@ -35,7 +35,7 @@ SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
 MASKED = 0.25  # share of tokens that the correction may mask
 SWAPPED = 0.05  # GB of swap in a step that are more than other programs' coming and going
-SHORT = 2.0  # of `memory/pressure`: what macOS calls a warning
+SHORT = 2.0  # `memory/pressure` that macOS calls a warning
 BUSIER = 0.5  # processors that other programs use beside those they used before
 
 
@@ -83,15 +83,15 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """What the rules need to know about the run besides its metrics; None where not applicable.
+    """What the rules need to know about the run besides its metrics.
 
-    `weights` are those of the reward functions. `whole_answers` says that a ratio is of an answer:
-    then whole answers are clipped, by design. `demonstrates` says that answers are the data's.
+    `weights` are those of the reward functions. `sequence_ratio` says that a completion has one
+    ratio, so that whole completions are clipped. `demonstrates` says that they are the data's.
     """
 
     updates_per_step: int = 1
     has_bounds: bool = True
-    whole_answers: bool = False
+    sequence_ratio: bool = False
     demonstrates: bool = False
     accuracy: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -517,7 +517,7 @@ def most_truncated(run: MonitoredRun) -> Alert | None:
 
 
 def clip_too_much(run: MonitoredRun) -> Alert | None:
-    if run.updates_per_step < 2 or run.whole_answers:
+    if run.updates_per_step < 2 or run.sequence_ratio:
         return None
     return _share_above(
         run,
@@ -657,18 +657,18 @@ def memory_near_limit(run: MonitoredRun) -> Alert | None:
 
 def memory_swapped(run: MonitoredRun) -> Alert | None:
     """Swap grows for three steps while memory is short, or while the run has more than planned."""
-    swap, held = run.last("memory/swap_gb", 4), run.last("memory/footprint_gb", 1)
+    swap, footprint = run.last("memory/swap_gb", 4), run.last("memory/footprint_gb", 1)
     grows = all(later - earlier > SWAPPED for earlier, later in pairwise(swap))
-    if not swap or not held or not grows:
+    if not swap or not footprint or not grows:
         return None
     is_short = run.last("memory/pressure", 1)[0] >= SHORT
-    if not is_short and held[0] <= run.planned_gb:
+    if not is_short and footprint[0] <= run.planned_gb:
         return None
     planned = "" if is_short else f" and planned to have {run.planned_gb:.1f}"
     return Alert(
         "error",
         f"Memory is swapped to disk: {swap[-1] - swap[0]:.1f} GB more in three steps, while this "
-        f"run has {held[0]:.1f} GB{planned}. Steps take many times as long so.",
+        f"run has {footprint[0]:.1f} GB{planned}. Steps take many times as long so.",
         "Close other programs, or lower rollout.max_rows, optimizer.micro_rows or "
         "rollout.max_new_tokens.",
         swap[-1],
@@ -710,11 +710,11 @@ def _is_slow_itself(run: MonitoredRun) -> bool:
     On a full machine a little more for them can be half of what they leave, so a step must also
     take longer in processor time that they left to it.
     """
-    (now, left), (before, left_before) = (_other_load(run, *span) for span in STEP_TIMES)
+    (now, left), (before, left_before) = (_external_load(run, *span) for span in STEP_TIMES)
     return now - before <= BUSIER and left > STEP_TIME * left_before
 
 
-def _other_load(run: MonitoredRun, count: int, skip: int) -> tuple[float, float]:
+def _external_load(run: MonitoredRun, count: int, skip: int) -> tuple[float, float]:
     """Processors that other programs used, and seconds of a step less their share of them all."""
     steps, loads = (run.last(key, count, skip) for key in ("step_time", "time/others"))
     pairs = [pair for pair in zip(steps, loads, strict=False) if pair[0]]

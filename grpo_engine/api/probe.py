@@ -22,14 +22,14 @@ ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
 @dataclass(slots=True, kw_only=True)
 class PromptsProbed:
-    """The scores of the answers to some prompts at one temperature."""
+    """The samples of some prompts at one temperature."""
 
     temperature: float
-    keys: list[str] = field(default_factory=list)  # of the prompts
-    rewards: list[list[float | None]] = field(default_factory=list)  # of the answers to each
-    right: list[Count | None] = field(default_factory=list)  # answers to each; None if unknown
-    tokens: int = 0  # of all answers
-    seconds: float = 0.0  # of sampling and scoring
+    keys: list[str] = field(default_factory=list)
+    rewards: list[list[float | None]] = field(default_factory=list)  # by prompt and sample
+    right: list[Count | None] = field(default_factory=list)  # by prompt; None if unknown
+    tokens: int = 0
+    seconds: float = 0.0  # sampling and scoring
 
 
 def probe(
@@ -83,19 +83,19 @@ def sizes_of(config: RunConfig, samples: int) -> list[int]:
 
 
 class SignalAt(TypedDict):
-    """What a group size would give."""
+    """The signal and the cost of a group size."""
 
     group_size: int
-    share: float  # of the prompts that would have a signal
-    low: float  # its interval
+    share: float  # prompts with a signal
+    low: float  # interval of the share
     high: float
-    seconds: float  # of sampling and scoring a step
+    seconds: float  # sampling and scoring of a step
 
 
 def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[SignalAt]:
     """The share of prompts with a signal at each group size; a step has this many prompts."""
     scored = [[reward for reward in rewards if reward is not None] for rewards in probed.rewards]
-    of_an_answer = probed.seconds / sum(map(len, probed.rewards))
+    sample_seconds = probed.seconds / sum(map(len, probed.rewards))
     result = []
     for size in sizes:
         chances = [signal_at_k(rewards, size) for rewards in scored if len(rewards) >= size]
@@ -107,7 +107,7 @@ def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[S
                     share=sum(chances) / len(chances),
                     low=low,
                     high=high,
-                    seconds=of_an_answer * prompts * size,
+                    seconds=sample_seconds * prompts * size,
                 )
             )
     return result

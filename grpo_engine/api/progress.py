@@ -34,7 +34,7 @@ class ProgressBar:
                 self._bar.update(event.step - self._bar.n)
             case ev.EvaluationFinished():
                 label = "accuracy" if "eval/accuracy" in event.metrics else "reward"
-                value, count = (event.metrics[f"eval/{kind}{label}"] for kind in ("", "scored/"))
+                value, count = (event.metrics[f"eval/{part}{label}"] for part in ("", "scored/"))
                 self.write(
                     f"{event.moment} (step {event.step}), {event.mode}: {label} {value:.3f} "
                     f"(n={count:.0f})"

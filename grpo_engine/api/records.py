@@ -18,9 +18,9 @@ from grpo_engine.events import Event, Group
 class Record(Protocol):
     """The record of a run that is in progress or has ended."""
 
-    id: str  # in the store
+    id: str
     name: str  # unique in the store
-    folder: Path  # where its checkpoints go
+    folder: Path  # holds its checkpoints
     store: Path  # the store's file
 
     def put(self, event: Event) -> None:

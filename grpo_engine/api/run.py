@@ -1,4 +1,4 @@
-"""A run from Python: an iterator of its events, and what it has found."""
+"""A run from Python: an iterator of its events, with its metrics, rollouts and policy."""
 
 import inspect
 import tempfile
@@ -35,10 +35,10 @@ Callbacks = Sequence[Callback]
 
 @dataclass(slots=True, kw_only=True)
 class _Summary:
-    """What the events of a run said so far."""
+    """The metrics and last groups of a run so far."""
 
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)
-    groups: list[ev.Group] = field(default_factory=list)  # of the latest step that has some
+    groups: list[ev.Group] = field(default_factory=list)  # training groups of step `groups_step`
     groups_step: int = 0
     step: int = 0
     ended: ev.RunFinished | ev.RunFailed | None = None
@@ -65,8 +65,8 @@ class _Summary:
 class Run(Iterator[ev.Event]):
     """A run: an iterator of its events, and its settings, metrics, rollouts and policy.
 
-    Each event is recorded before it is returned. What the run has found can be asked for at any
-    time, also after its end.
+    Each event is recorded before it is returned. Results can be read at any time, also after the
+    end.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Run(Iterator[ev.Event]):
         self._summary = _Summary()
         self._loaded: tuple[int, LoadedPolicy] | None = None
         self._interrupts = Interrupts(control, lambda text: self.write(text))
-        # not of self, which then would live as long as its events
+        # `self` is no part of it: the run would live as long as its events.
         play = partial(
             trainer.run, config, control, folder=self.folder, resume=resume, objects=objects
         )

@@ -60,7 +60,7 @@ class Custom(str):
         if code is None:
             raise RecipeError(f"function {self} is not written in Python: wrap it in a function")
         written = text = ""
-        with suppress(OSError):  # typed into an interpreter that keeps none
+        with suppress(OSError):  # an interpreter may not keep what was typed
             written = text = inspect.getsource(code)
             text = Path(code.co_filename).read_text(encoding="utf-8")
         return {

@@ -17,7 +17,7 @@ from grpo_engine.config.safe_json import UnsafeJsonError, read_number
 from grpo_engine.config.safe_yaml import dump_yaml, parse_yaml
 from grpo_engine.errors import quoted, shortened
 
-NEVER: Final = object()  # a setting that no value turns off
+NEVER: Final = object()  # `off` of a setting that no value turns off
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -70,7 +70,7 @@ class Setting:
     belongs: str = ""  # the one of the six choices that it qualifies
     option: bool = False  # an entry of algorithm.options: papers fix its value
     off: Any = NEVER
-    condition: Condition = ALWAYS  # for the setting to be read
+    condition: Condition = ALWAYS  # read only if it applies
 
     @property
     def is_list(self) -> bool:
@@ -198,10 +198,10 @@ class Setting:
                 value = _read_mapping(value)
             elif str not in self.types:
                 value = SWITCH.get(value.lower(), value)
-        if isinstance(value, bool) and (word := "on" if value else "off") in self.choices:
-            return word  # YAML reads `off` as false and `on` as true
+        if isinstance(value, bool) and (state := "on" if value else "off") in self.choices:
+            return state  # YAML reads `off` as false and `on` as true
         if str(value) in self.choices:
-            return str(value)  # and `8` as a number
+            return str(value)  # YAML reads `8` as a number
         if self.number is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe, changes, path_of, recipe
 
-# as in TRL: an answer whose probability ratio exceeds the cap is left out of the loss
+# TRL's: an answer is left out of the loss if its probability ratio exceeds the cap.
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}
 CORRECTION_TEXT = ", ".join(
     f"{path_of(name)} {as_text(value)}" for name, value in CORRECTION.items()
@@ -24,8 +24,8 @@ class Gap(NamedTuple):
 # rounds the other way moves by 2^-3 in bfloat16 and by 2^-6 in float16.
 ROUNDING = {"float32": Gap(1e-4, 1e-3), "float16": Gap(1e-4, 0.03), "bfloat16": Gap(1e-3, 0.25)}
 
-# The same of a cache in so many bits: measured on models of 135 million weights and fewer .02 and
-# .25 nats on average, and up to four times that where predictions are sharp.
+# The gap by bits of the cache. Means of .02 and .25 nats were measured on models of up to 135
+# million weights, and up to four times that where predictions are sharp.
 CACHED = {0: Gap(0.0, 0.0), 8: Gap(0.25, 4.0), 4: Gap(2.0, 32.0)}
 
 

@@ -135,7 +135,7 @@ def _is_replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[s
     try:
         return bool(settings()[path].parsed(old[owner]) != settings()[path].parsed(new[owner]))
     except (ValueError, yaml.YAMLError):
-        return True  # it will be refused
+        return True  # an unreadable value is refused later
 
 
 def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Recipe:
 
     name: str
 
-    # 1. Signal: what is an answer's advantage?
+    # 1. Signal: what is a completion's advantage?
     signal: (
         Literal[
             "return",
@@ -429,7 +429,7 @@ SETTINGS: Mapping[str, Setting] = {
     for field in fields(Recipe)
     if field.metadata
 }
-OPEN = tuple(name for name, item in SETTINGS.items() if item.open)  # to functions of the user
+OPEN = tuple(name for name, item in SETTINGS.items() if item.open)  # a function may decide
 
 
 def path_of(name: str) -> str:
@@ -450,7 +450,7 @@ def settings_read(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name, setting in SETTINGS.items() if setting.is_read(recipe))
 
 
-# Settings that exclude each other: which, when, why and what to do.
+# Settings that exclude each other: their names, the condition, the reason and the remedy.
 EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = (
     (
         ("ratio", "trust"),
@@ -626,8 +626,8 @@ def by_name(name: str) -> Recipe:
     packaged = names.installed("recipes")
     if name in packaged:
         return _of_package(name)
-    every = (*RECIPES, *packaged)
-    hint = nearest(name, every) or f"; choose one of {', '.join(every)}"
+    available = (*RECIPES, *packaged)
+    hint = nearest(name, available) or f"; choose one of {', '.join(available)}"
     raise RecipeError(f"there is no recipe {quoted(name)}{hint}", "recipe")
 
 

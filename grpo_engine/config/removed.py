@@ -17,7 +17,7 @@ class Removed(NamedTuple):
     value: Any = None
 
 
-# settings that are entries of another one, with their defaults
+# The entries that were settings of a section, with their defaults.
 MOVED: Final[Mapping[str, Mapping[str, Any]]] = {
     "rollout.options": {"min_p": 0.0, "repetition_penalty": 1.0, "ignore_end": False},
     "algorithm.options": dict.fromkeys((
@@ -33,7 +33,7 @@ MOVED: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "evaluation.sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0},
 }  # fmt: skip
-# of alerts, which can be muted
+# The limits of alert rules that are the same in every run.
 THRESHOLDS = {
     "kl_jump": 10.0,
     "entropy": 0.1,
@@ -80,16 +80,16 @@ def without_removed(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     current, notes = dict(tree), dict[str, str]()
     for section in dict.fromkeys(path.partition(".")[0] for path in REMOVED):
         if isinstance(inner := current.get(section), Mapping):
-            gone = {key: value for key, value in inner.items() if f"{section}.{key}" in REMOVED}
-            current[section] = {key: value for key, value in inner.items() if key not in gone}
-            if gone and not current[section]:
+            removed = {key: value for key, value in inner.items() if f"{section}.{key}" in REMOVED}
+            current[section] = {key: value for key, value in inner.items() if key not in removed}
+            if removed and not current[section]:
                 del current[section]
-            for key, value in gone.items():
-                _take(current, f"{section}.{key}", value, notes)
+            for key, value in removed.items():
+                _replace(current, f"{section}.{key}", value, notes)
     return current, notes
 
 
-def _take(current: dict[str, Any], path: str, value: Any, notes: dict[str, str]) -> None:
+def _replace(current: dict[str, Any], path: str, value: Any, notes: dict[str, str]) -> None:
     """Add what a removed setting becomes, or a note."""
     removed = REMOVED[path]
     if value in removed.usual or value is None:

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_engine.errors import ConfigError, quoted
 
 MOST_BYTES = 1_000_000
-MOST_DIGITS = 400  # of a whole number
+MOST_DIGITS = 400
 NUMBER = re.compile(
     r"[-+]?(?:(?P<whole>\d[\d_]*)|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?)$", re.ASCII
 )
@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def read_number(text: str) -> int | float | None:
-    """The number that a text is, None if it is none; RefusedError if no float can hold it."""
+    """The number that a text is, None if it is none; UnsafeJsonError if no float can hold it."""
     text = text.strip()
     match = NUMBER.match(text)
     if match is None:

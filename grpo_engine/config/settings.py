@@ -32,7 +32,7 @@ from grpo_engine.metrics import is_metric, spec
 
 LONGEST_NAME = 500  # characters of a run's name
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}|[a-z]+_proxy")
-UNLIMITED = 10**9  # for texts that are prose
+UNLIMITED = 10**9  # characters: prose has no limit
 
 
 class Section(BaseModel):
@@ -40,7 +40,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     title: ClassVar[str] = ""  # the name in RunConfig of a section that has removed settings
-    entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}  # of settings that are mappings
+    entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}  # by setting that is a mapping
 
     @classmethod
     @cache
@@ -103,9 +103,7 @@ def mapping(allowed: Mapping[str, Setting], example: str, help: str = "") -> Any
 class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
-    path: str = setting(
-        "starter", "`starter`, `starter-guess`, a model folder, or a hub id."
-    )
+    path: str = setting("starter", "`starter`, `starter-guess`, a model folder, or a hub id.")
     adapter: str | None = setting(None, "Adapter folder to start from.")
     tuning: Literal["lora", "dora", "full"] = setting("lora", "Which weights are trained.")
     lora_rank: int = setting(8, "Rank of the LoRA or DoRA matrices.", ge=1, le=1024)
@@ -212,7 +210,7 @@ class TaskConfig(Section):
         return {"": named} if isinstance(named, str) else named
 
 
-class OtherTask(TaskConfig):
+class FurtherTask(TaskConfig):
     """A further task of a run, with the settings of a task and its share of the prompts."""
 
     weight: float = setting(1.0, "Prompts for each one of `task.name`; 0 leaves it out.")
@@ -245,7 +243,7 @@ class TasksConfig(TaskConfig):
 
     entries = {**TaskConfig.entries, "pass_rate_range": PASS_RATES}
 
-    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_completed)] = setting(
+    others: Annotated[Mapping[str, FurtherTask], BeforeValidator(_completed)] = setting(
         {},
         "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
         "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
@@ -407,8 +405,8 @@ class AlgorithmConfig(
         }
 
     def _set(self) -> dict[str, Any]:
-        set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
-        return {**set_here, **self.options}
+        values = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
+        return {**values, **self.options}
 
     @field_validator("options", mode="before")
     @classmethod
@@ -424,7 +422,6 @@ class AlgorithmConfig(
         return self
 
 
-# of the optimiser, and of the schedule
 OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
     "beta1": declared(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1),
     "beta2": declared(0.999, "Decay of the second moment.", lt=1),
@@ -527,7 +524,7 @@ class SandboxConfig(Section):
     @classmethod
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if not all(VARIABLE.fullmatch(name) for name in names):
-            raise ValueError(  # what is refused may be a key
+            raise ValueError(  # a refused value may be a key, so it is not quoted
                 "these are names of variables in capitals, such as OPENAI_API_KEY, never values"
             )
         return names

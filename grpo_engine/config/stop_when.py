@@ -25,16 +25,18 @@ from grpo_engine.config.conditions import (
 from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import METRICS, is_metric, spec
 
-# `flat` and `for N` belong to the term before them
+# `flat` and `for N` become parts of the term before them.
 _FLAT, _TIMES = re.compile(r"\s+flat\b"), re.compile(r"\s+for\s+([1-9]\d{0,8})\b", re.ASCII)
 FORMS = "write it as `kl > .3`, `reward >= .9 for 5` or `eval/accuracy flat for 3`"
 
 
 @dataclass(slots=True)
-class Seen:
-    times: int = 0  # measurements in a row that count
+class Streak:
+    """The measurements of a check so far."""
+
+    times: int = 0  # consecutive measurements that hold, or bring no new best
     last: float = math.nan
-    best: float | None = None  # for `flat`
+    best: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,14 @@ class StopCheck:
             return f"{self.metric} flat for {self.times}"
         return f"{self.metric} {self.op} {self.limit:g}" + f" for {self.times}" * (self.times > 1)
 
-    def observe(self, value: float, seen: Seen) -> None:
-        seen.last = value
+    def observe(self, value: float, streak: Streak) -> None:
+        streak.last = value
         if self.op != "flat":
-            seen.times = seen.times + 1 if OPERATORS[self.op](value, self.limit) else 0
-        elif is_better(self.metric, value, seen.best):
-            seen.times, seen.best = 0, value
-        elif not math.isnan(value):  # which measured nothing
-            seen.times += 1
+            streak.times = streak.times + 1 if OPERATORS[self.op](value, self.limit) else 0
+        elif is_better(self.metric, value, streak.best):
+            streak.times, streak.best = 0, value
+        elif not math.isnan(value):  # NaN measures nothing
+            streak.times += 1
 
 
 def is_better(metric: str, value: float, best: float | None) -> bool:
@@ -69,7 +71,7 @@ def is_better(metric: str, value: float, best: float | None) -> bool:
 
 
 class StopRule:
-    """A parsed `stop_when`; what it has seen is kept by the caller, by the text of each check."""
+    """A parsed `stop_when`; the caller keeps its streaks, by the text of each check."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -84,26 +86,26 @@ class StopRule:
     def metrics(self) -> set[str]:
         return {check.metric for check in self._checks.values()}
 
-    def observe(self, metrics: Mapping[str, float], seen: dict[str, Seen]) -> str:
+    def observe(self, metrics: Mapping[str, float], streaks: dict[str, Streak]) -> str:
         """Take in new measurements; return them if the condition holds, else an empty text."""
         for name, check in self._checks.items():
             if check.metric in metrics:
-                check.observe(metrics[check.metric], seen.setdefault(name, Seen()))
-        if not _is_met(self._tree, seen):
+                check.observe(metrics[check.metric], streaks.setdefault(name, Streak()))
+        if not _is_met(self._tree, streaks):
             return ""
-        last = {c.metric: seen[name].last for name, c in self._checks.items() if name in seen}
+        last = {c.metric: streaks[name].last for name, c in self._checks.items() if name in streaks}
         return ", ".join(f"{metric} {value:.4g}" for metric, value in last.items())
 
 
-def _is_met(node: Any, seen: Mapping[str, Seen]) -> bool:
+def _is_met(node: Any, streaks: Mapping[str, Streak]) -> bool:
     match node:
         case Not((part,)):
-            return all(str(c) in seen for c in _checks(part)) and not _is_met(part, seen)
+            return all(str(c) in streaks for c in _checks(part)) and not _is_met(part, streaks)
         case Every(parts):
-            return all(_is_met(part, seen) for part in parts)
+            return all(_is_met(part, streaks) for part in parts)
         case Either(parts):
-            return any(_is_met(part, seen) for part in parts)
-    return str(node) in seen and seen[str(node)].times >= node.times
+            return any(_is_met(part, streaks) for part in parts)
+    return str(node) in streaks and streaks[str(node)].times >= node.times
 
 
 def _checks(node: Any) -> list[StopCheck]:

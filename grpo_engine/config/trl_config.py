@@ -81,8 +81,8 @@ def read(path: Path) -> Tree:
         else:
             settings = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
     except (yaml.YAMLError, ValueError, SyntaxError, RecursionError) as error:
-        kind = {".py": "Python", ".json": "JSON"}.get(path.suffix, "YAML")
-        raise ConfigError(f"{path} is not {kind}: {error}") from error
+        language = {".py": "Python", ".json": "JSON"}.get(path.suffix, "YAML")
+        raise ConfigError(f"{path} is not {language}: {error}") from error
     if not isinstance(settings, dict) or not settings:
         raise ConfigError(
             f"{path} holds no settings; give GRPOConfig's names and values as YAML, JSON, or a "
@@ -381,7 +381,7 @@ def _model(values: Tree, notes: list[str]) -> Tree:
     if not (path := values.get("model_name_or_path")):
         notes.append("the model is an argument in TRL: set model.path to a folder or hub id")
     tree = {
-        # where none is named the run is refused: the model of the defaults was not meant
+        # The run is refused if none is named: the default model was not meant.
         "model.path": path or "MODEL",
         "model.dtype": None if format is None else str(format).removeprefix("torch."),
         "model.trust_remote_code": trusted,

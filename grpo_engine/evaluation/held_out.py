@@ -36,7 +36,7 @@ TAGGED = ("format_parts", "format_all")
 AT_A_TIME = 64  # the fewest rows decoded together, even if the run itself uses fewer
 
 
-def evaluate_if_due(run: EngineRun) -> Iterator[Event]:
+def evaluate_if_scheduled(run: EngineRun) -> Iterator[Event]:
     """Between steps: evaluate at the set interval, and after the last step."""
     config, step = run.config.evaluation, run.step
     if config.before_and_after and run.is_complete:
@@ -82,7 +82,7 @@ def _remember_best(run: EngineRun, step: int, measured: Mapping[str, float]) -> 
         metric = "eval/accuracy" if "eval/accuracy" in measured else "eval/reward"
     has_failed = any("/failed/" in name for name in measured)
     if has_failed and not {metric, run.progress.best_metric or metric} <= measured.keys():
-        return  # the function failed on all answers
+        return  # the reward function failed on all samples
     if metric not in measured:
         raise ConfigError(
             f"checkpoint.best_by {metric!r} is not among what an evaluation measures; choose from "
@@ -147,8 +147,8 @@ def sampling_of(run: EngineRun, mode: Mode) -> Sampling:
     plain = replace(plain, temperature=float(mode == "sampled"), top_p=1.0, top_k=0)
     if mode == "greedy":
         return plain
-    own: Any = run.config.evaluation.sampling
-    return replace(plain, **own)
+    changes: Any = run.config.evaluation.sampling
+    return replace(plain, **changes)
 
 
 def _by_task(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, float]:
@@ -171,7 +171,7 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     metrics = _with_interval("reward", mean, bootstrap(means))
     metrics |= {f"eval/rewards/{name}": mean for name, mean in mean_scores(groups).items()}
     scored = {"reward": sum(map(len, totals))}
-    scored |= {f"rewards/{name}": len(known) for name, known in known_scores(groups).items()}
+    scored |= {f"rewards/{name}": len(values) for name, values in known_scores(groups).items()}
     lengths = [rollout.length for group in groups for rollout in group.rollouts]
     truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths)
@@ -205,8 +205,8 @@ def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
 def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     formed = [_well_formed(group) for group in groups]
-    known = [[well for well in row if well is not None] for row in formed]
-    shares = [(sum(row), len(row)) for row in known if row]
+    checked = [[well for well in row if well is not None] for row in formed]
+    shares = [(sum(row), len(row)) for row in checked if row]
     metrics = _with_interval("format", *share_with_interval(shares)) if shares else {}
     counts, right = [], []
     for group, row in zip(groups, formed, strict=True):
@@ -239,5 +239,5 @@ def _row(group: SampledGroup) -> EvaluationSample:
         correct=correct,
         samples=samples,
         rewards=mean_scores([group]),
-        scored={name: float(len(known)) for name, known in known_scores([group]).items()},
+        scored={name: float(len(values)) for name, values in known_scores([group]).items()},
     )

@@ -29,11 +29,11 @@ class PinnedGroups:
     old: OldScores
 
 
-def take_pins(run: EngineRun) -> None:
+def pin_requested(run: EngineRun) -> None:
     """Pin the prompts requested since the last call; unknown keys are ignored."""
     for key in run.ranks.broadcast(run.control.pop_pins()):
         held_out = [e for part in run.parts for e in part.held_out(len(part.task.held_out))]
-        examples = {example.key: example for example in held_out} | run.drawn_examples
+        examples = {example.key: example for example in held_out} | run.trained_examples
         if key in examples and all(pin.key != key for pin in run.progress.pins):
             run.progress.pins.append(examples[key])
 
@@ -50,7 +50,7 @@ def sample_pinned(run: EngineRun, step: int) -> Generator[Event, None, PinnedGro
     """
     if step % run.config.evaluation.pinned_every and step != run.config.steps:
         return None
-    take_pins(run)
+    pin_requested(run)
     if not run.progress.pins:
         return None
     groups = yield from sample_and_score(

@@ -10,9 +10,9 @@ import numpy as np
 from grpo_engine.events import rewards_differ
 
 Interval = tuple[float, float]
-Count = tuple[int, int]  # of a problem's samples: right, and judged
+Count = tuple[int, int]  # right, and judged, samples of a problem
 Z = 1.959964  # two-sided 95 %
-DRAWS = 2000  # of a bootstrap
+DRAWS = 2000
 
 
 def wilson(successes: int, trials: int) -> Interval:
@@ -78,8 +78,8 @@ def share_with_interval(counts: Sequence[Count]) -> tuple[float, Interval]:
     return share, bootstrap([right / samples for right, samples in counts])
 
 
-def pass_at_ks(counts: Sequence[Count], most: int) -> Mapping[str, float]:
-    """pass@k for k = 2, 4, 8, ... and for `most` samples, over the problems with as many."""
-    ks = {most, *(2**power for power in range(1, 11))}
+def pass_at_ks(counts: Sequence[Count], largest: int) -> Mapping[str, float]:
+    """pass@k for k = 2, 4, 8, ... and the `largest`, over the problems with as many samples."""
+    ks = {largest, *(2**power for power in range(1, 11))}
     passed = {k: [pass_at_k(n, right, k) for right, n in counts if n >= k] for k in sorted(ks)}
     return {f"eval/pass@{k}": float(np.mean(row)) for k, row in passed.items() if k > 1 and row}

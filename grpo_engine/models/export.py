@@ -38,7 +38,7 @@ TARGETS: Mapping[Target, tuple[Format, ...]] = {
     "peft": ("float32",),
     "gguf": ("float32", "float16", "q8_0"),
 }
-# the mean difference of log-probabilities, in nats, that rounding to a format may make
+# The mean difference of log-probabilities, in nats, that rounding to a format may cause.
 BOUNDS: Mapping[Format, float] = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2, "q8_0": 0.1}
 TEXTS = (
     "The quick brown fox jumps over the lazy dog. ",
@@ -83,7 +83,7 @@ def export(
                 reopened = _write_gguf(draft, base, weights, format_, folder.name, ids, tokenizer)
             else:
                 reopened = _write_folder(draft, base, weights, to, format_)
-        # in float32: what was stored is compared, not how exactly 16 bits compute
+        # Computed in float32, to compare the stored weights and not 16-bit arithmetic.
         reopened.set_dtype(mx.float32)
         difference = float(np.mean(np.abs(_logprobs(reopened, ids) - expected)))
         if not difference <= BOUNDS[format_]:

@@ -21,7 +21,7 @@ BACKENDS: Final = {
     "mlx-cuda-12": "cuda12",
     "mlx-cuda-13": "cuda13",
 }
-TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # as C++ looks for it
+TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # in C++'s order
 OPEN_FILES: Final = (2048, 4096)  # what mlx-lm sets, soft and hard
 CUDA_13_DRIVER: Final = 580  # the oldest driver branch that runs CUDA 13
 CUDA_12_DRIVER: Final = 525

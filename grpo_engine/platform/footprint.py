@@ -11,10 +11,10 @@ from typing import Final
 
 RUSAGE_V0: Final = 0  # flavour of `proc_pid_rusage`
 RUSAGE_BYTES: Final = 96  # a UUID of 16 bytes, then ten numbers of 8
-FOOTPRINT_AT: Final = 72  # of `ri_phys_footprint`
+FOOTPRINT_AT: Final = 72  # offset of `ri_phys_footprint`
 PRESSURE: Final = b"kern.memorystatus_vm_pressure_level"
 NORMAL, WARNING, CRITICAL = 1, 2, 4
-# of the memory that is reported as available: the rest is taken from other programs by swapping
+# Share of the available memory: the rest is taken from other programs by swapping.
 USABLE: Final[Mapping[int, float]] = {NORMAL: 1.0, WARNING: 0.5, CRITICAL: 0.0}
 GIGABYTE: Final = 1e9
 
@@ -49,13 +49,13 @@ def pressure() -> int:
 
 def memory_metrics() -> dict[str, float]:
     """Metrics of a step that MLX's peak leaves out; empty but on macOS."""
-    held = footprint()
-    if held is None:
+    size = footprint()
+    if size is None:
         return {}
     import psutil
 
     return {
-        "memory/footprint_gb": held / GIGABYTE,
+        "memory/footprint_gb": size / GIGABYTE,
         "memory/swap_gb": psutil.swap_memory().used / GIGABYTE,
         "memory/pressure": float(pressure()),
     }

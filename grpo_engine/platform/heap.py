@@ -9,15 +9,14 @@ import os
 import sys
 from typing import Final
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8  # of <malloc.h>
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8  # from <malloc.h>
 VARIABLES: Final = (
     "GLIBC_TUNABLES",
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_ARENA_MAX",
-)
-"""If the user has set one of these, it is left alone."""
+)  # nothing is changed if the user has set one of these
 CHOICES: Final = (
     (ARENA_MAX, 1),  # other arenas cannot grow beyond 64 MiB and are unmapped when empty
     (MMAP_THRESHOLD, 32 << 20),  # glibc's maximum

@@ -6,7 +6,7 @@ from typing import Final
 import psutil
 
 BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
-EVERY: Final = 10.0  # seconds between searches for own processes, some milliseconds each
+EVERY: Final = 10.0  # seconds between searches for child processes, some milliseconds each
 
 
 class ExternalLoad:

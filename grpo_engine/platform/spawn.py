@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 NULL = subprocess.DEVNULL
-Apart = Literal["", "group", "session"]  # what of its own the process gets
-TICK = 0.01  # seconds between looks at a process that is awaited
+Scope = Literal["", "group", "session"]  # the new process leads a group, or a session
+TICK = 0.01  # seconds between polls of a process that is awaited
 
 
 class Spawned:
@@ -26,7 +26,7 @@ class Spawned:
         env: Mapping[str, str],
         streams: Sequence[int],
         pass_fds: Sequence[int],
-        apart: Apart,
+        scope: Scope,
     ) -> None:
         actions: list[tuple[Any, ...]] = []
         for number, fd in enumerate(streams):
@@ -48,7 +48,7 @@ class Spawned:
         }
         self._command = command
         self.pid = os.posix_spawnp(
-            command[0], list(command), env, file_actions=actions, **options[apart]
+            command[0], list(command), env, file_actions=actions, **options[scope]
         )
         self.returncode: int | None = None
 
@@ -86,11 +86,11 @@ def start(
     streams: Sequence[int] = (0, 1, 2),
     *,
     pass_fds: Sequence[int] = (),
-    apart: Apart = "",
+    scope: Scope = "",
 ) -> Child:
     """Start a program with these descriptors, or NULL, as its standard streams."""
     if sys.platform == "darwin":
-        return Spawned(command, env, streams, pass_fds, apart)
+        return Spawned(command, env, streams, pass_fds, scope)
     stdin, stdout, stderr = streams
     return subprocess.Popen(
         command,
@@ -99,6 +99,6 @@ def start(
         stdout=stdout,
         stderr=stderr,
         pass_fds=pass_fds,
-        start_new_session=apart == "session",
-        process_group=0 if apart == "group" else None,
+        start_new_session=scope == "session",
+        process_group=0 if scope == "group" else None,
     )

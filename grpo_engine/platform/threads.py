@@ -91,7 +91,7 @@ def local_ranks(env: Mapping[str, str] = os.environ) -> int:
 def claim_engine() -> None:
     """Register this process as an engine until it exits; a second call does nothing."""
     if not _claims and temporary_folder() is not None:
-        with suppress(OSError):  # without a claim an engine counts only itself
+        with suppress(OSError):  # an engine without a claim counts only itself
             _claims.append(locked_folder(ENGINE))
 
 

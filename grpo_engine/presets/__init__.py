@@ -10,7 +10,7 @@ from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import PresetNotFoundError, nearest, quoted
 
-# the order in which they are listed
+# in the order of lists
 ORDER = (
     "starter",
     "guess",
@@ -22,14 +22,14 @@ ORDER = (
     "mlx-article",
 )
 STARTER = "starter"
-# settings that name a model, problems or rewards, for which the starter's settings are not made
+# The starter's settings are not made for a run that sets one of these.
 SUBJECTS = ("model.path", "task.name", "task.tools", "task.environment", "rewards.functions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     name: str
-    about: str
+    description: str
     text: str
 
     @property
@@ -59,12 +59,12 @@ def preset(name: str) -> Preset:
             f"{', '.join(names())}"
         )
     text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    about = []
+    comments = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        about.append(line.lstrip("# ").strip())
-    return Preset(name=name, about=" ".join(about), text=text)
+        comments.append(line.lstrip("# ").strip())
+    return Preset(name=name, description=" ".join(comments), text=text)
 
 
 def starting_preset(changes: Mapping[str, Any]) -> tuple[str | None, str]:

@@ -12,7 +12,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
-        self._others = ExternalLoad()
+        self._external = ExternalLoad()
         self._paused_for = 0.0
         self._started = self.now()
 
@@ -23,16 +23,16 @@ class Clock:
     def start_step(self) -> None:
         """Begin a step and reset the phases."""
         self.phases, self._started = {}, self.now()
-        self._others.start()
+        self._external.start()
 
     @property
     def step_seconds(self) -> float:
         return self.now() - self._started
 
     @property
-    def others_seconds(self) -> float:
+    def external_seconds(self) -> float:
         """Processor seconds of other programs since `start_step`, those of pauses estimated."""
-        return self._others.processors() * self.step_seconds
+        return self._external.processors() * self.step_seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, EngineRun, Progress
 from grpo_engine.versions import versions
 
-# settings that may change on resume; what depends on them is noted
+# Settings that may change on resume; a note says what depends on them.
 FREE = ("name", "steps")
 OTHER_NOISE = (
     "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
@@ -49,7 +49,7 @@ SAME_TO_TOLERANCE = (
     "numbers equal an unbroken run's to float tolerance, not to the bit, because sums are made in "
     "another order"
 )
-EARLY_HEAD_CHUNK, EARLY_GPU_HEAD_CHUNK = 64, 256  # of checkpoints without one
+EARLY_HEAD_CHUNK, EARLY_GPU_HEAD_CHUNK = 64, 256  # early checkpoints name none
 RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
@@ -95,14 +95,14 @@ def save_checkpoint(run: EngineRun) -> Iterator[Event]:
     )
 
 
-def save_if_due(run: EngineRun, *, planned_anew: bool = False) -> Iterator[Event]:
+def save_if_needed(run: EngineRun, *, planned_anew: bool = False) -> Iterator[Event]:
     """Between steps: save if requested, scheduled, planned anew, the best so far, or the last."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.pop_checkpoint()
     is_scheduled = config.every and step % config.every == 0
     is_best = config.best_by != "none" and run.progress.best_step == step
-    is_due = is_requested or is_scheduled or is_best or planned_anew
-    if is_due or run.unsaved or run.is_complete:
+    is_needed = is_requested or is_scheduled or is_best or planned_anew
+    if is_needed or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 
 
@@ -192,7 +192,7 @@ def _state(run: EngineRun) -> dict[str, Any]:
 def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
-    _refuse_other_teacher(run, state)
+    _refuse_changed_teacher(run, state)
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
     if saved.has("reference"):
@@ -202,7 +202,7 @@ def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
         run.policy.load_critic(saved.tensors("critic"))
         run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
     run.progress = TypeAdapter(Progress).validate_python(state["progress"])
-    yield from _note_other_steps(run, int(state["config"]["steps"]))
+    yield from _note_changed_steps(run, int(state["config"]["steps"]))
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
     for name, then, now, effect in _changes(run, state):
@@ -219,7 +219,7 @@ def restore(run: EngineRun, saved: Checkpoint) -> Iterator[Event]:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
-def _refuse_other_teacher(run: EngineRun, state: Mapping[str, Any]) -> None:
+def _refuse_changed_teacher(run: EngineRun, state: Mapping[str, Any]) -> None:
     """A run that learned from two teachers would be nobody's repetition."""
     then, now = state.get("teacher", ""), getattr(run.policy.teacher, "fingerprint", "")
     if then != now:
@@ -240,9 +240,9 @@ def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:
     )
 
 
-def begin_with(policy: Policy, learner: Learner, critic: Learner | None, place: Path) -> None:
+def begin_with(policy: Policy, learner: Learner, critic: Learner | None, folder: Path) -> None:
     """Begin a new run with the optimiser's state, and the critic, of another run's checkpoint."""
-    saved = checkpoint.open_folder(place)
+    saved = checkpoint.open_folder(folder)
     try:
         learner.restore(saved.tensors("optimizer"), policy.snapshot())
         if critic is not None and saved.has("critic"):
@@ -250,13 +250,13 @@ def begin_with(policy: Policy, learner: Learner, critic: Learner | None, place: 
             critic.restore(saved.tensors("critic_optimizer"), policy.critic_weights())
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(
-            f"optimizer.start {place}: {error}; it must be a checkpoint of a run with the same "
+            f"optimizer.start {folder}: {error}; it must be a checkpoint of a run with the same "
             "optimiser, and the same model.adapter or model.path",
             "optimizer.start",
         ) from error
 
 
-def _note_other_steps(run: EngineRun, before: int) -> Iterator[Event]:
+def _note_changed_steps(run: EngineRun, before: int) -> Iterator[Event]:
     """Forget what ended a run that now continues; say if its learning rate does not."""
     config = run.config
     if config.steps == before:

@@ -42,8 +42,8 @@ REMEDY: Final[Mapping[Fault, str]] = {
     "victim": "Close other programs that use the GPU, and resume the run",
     "lost": "Restart the machine if it happens again, and resume the run",
 }
-REPEATS: Final = 2  # of one part under the same plan
-PAUSE_S: Final = 3.0  # after the watchdog, in which the screen is drawn
+REPEATS: Final = 2  # attempts at a part under the same plan
+PAUSE_S: Final = 3.0  # lets the system draw the screen after the watchdog
 WATCHDOG_FILE: Final = "gpu-watchdog"
 SHORT_BUFFERS: Final = {"MLX_MAX_OPS_PER_BUFFER": "8", "MLX_MAX_MB_PER_BUFFER": "16"}
 

@@ -8,7 +8,7 @@ from grpo_engine.run.persist import save_checkpoint
 from grpo_engine.run.session import EngineRun
 
 
-def answer_requests(run: EngineRun) -> Iterator[Event]:
+def handle_requests(run: EngineRun) -> Iterator[Event]:
     """Save if requested, wait while the run is paused, raise `StopNow` if it should stop now."""
     with run.clock.paused():
         if run.step_state is not None and run.control.pop_checkpoint():

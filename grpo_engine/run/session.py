@@ -9,7 +9,7 @@ import mlx.core as mx
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.config.stop_when import Seen
+from grpo_engine.config.stop_when import Streak
 from grpo_engine.control import Control
 from grpo_engine.cpu.guard import ThreadGuard
 from grpo_engine.distributed.ranks import Ranks
@@ -23,7 +23,7 @@ from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.clock import Clock
 from grpo_engine.tasks.base import Example, Task, fingerprint_of
 
-Arrays = Mapping[str, Mapping[str, mx.array]]  # by checkpoint file, then by name
+Arrays = Mapping[str, Mapping[str, mx.array]]  # by checkpoint file and name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,24 +31,24 @@ class Progress:
     """Progress of a run; stored in checkpoints as it is."""
 
     step: int = 0
-    cursor: int = 0  # place in the order of the training problems
-    cursors: dict[str, int] = field(default_factory=dict)  # the same of further tasks
-    drawn: dict[str, int] = field(default_factory=dict)  # prompts of each of several tasks
-    # right and tried answers by key; from a file they may be fractions
+    cursor: int = 0  # index into the order of the training problems
+    cursors: dict[str, int] = field(default_factory=dict)  # cursors of further tasks
+    drawn: dict[str, int] = field(default_factory=dict)  # number of prompts by task
+    # Right and tried rollouts by key; fractions if read from a file.
     rates: dict[str, tuple[int | float, int | float]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # keys of problems that are not drawn
     tokens: int = 0
     elapsed: float = 0.0
-    entropy_bonus: float = 0.0  # its weight in the loss
+    entropy_bonus: float = 0.0  # weight in the loss
     entropy_control: float = 0.0  # the controller's state, if entropy has a target
     bad_updates: int = 0  # consecutive updates that were not finite
     failed_steps: int = 0  # consecutive steps in which every environment failed
     evaluated_before: bool = False
     best_step: int | None = None
     best_score: float | None = None
-    best_metric: str = ""  # that the score is of; older checkpoints lack it
+    best_metric: str = ""  # metric of best_score; older checkpoints lack it
     pins: list[Example] = field(default_factory=list)
-    watched: dict[str, Seen] = field(default_factory=dict)  # by the text of a stop_when check
+    watched: dict[str, Streak] = field(default_factory=dict)  # keys are the texts of checks
     ended_by: str = ""  # the condition of stop_when that ended the run
 
 
@@ -61,12 +61,12 @@ class TaskPart:
     render: PromptRenderer
     scorer: Scorer
     weight: float = 1.0
-    further: bool = False  # beside the run's first task
+    further: bool = False  # not the run's first task
 
     def held_out(self, count: int) -> list[Example]:
-        return [self.own(example) for example in self.task.held_out[:count]]
+        return [self.labelled(example) for example in self.task.held_out[:count]]
 
-    def own(self, example: Example) -> Example:
+    def labelled(self, example: Example) -> Example:
         """The problem with the task's label, which keeps apart the keys of several tasks."""
         if not self.further:
             return example
@@ -91,23 +91,24 @@ class EngineRun:
     environments: Environments | None = None
     ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
-    sampler_weights: dict[str, mx.array] | None = None  # if the sampler lags behind the policy
-    drawn_examples: dict[str, Example] = field(default_factory=dict)  # by key, for pinning
+    sampler_weights: dict[str, mx.array] | None = (
+        None  # None unless the sampler lags behind the policy
+    )
+    trained_examples: dict[str, Example] = field(default_factory=dict)  # by key; they can be pinned
     clock: Clock = field(default_factory=Clock)
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # step of the newest checkpoint
     unsaved: str = ""  # why the newest checkpoint could not be written, until one can
-    step_state: Arrays | None = None  # during a step: the state before it
+    step_state: Arrays | None = None  # the state before the step, while one is made
     is_planned_anew: bool = False  # whether the memory plan changed during this step
     is_changing: bool = False  # whether weights are those in the middle of a step
-    last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
-    # bytes at their peak in a step: before its backward passes, and from these on
-    earlier_peak: int = 0
-    update_peak: int = 0
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    earlier_peak: int = 0  # bytes, before a step's backward passes
+    update_peak: int = 0  # bytes, from these on
 
     @property
     def fingerprint(self) -> str:
-        """Of the problems of all tasks."""
+        """A hash of the problems of all tasks."""
         return fingerprint_of([part.task for part in self.parts])
 
     def part_of(self, example: Example) -> TaskPart:

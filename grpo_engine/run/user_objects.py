@@ -22,17 +22,17 @@ class UserObjects:
     task: Any = None
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     environments: Mapping[str, Any] = field(default_factory=dict)
-    functions: Mapping[str, Any] = field(default_factory=dict)  # for choices of the recipe
+    functions: Mapping[str, Any] = field(default_factory=dict)  # choices of the recipe
 
     def recipe(self, config: AlgorithmConfig) -> Recipe:
         """The recipe of the settings, with the functions that were given for its choices."""
-        chosen, given = config.resolved(), self.functions
+        recipe = config.resolved()
         changes: dict[str, Any] = {
-            choice: Custom(name, given[name])
-            for choice, name in chosen.functions.items()
-            if name in given
+            choice: Custom(name, self.functions[name])
+            for choice, name in recipe.functions.items()
+            if name in self.functions
         }
-        return replace(chosen, **changes)
+        return replace(recipe, **changes)
 
     def load_task(self, config: TaskConfig) -> Task:
         """The task that was given, else the one that the settings name."""
@@ -48,7 +48,7 @@ class UserObjects:
             "reward": list(self.rewards),
             "function": list(self.functions),
         }
-        if self.environments:  # if one of them is local, all are
+        if self.environments:  # one local object makes all of them local
             names["tool"] = list(config.tools)
             names["environment"] = list(filter(None, config.environments.values()))
         texts = [
@@ -63,11 +63,11 @@ class UserObjects:
             for noun, group in names.items()
             if any(name.startswith(IN_PROCESS) for name in group)
         )
-        is_one = sum(map(len, names.values())) == 1
+        is_single = sum(map(len, names.values())) == 1
         return (
-            f"{' and '.join(texts)} {'runs' if is_one else 'run'} in this Python process, because "
-            f"{'it' if is_one else 'they'} cannot be imported in a process of "
-            f"{'its' if is_one else 'their'} own: there is no time limit, and only "
+            f"{' and '.join(texts)} {'runs' if is_single else 'run'} in this Python process, "
+            f"because {'it' if is_single else 'they'} cannot be imported in a process of "
+            f"{'its' if is_single else 'their'} own: there is no time limit, and only "
             f"grpo_engine.resume(run, {keywords}) resumes the run"
         )
 

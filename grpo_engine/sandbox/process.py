@@ -84,7 +84,7 @@ class Process:
             environment,
             (NULL, output, output),
             pass_fds=fds,
-            apart="group",
+            scope="group",
         )
         for fd in (*fds, output):
             os.close(fd)

@@ -24,8 +24,8 @@ from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.sandbox.report import describe
 from grpo_engine.setup.parts import LoadedTask
 
-LENGTHS = (5, 3, 1, 4, 2)  # of the answers, again and again
-PART, WIDTH = slice(1, 3), 3  # the answers that are tried alone, and the length of the longest
+LENGTHS = (5, 3, 1, 4, 2)  # tokens of the completions, repeated
+PART, WIDTH = slice(1, 3), 3  # completions that are tried alone, and the longest's tokens
 TERMS = {"trust": "objective", "anchor": "anchor", "weight": "weight"}
 READS_OTHERS = (
     "gives an answer other numbers alone than beside others, but micro-batches and ranks cut an "
@@ -114,23 +114,23 @@ def _problems(recipe: Recipe, loaded: LoadedTask) -> Iterator[tuple[str, str]]:
     for role in filter(recipe.functions.__contains__, TERMS):
         if role == "anchor" and recipe.anchor_in_reward:
             continue
-        give = partial(value, role)
-        values, alone = give(new), give(new, PART, WIDTH)
+        compute = partial(value, role)
+        values, alone = compute(new), compute(new, PART, WIDTH)
         is_same = mx.allclose(alone, values[PART, :WIDTH], 1e-4, 1e-6)
         yield (
             role,
             (
                 _not_finite(values)
-                or (role != "weight" and _gradient_problem(give, new))  # a weight is a constant
+                or (role != "weight" and _gradient_problem(compute, new))  # a weight is a constant
                 or ("" if is_same else READS_OTHERS)
             ),
         )
 
 
-def _not_finite(values: mx.array, what: str = "") -> str:
+def _not_finite(values: mx.array, noun: str = "") -> str:
     if mx.isfinite(values).all():
         return ""
-    return f"returned {what}NaN or infinity for a small batch that has a group of equal rewards"
+    return f"returned {noun}NaN or infinity for a small batch that has a group of equal rewards"
 
 
 def _gradient_problem(value: Callable[[mx.array], mx.array], new: mx.array) -> str:

@@ -102,10 +102,10 @@ def open_run(
                 f"{folder} holds a run at step {step}; resume it, or choose another folder"
             )
         persist.check_same_settings(config, saved)
-    optimizer.build(config.optimizer)  # validates settings before anything slow
+    optimizer.build(config.optimizer)  # fails early on settings that are wrong
     check_teacher(config)
     tasks = load_tasks(config, objects)
-    if not resume:  # a run of an earlier version may have some that do nothing
+    if not resume:  # an earlier version may have taken options that have no effect
         check_reward_options(config, tasks)
     unkept = consent.begins(config) if ranks.leads and not resume else ""
     chosen = load_functions(config, objects, tasks, ranks)
@@ -232,8 +232,8 @@ def load_run(
     )
     if recipe.demonstrates:
         yield NoteWritten(step=step, text=DEMONSTRATED)
-    kept = "" if environments is None else environments.tokens.note
-    for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
+    note = "" if environments is None else environments.tokens.note
+    for text in dict.fromkeys(filter(None, (note, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
     lengths = [
         preflight.longest(
@@ -248,7 +248,7 @@ def load_run(
     plan, estimate = yield from _planned(config, policy, longest, ranks, step, saved)
     stack.enter_context(preflight.wired(estimate))
     sampling = Sampling.of(config.training)
-    if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
+    if plan.max_rows < config.training.rows:  # without a limit, evaluations may have more rows
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -273,7 +273,7 @@ def load_run(
         ranks=ranks,
     )
     run.progress.entropy_control = recipe.entropy_bonus
-    if recipe.entropy_target is None:  # else nothing has been measured yet
+    if recipe.entropy_target is None:  # a target needs a measured entropy
         run.progress.entropy_bonus = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
@@ -446,7 +446,7 @@ def _limits(
     return RunLimits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust_rule.stops_at == "bounds",
-        whole_answers=recipe.has_sequence_ratio,
+        sequence_ratio=recipe.has_sequence_ratio,
         demonstrates=recipe.demonstrates,
         accuracy=parts[0].scorer.right.function or None,
         weights={

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, OtherTask, RunConfig
+from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, FurtherTask, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.client import specs_of
 from grpo_engine.errors import ConfigError
@@ -55,7 +55,7 @@ def check_reward_options(config: RunConfig, tasks: Sequence[LoadedTask]) -> None
     check_options(config, dict.fromkeys(spec.name for spec in specs))
 
 
-def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig:
+def _settings_of(config: RunConfig, further: FurtherTask, task: Task) -> RunConfig:
     """The settings of a run for a further task.
 
     Without rewards of its own in the settings or in the task, it has the run's.

@@ -23,8 +23,8 @@ from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.tasks.base import Example, Task, draw
 
 GIGABYTE = 1e9
-SHARE = 0.9  # of the available memory; the rest is for rewards, the screen and other programs
-CACHE_SHARE = 0.25  # of the memory of a GPU that MLX may keep after it was freed
+SHARE = 0.9  # the rest of the available memory is for rewards, the screen and other programs
+CACHE_SHARE = 0.25  # memory of a GPU that MLX may keep after it was freed
 WIRED_MORE, NEVER_WIRED = 1 << 30, 2 << 30  # bytes above the estimate, and below what Metal may use
 PROBES = 32
 REPLY = 64  # tokens of an environment's reply with what the chat template adds

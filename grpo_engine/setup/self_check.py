@@ -20,7 +20,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
-from grpo_engine.run.requests import answer_requests
+from grpo_engine.run.requests import handle_requests
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
@@ -72,7 +72,7 @@ def check_itself(run: EngineRun) -> Iterator[Event]:
                 seed=run.config.seed,
                 step=FIXED_STEP,
                 event_step=0,
-                requests=partial(answer_requests, run),
+                requests=partial(handle_requests, run),
                 weights=moved,
             )
         )

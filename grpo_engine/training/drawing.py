@@ -63,7 +63,7 @@ class Drawing:
         while unusable < limit:
             position = self._cursors[part.label]
             self._cursors[part.label] += 1
-            example = part.own(*draw(part.task, self._run.config.seed, position, 1))
+            example = part.labelled(*draw(part.task, self._run.config.seed, position, 1))
             if example.key in self._left_out or not self._is_usable(part, example):
                 unusable += 1
             elif self._is_chosen(part, example, position):

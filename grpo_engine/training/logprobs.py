@@ -12,7 +12,7 @@ from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.run.recovery import fewer_scored, repeated
-from grpo_engine.run.requests import answer_requests
+from grpo_engine.run.requests import handle_requests
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.samples import assembled
 
@@ -51,7 +51,7 @@ def score_tokens(
                 mx.eval(scores.logprobs, scores.entropy, scores.values)
             scored.append((batch, scores))
             yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
-            yield from answer_requests(run)
+            yield from handle_requests(run)
         return scored
 
     scored = yield from repeated(run, step, scored_batches, partial(fewer_scored, run))

@@ -24,7 +24,7 @@ from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.run.recovery import fewer_sampled, repeated
-from grpo_engine.run.requests import answer_requests
+from grpo_engine.run.requests import handle_requests
 from grpo_engine.run.session import EngineRun
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
@@ -81,7 +81,7 @@ def sample_step(run: EngineRun, step: int) -> Generator[Event, None, SampledGrou
     drawing = Drawing(run)
     for refills in range(recipe.refill_rounds + 1):
         examples = drawing.take(prompts - len(groups))
-        run.drawn_examples |= {example.key: example for example in examples}
+        run.trained_examples |= {example.key: example for example in examples}
         fresh = yield from sample_and_score(
             run,
             step,
@@ -117,7 +117,7 @@ def sample_and_score(
         )
     assigned = run.ranks.assigned(prompt_rows)
     free_cache()
-    yield from answer_requests(run)
+    yield from handle_requests(run)
     if request.origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if request.origin == "train" else "evaluate"):
@@ -130,7 +130,7 @@ def sample_and_score(
             run.ranks, [(index, (local[index], scores_by_index[index])) for index in local]
         )
     yield from dict.fromkeys(alert for _, scores in scored for alert in scores.alerts)
-    yield from answer_requests(run)
+    yield from handle_requests(run)
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
         prompt_rows, prompts, request.examples, scored, strict=True
@@ -183,7 +183,7 @@ def _sampled(
         seed=run.config.seed,
         step=request.seed_step,
         event_step=step,
-        requests=partial(answer_requests, run),
+        requests=partial(handle_requests, run),
         dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
     )

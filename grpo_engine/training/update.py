@@ -25,7 +25,7 @@ from grpo_engine.policy.memory import free_cache
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.recovery import fewer_scored, repeated
-from grpo_engine.run.requests import answer_requests
+from grpo_engine.run.requests import handle_requests
 from grpo_engine.run.session import EngineRun
 from grpo_engine.training.logprobs import batches_of
 from grpo_engine.training.loss import (
@@ -175,7 +175,7 @@ def _make_pass(
         yield _pass_finished(step, minibatch, summed, done)
         if done.stopped:
             break
-        yield from answer_requests(run)
+        yield from handle_requests(run)
     return _with_pass(done, inputs, results, totals)
 
 
@@ -248,7 +248,7 @@ def _gradient(
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
-                yield from answer_requests(run)
+                yield from handle_requests(run)
         if gradients_sum is None:  # more ranks than micro-batches
             trainable = run.policy.module.trainable_parameters()
             gradients_sum = tree_map(mx.zeros_like, trainable)
@@ -320,7 +320,7 @@ def _measure_targets(
             mx.eval(outputs)
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
-            yield from answer_requests(run)
+            yield from handle_requests(run)
         return _of_all_ranks(run, batches, local)
 
     results = yield from repeated(run, step, measure, partial(fewer_scored, run))

@@ -20,9 +20,12 @@ def list_(as_json: Json = False) -> None:
     items = [preset(name) for name in names()]
     if as_json:
         return print_json(
-            [{"name": item.name, "about": item.about, "settings": item.tree} for item in items]
+            [
+                {"name": item.name, "about": item.description, "settings": item.tree}
+                for item in items
+            ]
         )
-    return print_fields({item.name: item.about for item in items})
+    return print_fields({item.name: item.description for item in items})
 
 
 @app.command("show")

@@ -23,7 +23,7 @@ from grpo_engine.models.folders import read_json
 from grpo_engine.models.gguf.reader import GgufFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-ENDS = ("eos", "eot", "eom")  # of a text, a turn and a message
+ENDS = ("eos", "eot", "eom")  # end a text, a turn and a message
 LLAMA3_SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

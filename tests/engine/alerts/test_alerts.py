@@ -237,7 +237,7 @@ def test_right_answers_that_do_not_come_on_held_out_problems_are_an_alert() -> N
 def test_bounds_on_whole_answers_clip_many_tokens_by_design() -> None:
     rows = late(CASES["clip_too_much"])
     assert set(first_steps(fold(rows))) == {"clip_too_much"}
-    assert fold(rows, RunLimits(updates_per_step=4, accuracy="exact", whole_answers=True)) == []
+    assert fold(rows, RunLimits(updates_per_step=4, accuracy="exact", sequence_ratio=True)) == []
 
 
 def refilled(n: int) -> Numbers:

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.config.parse import build
-from grpo_engine.config.stop_when import Seen, StopRule
+from grpo_engine.config.stop_when import StopRule, Streak
 from grpo_engine.errors import ConfigError
 
 
 def ends_at(text: str, *measured: dict[str, float]) -> int | None:
     """The first of these measurements at which the condition holds."""
-    rule, seen = StopRule(text), dict[str, Seen]()
+    rule, streaks = StopRule(text), dict[str, Streak]()
     for place, metrics in enumerate(measured):
-        if rule.observe(metrics, seen):
+        if rule.observe(metrics, streaks):
             return place
     return None
 

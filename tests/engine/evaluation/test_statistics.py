@@ -62,8 +62,8 @@ def test_samples_of_one_problem_do_not_narrow_the_interval() -> None:
 
 def test_pass_at_ks_are_powers_of_two_and_all() -> None:
     names = ["eval/pass@2", "eval/pass@4", "eval/pass@6"]
-    assert list(pass_at_ks([(1, 6), (2, 6)], most=6)) == names
-    assert pass_at_ks([(1, 1)], most=1) == {}
+    assert list(pass_at_ks([(1, 6), (2, 6)], largest=6)) == names
+    assert pass_at_ks([(1, 1)], largest=1) == {}
 
 
 def test_samples_that_were_not_judged_are_in_no_share() -> None:
@@ -71,7 +71,7 @@ def test_samples_that_were_not_judged_are_in_no_share() -> None:
     counts = [(2, 4), (1, 2), (0, 1)]
     assert share_with_interval(counts)[0] == 1 / 3
     # of two samples: 1 - C(2, 2)/C(4, 2) = 5/6, and 1 - 0 = 1; the third problem has one
-    passed = pass_at_ks(counts, most=4)
+    passed = pass_at_ks(counts, largest=4)
     assert passed["eval/pass@2"] == pytest.approx((5 / 6 + 1) / 2)
     # of four: only the first problem has them, and one of them is right for sure
     assert passed["eval/pass@4"] == 1.0

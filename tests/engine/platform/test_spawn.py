@@ -32,7 +32,7 @@ def test_only_macos_spawns_and_forks_nothing(system: str, monkeypatch: pytest.Mo
     if system == "darwin":
         monkeypatch.setattr(subprocess, "Popen", None)
         monkeypatch.setattr(os, "fork", None)
-    child = start(python("sys.exit(3)"), os.environ, (NULL, NULL, NULL), apart="session")
+    child = start(python("sys.exit(3)"), os.environ, (NULL, NULL, NULL), scope="session")
     assert child.wait() == 3
     assert isinstance(child, Spawned) == (system == "darwin")
 
@@ -57,11 +57,11 @@ def test_streams_variables_and_descriptors_are_the_childs(tmp_path: Path) -> Non
         os.close(fd)
 
 
-@pytest.mark.parametrize("apart", ["", "group", "session"])
-def test_a_group_or_a_session_of_its_own(apart: spawn.Apart) -> None:
-    child = start(python("time.sleep(600)"), os.environ, apart=apart)
-    assert (os.getpgid(child.pid) == child.pid) == bool(apart)
-    assert (os.getsid(child.pid) == child.pid) == (apart == "session")
+@pytest.mark.parametrize("scope", ["", "group", "session"])
+def test_a_group_or_a_session_of_its_own(scope: spawn.Scope) -> None:
+    child = start(python("time.sleep(600)"), os.environ, scope=scope)
+    assert (os.getpgid(child.pid) == child.pid) == bool(scope)
+    assert (os.getsid(child.pid) == child.pid) == (scope == "session")
     child.terminate()
     assert child.wait() == -signal.SIGTERM
     assert child.poll() == child.returncode == -signal.SIGTERM

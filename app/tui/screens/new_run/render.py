@@ -591,7 +591,7 @@ def recipe_card(view: NewRunView, name: str, width: int) -> list[Line]:
 
 def start_picker(view: NewRunView) -> Picker:
     """The presets and runs to start from."""
-    items = [PickerItem(f"preset:{name}", (name, preset(name).about)) for name in names()]
+    items = [PickerItem(f"preset:{name}", (name, preset(name).description)) for name in names()]
     items += [
         PickerItem(f"clone:{run.id}", (run.name or run.id, run_summary(run)))
         for run in view.runs[:200]

@@ -457,7 +457,7 @@ METRICS = ("completions/mean_length", "reward")
 def preset_view(name: str) -> NewRunView:
     """The form of a preset."""
     chosen = preset(name)
-    return NewRunView(form=RunForm(chosen.config, Origin(name=name, summary=chosen.about)))
+    return NewRunView(form=RunForm(chosen.config, Origin(name=name, summary=chosen.description)))
 
 
 def clone_view(reader: "StoreReader", ref: str) -> NewRunView:

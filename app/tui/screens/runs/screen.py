@@ -384,7 +384,7 @@ class RunsScreen(ControlScreen):
 
         try:
             with self.app.suspend():
-                spawn("demo", streams=(0, 1, 2), apart="").wait()
+                spawn("demo", streams=(0, 1, 2), scope="").wait()
         except SuspendNotSupported:
             self.warn("Not here: run `grpo-tui demo` in a terminal.")
 
