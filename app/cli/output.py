@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,14 +16,20 @@ from grpo_tui.experiments.export.json import json_text
 BOLD, DIM, RED, GREEN, YELLOW = 1, 2, 31, 32, 33
 
 
-def print_rows(rows: Iterable[Row], *, as_json: bool, table: Iterable[Row] | None = None) -> None:
+def print_rows(
+    rows: Iterable[Row],
+    *,
+    as_json: bool,
+    table: Iterable[Row] | None = None,
+    right: Collection[str] = (),
+) -> None:
     """Print rows as JSON, or as a table, which may have other columns."""
     if as_json:
         # one row per line: three times as fast as indented JSON, and `grep` finds rows
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if lines else "[]\n")
     else:
-        print_table(list(rows if table is None else table))
+        print_table(list(rows if table is None else table), right)
 
 
 def print_json(value: Any) -> None:
@@ -53,11 +59,11 @@ def print_text(text: str, end: str = "\n") -> None:
     print(safe(text, "\n"), end=end)
 
 
-def print_table(rows: Sequence[Row]) -> None:
+def print_table(rows: Sequence[Row], right: Collection[str] = ()) -> None:
     """Print aligned columns, cut to the width of a terminal but whole in a pipe."""
     if rows:
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        head, *body = table_lines(rows, limit)
+        head, *body = table_lines(rows, limit, right)
         print(dim(head), *body, sep="\n")
 
 

@@ -1,6 +1,6 @@
 """Tables of text: aligned columns under a line of names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
@@ -10,8 +10,11 @@ Row = Mapping[str, Any]
 LEAST_WIDTH = 8  # of a column that is cut
 
 
-def table_lines(rows: Sequence[Row], limit: int = 0) -> list[str]:
-    """Return the lines, cut to `limit` cells if that is not 0; numbers are at the right."""
+def table_lines(rows: Sequence[Row], limit: int = 0, right: Collection[str] = ()) -> list[str]:
+    """Return the lines, cut to `limit` cells if that is not 0.
+
+    Columns of numbers and those named in `right` are aligned at the right.
+    """
     names = header_of(rows)
     texts = [names, *([format_value(row.get(name)) for name in names] for row in rows)]
     cells = [[safe(text) for text in line] for line in texts]
@@ -19,7 +22,9 @@ def table_lines(rows: Sequence[Row], limit: int = 0) -> list[str]:
     while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > LEAST_WIDTH:
         widths[widths.index(max(widths))] -= 1
     sides = [
-        ">" if all(isinstance(row.get(name), int | float | None) for row in rows) else "<"
+        ">"
+        if name in right or all(isinstance(row.get(name), int | float | None) for row in rows)
+        else "<"
         for name in names
     ]
     return ["  ".join(map(pad, line, widths, sides)).rstrip() for line in cells]

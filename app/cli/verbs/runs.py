@@ -2,9 +2,8 @@
 
 import sys
 import time
-from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +17,9 @@ from grpo_tui.app.text.words import count_of
 from grpo_tui.experiments.errors import NoStoreError, QueryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from grpo_tui.app.text.run_columns import RunColumn
     from grpo_tui.experiments.store import ExperimentStore
     from grpo_tui.experiments.values import PostMortem, RunSummary
 
@@ -64,53 +64,52 @@ def list_(
 
     Example: grpo-tui runs --filter 'status:completed reward>0.5' --sort '-best reward'
     """
+    from grpo_tui.app.text.run_columns import COLUMNS, added
     from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.values import column_label
 
+    expressions = [text for text in columns.split(",") if text.strip()]
     try:
         with reading() as reader:
             selected = reader.runs(
-                filter, sort=sort, columns=columns.split(","), archived=all_, limit=limit or None
+                filter, sort=sort, columns=expressions, archived=all_, limit=limit or None
             )
             queued = sum(item.state == "queued" for item in reader.queue())
     except NoStoreError as error:
         selected, queued = (), 0
         print_stderr(str(error))
-    print_rows(map(run_row, selected), as_json=as_json, table=map(_line, selected))
+    drawn = {column.title: column for column in COLUMNS}
+    drawn |= {column_label(text): added(text) for text in expressions}
+    print_rows(
+        map(run_row, selected),
+        as_json=as_json,
+        table=_table(drawn, selected),
+        right=[title for title, column in drawn.items() if column.align == ">"],
+    )
     if not selected and filter:
         print_stderr(f"no run matches {quoted(filter)}")
     if queued:
         print_stderr(f"{count_of(queued, 'queued run')}; `grpo-tui sweep --queue` trains them")
 
 
-def _line(run: "RunSummary") -> dict[str, Any]:
-    from grpo_tui.app.text.numbers import seconds as duration
-    from grpo_tui.experiments.db.texts import seconds
+def _table(
+    columns: "Mapping[str, RunColumn]", runs: "Sequence[RunSummary]"
+) -> "Iterator[dict[str, str]]":
+    """The runs as text, without the columns of ours in which no run has a value."""
+    from grpo_tui.app.text.run_columns import COLUMNS
 
-    def last(key: str) -> float | None:
-        return line.last if (line := run.metrics.get(key)) else None
-
-    reward, speed = run.metrics.get("reward"), last("tokens_per_second")
-    created = seconds(run.created_at)
-    age = run.created_at if isnan(created) else duration(max(0.0, time.time() - created))
-    status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
-    status += ", archived" * run.archived
-    return {
-        "id": run.id,
-        "name": run.name,
-        "status": status,
-        "model": run.model,
-        "task": run.task,
-        "recipe": run.recipe,
-        "step": f"{run.step}/{run.total_steps}",
-        "reward": reward and reward.best,
-        "@": reward and reward.best_step,
-        "kl": last("kl"),
-        "clip": last("clip_ratio/region_mean"),
-        "tok/s": round(speed) if speed is not None and isfinite(speed) else speed,
-        "age": age,
-        "tags": list(run.tags),
-        **run.columns,
+    now = time.time()
+    texts = {
+        title: ["".join(text for text, _ in column.draw(run, now, ())) for run in runs]
+        for title, column in columns.items()
     }
+    shown = [
+        title
+        for title, column in columns.items()
+        if column not in COLUMNS or any(text not in ("", "–") for text in texts[title])
+    ]
+    for cells in zip(*(texts[title] for title in shown), strict=True):
+        yield dict(zip(shown, cells, strict=True))
 
 
 @app.command("show")

@@ -14,6 +14,9 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.verbs.logs import _follow
+from grpo_tui.app.tui.screens.runs.render import fitting, run_line
+from grpo_tui.app.tui.screens.runs.state import RunsView
+from grpo_tui.app.tui.widgets.panel import plain_text
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
@@ -54,6 +57,23 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
     table = cli("runs").out.splitlines()
     assert table[0].split()[:3] == ["id", "name", "status"]
     assert len(table) == 3
+
+
+@pytest.mark.usefixtures("two")
+def test_runs_draws_a_column_as_the_screen_does_and_leaves_empty_ones_out(
+    cli: Cli, store: Path
+) -> None:
+    head, *lines = cli("runs", "--columns", "last kl, last grad_norm as norm").out.splitlines()
+    with closing(StoreReader(store)) as reader:
+        runs = reader.runs(sort="-created", columns=["last kl"], metrics=("reward", "kl"))
+    view = RunsView(columns=("last kl",))
+    columns = [column for column in fitting(120, view) if column.title != "age"]
+    for run, line in zip(runs, lines, strict=True):
+        drawn = plain_text([run_line(run, columns, view)]).split()
+        assert {*line.split()} >= {word for word in drawn if not set(word) & set("✓━╸─")}
+    assert head.split()[-3:] == ["last", "kl", "norm"]
+    assert "curve" not in head
+    assert "tags" not in head
 
 
 def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:

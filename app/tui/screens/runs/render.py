@@ -1,19 +1,18 @@
 """Runs as text: the table and its columns, the preview of a run, and the exports."""
 
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import Series, axis_end, cut
-from grpo_tui.app.text.comparison import value_text
-from grpo_tui.app.text.numbers import seconds, short, sparkline, tokens, with_unit
+from grpo_tui.app.text import run_columns
+from grpo_tui.app.text.numbers import seconds, tokens, with_unit
+from grpo_tui.app.text.run_columns import BEST_REWARD, NAME, RunColumn, added
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.text.words import count_of
 from grpo_tui.app.tui.screens.runs.state import (
-    SPARK_WIDTH,
     Preview,
     RunsView,
     TableRow,
@@ -36,13 +35,10 @@ from grpo_tui.app.tui.widgets.panel import (
     paragraph,
 )
 from grpo_tui.app.tui.widgets.top_bar import status_mark
-from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.values import (
     MetricSeries,
-    MetricSummary,
     RunSummary,
     column_label,
-    setting_path,
 )
 
 CARD = (
@@ -56,110 +52,19 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 # -- columns ------------------------------------------------------------------------------------
 
 
-Draw = Callable[[RunSummary, RunsView], Line]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
-    """One column: its title, width, sort key, and how it draws a run."""
-
-    title: str
-    width: int
-    key: str
-    draw: Draw
-    align: str = "<"
-
-
-def _text(name: str) -> Draw:
-    return lambda run, _: [(getattr(run, name), "text")]
-
-
-def _name(run: RunSummary, _view: RunsView) -> Line:
+def _with_mark(run: RunSummary, line: Line) -> Line:
     glyph, colour = status_mark(run.status)
-    return [(f"{glyph} ", colour), (run.name or run.id, "headline")]
+    return [(f"{glyph} ", colour), *line]
 
 
-def _steps(run: RunSummary, _view: RunsView) -> Line:
+def _with_meter(run: RunSummary, line: Line) -> Line:
     share = run.step / run.total_steps if run.total_steps else 0
-    return [(f"{short(run.step)}/{short(run.total_steps)} ", "text"), *meter(share, 4)]
+    return [*line, (" ", "text"), *meter(share, 4)]
 
 
-def _age(run: RunSummary, view: RunsView) -> Line:
-    created = seconds_of(run.created_at)
-    age = run.created_at if math.isnan(created) else seconds(max(0.0, view.now - created))
-    return [(age, "label")]
-
-
-def _spark(run: RunSummary, view: RunsView) -> Line:
-    bars = sparkline(view.sparks.get(run.key, ()), SPARK_WIDTH)
-    return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
-
-
-def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
-    """A metric of the run; for held-out accuracy the greedy one if there is no plain one."""
-    metric = run.metrics.get(key)
-    if metric is None and key == "eval/accuracy":
-        metric = run.metrics.get("eval/greedy/accuracy")
-    return metric
-
-
-def _best(key: str) -> Draw:
-    """The best value and its step."""
-    unit = spec(key).unit
-
-    def draw(run: RunSummary, _view: RunsView) -> Line:
-        metric = metric_of(run, key)
-        if metric is None or metric.best is None:
-            return [("–", "label")]
-        step = pad(f"@{short(metric.best_step)}", 5)
-        return [(with_unit(metric.best, unit, 7), "text"), (f" {step}", "label")]
-
-    return draw
-
-
-def _last(key: str) -> Draw:
-    unit = spec(key).unit
-
-    def draw(run: RunSummary, _view: RunsView) -> Line:
-        metric = metric_of(run, key)
-        return [(with_unit(metric.last if metric else None, unit, 6), "text")]
-
-    return draw
-
-
-def _added(expression: str) -> TableColumn:
-    """A column of any setting or metric, in the column language."""
-    unit = next(filter(None, (spec(name).unit for name in expression.split())), "")
-    label = column_label(expression)
-
-    def draw(run: RunSummary, _view: RunsView) -> Line:
-        value = run.columns.get(label)
-        is_number = value is None or isinstance(value, float)
-        return [(with_unit(value, unit, width) if is_number else value_text(value), "text")]
-
-    title = label.rpartition(".")[2] if setting_path(expression) else label
-    width = max(6, min(18, len(title) + 1))
-    return TableColumn(title=title, width=width, key=expression, draw=draw, align=">")
-
-
+DECORATED = {"name": _with_mark, "steps": _with_meter}
 MAX_NAME = 30
-NAME = TableColumn(title="name", width=18, key="name", draw=_name)
-# In order of priority on a narrow terminal: the last ones are hidden first.
-COLUMNS: tuple[TableColumn, ...] = (
-    NAME,
-    TableColumn(title="best reward", width=13, key="reward", draw=_best("reward"), align=">"),
-    TableColumn(title="steps", width=14, key="step", draw=_steps, align=">"),
-    TableColumn(title="tags", width=14, key="", draw=lambda run, _: [(" ".join(run.tags), "text")]),
-    TableColumn(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
-    TableColumn(title="recipe", width=10, key="recipe", draw=_text("recipe")),
-    TableColumn(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
-    TableColumn(title="age", width=7, key="created", draw=_age, align=">"),
-    TableColumn(
-        title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"
-    ),
-    TableColumn(title="task", width=14, key="task", draw=_text("task")),
-    TableColumn(title="model", width=14, key="model", draw=_text("model")),
-)
+COLUMNS = tuple(column for column in run_columns.COLUMNS if column.width)
 SHOWN_AS = {
     "model.path": "model",
     "task.name": "task",
@@ -168,7 +73,7 @@ SHOWN_AS = {
 }
 
 
-def fitting(width: int, view: RunsView) -> tuple[TableColumn, ...]:
+def fitting(width: int, view: RunsView) -> tuple[RunColumn, ...]:
     """The most important columns that fit.
 
     What the runs are sorted by comes first, then the user's columns, the best reward and the
@@ -176,18 +81,19 @@ def fitting(width: int, view: RunsView) -> tuple[TableColumn, ...]:
     """
     longest = max((cell_len(run.name or run.id) for run in view.runs), default=0)
     name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
+    others = [column for column in COLUMNS if column not in (NAME, BEST_REWARD)]
     axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
     columns = [
         name,
-        *map(_added, view.columns),
-        COLUMNS[1],
-        *(_added(f"={path}") for path in view.axes if path not in SHOWN_AS),
-        *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
+        *map(added, view.columns),
+        BEST_REWARD,
+        *(added(f"={path}") for path in view.axes if path not in SHOWN_AS),
+        *sorted(others, key=lambda column: column.title not in axes),
     ]
     by_key = {(column.title, column.key): column for column in columns}
     if not any(run.tags for run in view.runs):
         del by_key["tags", ""]
-    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[TableColumn]()
+    sort, left, chosen = view.sort.removeprefix("-"), width - 2, list[RunColumn]()
     for column in sorted(by_key.values(), key=lambda c: (c is not name, c.key != sort)):
         if column.width < left:
             chosen.append(column)
@@ -195,7 +101,7 @@ def fitting(width: int, view: RunsView) -> tuple[TableColumn, ...]:
     return tuple(column for column in by_key.values() if column in chosen)
 
 
-def column_at(columns: Sequence[TableColumn], x: int) -> TableColumn | None:
+def column_at(columns: Sequence[RunColumn], x: int) -> RunColumn | None:
     """The column whose title is at a position of the first line."""
     ends = accumulate(column.width + 1 for column in columns)
     at = (column for column, end in zip(columns, ends, strict=True) if 0 <= x - 2 < end)
@@ -232,7 +138,7 @@ def table_lines(view: RunsView, top: int, width: int, height: int) -> list[Line]
     return lines
 
 
-def head_line(columns: Sequence[TableColumn], sort: str) -> Line:
+def head_line(columns: Sequence[RunColumn], sort: str) -> Line:
     """The column titles, with an arrow on the sort column."""
     line = [("  ", "")]
     for column in columns:
@@ -243,11 +149,14 @@ def head_line(columns: Sequence[TableColumn], sort: str) -> Line:
     return line
 
 
-def run_line(run: RunSummary, columns: Sequence[TableColumn], view: RunsView) -> Line:
+def run_line(run: RunSummary, columns: Sequence[RunColumn], view: RunsView) -> Line:
     """One run as a row: its mark, then the cells."""
     line = [(" *" if run.key in view.marked else "  ", "bold accent")]
     for column in columns:
-        line += [*aligned(column.draw(run, view), column.width, column.align), (" ", "")]
+        cell = column.draw(run, view.now, view.sparks.get(run.key, ()))
+        if decorate := DECORATED.get(column.title):
+            cell = decorate(run, cell)
+        line += [*aligned(cell, column.width, column.align), (" ", "")]
     return line
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import averaged, clamped
+from grpo_tui.app.text.run_columns import SPARK_WIDTH
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import (
     AlertView,
@@ -25,7 +26,6 @@ LONG = ("rewards.", "task.columns", "task.options")  # settings too long for a c
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
 COMPARED_RUNS = 500  # runs among which differing settings are looked for
 METRICS = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
-SPARK_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

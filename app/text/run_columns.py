@@ -1,0 +1,130 @@
+"""The columns of a list of runs, for the screen and the command line."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grpo_engine.metrics import spec
+from grpo_tui.app.text.comparison import value_text
+from grpo_tui.app.text.numbers import seconds, short, sparkline, with_unit
+from grpo_tui.app.text.safe_text import pad
+from grpo_tui.experiments.db.texts import seconds as seconds_of
+from grpo_tui.experiments.values import MetricSummary, RunSummary, column_label, setting_path
+
+SPARK_WIDTH = 10
+Spans = list[tuple[str, str]]  # texts and their styles
+# of a run, the time in seconds, and the run's rewards for its sparkline
+Draw = Callable[[RunSummary, float, Sequence[float]], Spans]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunColumn:
+    """A column: its title, what the screen sorts by, how it draws a run, and where its text is."""
+
+    title: str
+    key: str = ""
+    draw: Draw
+    align: str = "<"
+    width: int = 0  # cells on the screen; 0 for what only the command line shows
+
+
+def _text(name: str) -> Draw:
+    return lambda run, *_: [(getattr(run, name), "text")]
+
+
+def _status(run: RunSummary, *_: object) -> Spans:
+    since = f" since {run.status_since[:16]}" if run.status_since else ""
+    return [(run.status + since + ", archived" * run.archived, "text")]
+
+
+def _age(run: RunSummary, now: float, *_: object) -> Spans:
+    created = seconds_of(run.created_at)
+    age = run.created_at if math.isnan(created) else seconds(max(0.0, now - created))
+    return [(age, "label")]
+
+
+def _curve(_run: RunSummary, _now: float, rewards: Sequence[float]) -> Spans:
+    bars = sparkline(rewards, SPARK_WIDTH)
+    return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
+
+
+def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
+    """A metric of the run; for held-out accuracy the greedy one if there is no plain one."""
+    metric = run.metrics.get(key)
+    if metric is None and key == "eval/accuracy":
+        metric = run.metrics.get("eval/greedy/accuracy")
+    return metric
+
+
+def _best(key: str) -> Draw:
+    """The best value and its step."""
+    unit = spec(key).unit
+
+    def draw(run: RunSummary, *_: object) -> Spans:
+        metric = metric_of(run, key)
+        if metric is None or metric.best is None:
+            return [("–", "label")]
+        step = pad(f"@{short(metric.best_step)}", 5)
+        return [(with_unit(metric.best, unit, 7), "text"), (f" {step}", "label")]
+
+    return draw
+
+
+def _last(key: str) -> Draw:
+    unit = spec(key).unit
+
+    def draw(run: RunSummary, *_: object) -> Spans:
+        metric = metric_of(run, key)
+        return [(with_unit(metric.last if metric else None, unit, 6), "text")]
+
+    return draw
+
+
+def added(expression: str) -> RunColumn:
+    """A column of any setting or metric, in the column language."""
+    unit = next(filter(None, (spec(name).unit for name in expression.split())), "")
+    label = column_label(expression)
+    title = label.rpartition(".")[2] if setting_path(expression) else label
+    width = max(6, min(18, len(title) + 1))
+
+    def draw(run: RunSummary, *_: object) -> Spans:
+        value = run.columns.get(label)
+        is_number = value is None or isinstance(value, float)
+        return [(with_unit(value, unit, width) if is_number else value_text(value), "text")]
+
+    return RunColumn(title=title, width=width, key=expression, draw=draw, align=">")
+
+
+ID = RunColumn(title="id", draw=_text("id"))
+NAME = RunColumn(
+    title="name", width=18, key="name", draw=lambda run, *_: [(run.name or run.id, "headline")]
+)
+BEST_REWARD = RunColumn(
+    title="best reward", width=13, key="reward", draw=_best("reward"), align=">"
+)
+# In order of priority on a narrow terminal: the last ones are hidden first.
+COLUMNS = (
+    ID,
+    NAME,
+    RunColumn(title="status", draw=_status),
+    BEST_REWARD,
+    RunColumn(
+        title="steps",
+        width=14,
+        key="step",
+        draw=lambda run, *_: [(f"{short(run.step)}/{short(run.total_steps)}", "text")],
+        align=">",
+    ),
+    RunColumn(title="tags", width=14, draw=lambda run, *_: [(" ".join(run.tags), "text")]),
+    RunColumn(title="curve", width=SPARK_WIDTH, draw=_curve),
+    RunColumn(title="recipe", width=10, key="recipe", draw=_text("recipe")),
+    RunColumn(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
+    RunColumn(title="age", width=7, key="created", draw=_age, align=">"),
+    RunColumn(
+        title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"), align=">"
+    ),
+    RunColumn(title="task", width=14, key="task", draw=_text("task")),
+    RunColumn(title="model", width=14, key="model", draw=_text("model")),
+    RunColumn(title="clipped", draw=_last("clip_ratio/region_mean"), align=">"),
+    RunColumn(title="speed", draw=_last("tokens_per_second"), align=">"),
+)
