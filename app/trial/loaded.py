@@ -31,7 +31,7 @@ class Loaded(Latest):
 
     def policy(self, config: RunConfig) -> "Policy":
         """The policy as its model's files describe it, with its tokenizer."""
-        return self.latest("policy", config.model, lambda: shapes(config.model, config.seed))
+        return self.latest("policy", config.model, lambda: shapes(config.model))
 
     def teacher(self, config: RunConfig) -> "Policy | None":
         """The described teacher, which has the vocabulary of the described policy."""
@@ -73,7 +73,7 @@ def changed(name: str) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def shapes(config: ModelConfig, seed: int) -> "Policy":
+def shapes(config: ModelConfig) -> "Policy":
     """A policy with described but never computed weights; it cannot be run."""
     require_mlx()
     from grpo_engine.policy.load import end_tokens
@@ -91,8 +91,6 @@ def shapes(config: ModelConfig, seed: int) -> "Policy":
             "New run now."
         ) from None
     end_tokens(tokenizer, settings)  # raises if there is none
-    policy = without_weights(
-        model, plain, settings, folder, notes, seed=seed, vocabulary=len(tokenizer)
-    )
+    policy = without_weights(model, plain, settings, folder, notes, len(tokenizer))
     policy.tokenizer = tokenizer
     return policy

@@ -1,18 +1,24 @@
 """The structures that the functions of `passes.c` take."""
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 ADDRESS = ctypes.c_void_p
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+def fields(kind: Any, names: str) -> Iterator[tuple[str, Any]]:
+    """Fields of one type."""
+    return ((name, kind) for name in names.split())
+
+
 class Linear(ctypes.Structure):
     """A weight, [in, out], with an optional bias and LoRA, [rank, in] and [rank, out]."""
 
     _fields_ = [
-        *((name, ADDRESS) for name in ("weight", "bias", "lora_a", "lora_b")),
-        *((name, ctypes.c_int) for name in ("input_size", "output_size", "rank")),
+        *fields(ADDRESS, "weight bias lora_a lora_b"),
+        *fields(ctypes.c_int, "input_size output_size rank"),
     ]
 
 
@@ -20,9 +26,9 @@ class Layer(ctypes.Structure):
     """Weights of one layer, and its cache while it decodes."""
 
     _fields_ = [
-        *((name, ADDRESS) for name in ("input_norm", "post_attention_norm", "q_norm", "k_norm")),
+        *fields(ADDRESS, "input_norm post_attention_norm q_norm k_norm"),
         *((name, Linear) for name in PROJECTIONS),
-        *((name, ADDRESS) for name in ("key_cache", "value_cache")),
+        *fields(ADDRESS, "key_cache value_cache"),
     ]
 
 
@@ -30,11 +36,9 @@ class Model(ctypes.Structure):
     """The sizes that all layers share."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("layers", "hidden_size", "intermediate_size")),
-        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head_dim", "rotary_dims")),
-        ("max_rank", ctypes.c_int),
-        ("epsilon", ctypes.c_float),
-        ("scale", ctypes.c_float),
+        *fields(ctypes.c_int, "layers hidden_size intermediate_size"),
+        *fields(ctypes.c_int, "heads kv_heads head_dim rotary_dims max_rank"),
+        *fields(ctypes.c_float, "epsilon scale"),
     ]
 
 
@@ -42,24 +46,15 @@ class BatchStruct(ctypes.Structure):
     """Tokens, and the positions of the keys and values that they attend to."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("tokens", "positions", "longest")),
-        *(
-            (name, ADDRESS)
-            for name in (
-                "prompt_starts",
-                "prompt_lengths",
-                "segment_starts",
-                "segment_lengths",
-                "cos_sin",
-            )
-        ),
+        *fields(ctypes.c_int, "tokens positions longest"),
+        *fields(ADDRESS, "prompt_starts prompt_lengths segment_starts segment_lengths cos_sin"),
     ]
 
 
 class LoraGradients(ctypes.Structure):
     """Gradients of LoRA's two matrices."""
 
-    _fields_ = [("lora_a", ADDRESS), ("lora_b", ADDRESS)]
+    _fields_ = [*fields(ADDRESS, "lora_a lora_b")]
 
 
 class LayerGradients(ctypes.Structure):
@@ -72,9 +67,9 @@ class PassStruct(ctypes.Structure):
     """A pass over all layers; see `passes.c`."""
 
     _fields_ = [
-        *((name, ADDRESS) for name in ("model", "layers", "batch", "norm", "states")),
+        *fields(ADDRESS, "model layers batch norm states"),
         ("first_layer", ctypes.c_int),
-        *((name, ADDRESS) for name in ("saved", "gradients", "workspace")),
+        *fields(ADDRESS, "saved gradients workspace"),
     ]
 
 
@@ -83,9 +78,9 @@ class HeadPass(ctypes.Structure):
 
     _fields_ = [
         ("head", ctypes.POINTER(Linear)),
-        *((name, ctypes.c_int) for name in ("tokens", "chunk_size")),
+        *fields(ctypes.c_int, "tokens chunk_size"),
         ("temperature", ctypes.c_float),
-        *((name, ADDRESS) for name in ("states", "targets", "sums", "gradients", "logits")),
+        *fields(ADDRESS, "states targets sums gradients logits"),
     ]
 
 

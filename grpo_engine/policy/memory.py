@@ -8,7 +8,7 @@ free. `benchmarks/plan.py` compares both.
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -147,14 +147,9 @@ class Tokens(NamedTuple):
 
     def after(self, prompts: "Tokens") -> "Tokens":
         """These and the prompts before them."""
-        return Tokens(
-            self.tokens + prompts.tokens,
-            self.keys + prompts.keys,
-            self.pairs + prompts.pairs,
-            self.kept_pairs + prompts.kept_pairs,
-            max(self.chunk, prompts.chunk),
-            max(self.rows, prompts.rows),
-        )
+        sums = Tokens(*map(sum, zip(self, prompts, strict=True)))
+        chunk, rows = max(self.chunk, prompts.chunk), max(self.rows, prompts.rows)
+        return sums._replace(chunk=chunk, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,23 +369,18 @@ def choose_plan(
             new_tokens=new_tokens,
         )
 
-    def training(plan: MemoryPlan) -> int:
-        return estimate(plan).training
-
-    def decoding(plan: MemoryPlan) -> int:
-        return estimate(plan).decoding
-
     def slowness(plan: MemoryPlan) -> tuple[float, float]:
         """Bytes over the budget, then the work."""
         micro_prompts = _prompts_of(plan.micro_rows, rows, prompts)
         tokens = _run(policy, plan.micro_rows, micro_prompts, prompt_tokens, new_tokens).tokens
         forwards = RECOMPUTED_WORK if plan.grad_checkpoint else KEPT_WORK
         work = -(-rows // plan.micro_rows) * max(MIN_TOKENS, tokens) * forwards
-        return max(0, training(plan) - budget), work
+        return max(0, estimate(plan).training - budget), work
 
-    def last_fitting(plans: list[MemoryPlan], memory: Callable[[MemoryPlan], int]) -> MemoryPlan:
-        """The last plan that fits, or the first."""
-        return plans[max(1, bisect_right(plans, budget, key=memory)) - 1]
+    def last_fitting(plans: list[MemoryPlan], phase: str) -> MemoryPlan:
+        """The last plan whose phase fits, or the first."""
+        fitting = bisect_right(plans, budget, key=lambda plan: getattr(estimate(plan), phase))
+        return plans[max(1, fitting) - 1]
 
     def counts(chosen: int, largest: int) -> list[int]:
         """Numbers of rows to choose from."""
@@ -398,7 +388,7 @@ def choose_plan(
 
     plan = MemoryPlan(1, False, choose_head_chunk(policy, budget), 1)
     plan = last_fitting(
-        [plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding
+        [plan._replace(max_rows=count) for count in counts(max_rows, rows)], "decoding"
     )
     known = is_known(policy)
     useful = _useful_rows(policy, prompt_tokens, new_tokens) if known else 1
@@ -407,7 +397,7 @@ def choose_plan(
     layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, automatic)
     plans = [
         last_fitting(
-            [plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], training
+            [plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], "training"
         )
         for on in layers
     ]

@@ -36,7 +36,7 @@ UNSHARED = (
 )
 
 
-def describe(config: ModelConfig, seed: int = 0) -> Policy:
+def describe(config: ModelConfig) -> Policy:
     """A policy whose weights are never computed: it has sizes, and cannot be run."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = find_folder(config.path, into=Path(scratch))
@@ -45,7 +45,7 @@ def describe(config: ModelConfig, seed: int = 0) -> Policy:
             settings = load_config(folder)
             model = _build(settings)
     notes = dequantise(model, config) + set_dtype(model, config)
-    return without_weights(model, config, settings, folder, notes, seed=seed)
+    return without_weights(model, config, settings, folder, notes)
 
 
 def without_weights(
@@ -54,14 +54,12 @@ def without_weights(
     settings: Mapping[str, Any],
     folder: Path,
     notes: Sequence[str],
-    *,
-    seed: int,
     vocabulary: int = 0,
 ) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
     # The graph of a file that is not read yet cannot be counted.
     model.update(tree_map(mx.zeros_like, model.parameters()))
-    policy = _policy(model, config, settings, folder, notes, seed, vocabulary)
+    policy = _policy(model, config, settings, folder, notes, vocabulary)
     if not quantised_layers(model):
         policy.kernels = _kernels(policy, settings)
     return policy
@@ -73,7 +71,7 @@ def _kernels(policy: Policy, settings: Mapping[str, Any]) -> Kernels | None:
     try:
         model = _model(small := _small(settings))
         model.set_dtype(getattr(mx, policy.dtype))
-        twin = _policy(model, config, small, policy.folder, (), seed=0)
+        twin = _policy(model, config, small, policy.folder, ())
     except (*UNKNOWN, ArithmeticError):
         return None
     return compute.kernels_for(twin)
@@ -98,11 +96,10 @@ def _policy(
     settings: Mapping[str, Any],
     folder: Path,
     notes: Sequence[str],
-    seed: int,
     vocabulary: int = 0,
 ) -> Policy:
     gated_delta.install()
-    adapter = adapters.attach(model, config, seed)
+    adapter = adapters.attach(model, config, seed=0)
     parts = structure(model)
     shares = parts is not None and settings.get("model_type") not in UNSHARED
     trained = flatten(model.trainable_parameters()).values()
