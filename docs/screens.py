@@ -235,7 +235,7 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
     while idle < 5:
         app.frame_now()
         await pilot.pause(0.01)
-        comes = feed.catching_up if not feed._events else feed._events[0].due <= feed._now()
+        comes = feed.catching_up if not feed._events else feed._events[0].offset <= feed._now()
         idle = 0 if comes else idle + 1
 
 

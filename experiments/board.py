@@ -17,8 +17,8 @@ class Board:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of its writers: the engine, and the recorder
-        self.view = BoardView()  # the same object while nothing changed
+        self._lock = threading.Lock()  # two threads write: the engine's and the recorder's
+        self.view = BoardView()  # replaced by a new object on each change
         self._paused_at = 0.0
 
     def apply(self, event: ev.Event) -> None:
@@ -42,20 +42,20 @@ class Board:
             case ev.PhaseStarted():
                 return self._start_phase(event)
             case ev.PromptsStarted():
-                shown = [
+                groups = [
                     _group(item.group, item, [BoardRollout(index=n) for n in range(item.rows)])
                     for item in event.prompts
                 ]
-                return {"step": event.step, "groups": self._with(*shown)}
-            case ev.GroupScored(group=group):  # after a refill the board has only the new prompts
-                shown_group = _group(group.index, group, map(_complete, group.rollouts))
-                return {"step": event.step, "groups": self._with(shown_group)}
+                return {"step": event.step, "groups": self._with(*groups)}
+            case ev.GroupScored(group=group):  # after a refill the board lacks the earlier groups
+                finished = _group(group.index, group, map(_complete, group.rollouts))
+                return {"step": event.step, "groups": self._with(finished)}
             case ev.RunStarted():
                 return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
             case ev.RunPaused():
                 self._paused_at = time.time()
                 return {"paused": True}
-            case ev.RunResumed() if self.view.paused:  # a phase does not last through a pause
+            case ev.RunResumed() if self.view.paused:  # a pause does not count for the phase
                 started = self.view.phase_started + time.time() - self._paused_at
                 return {"paused": False, "phase_started": started if self.view.phase_started else 0}
             case ev.StepFinished() | ev.RunFinished() | ev.RunFailed():
@@ -76,7 +76,7 @@ class Board:
         }
 
     def _phase_seconds(self) -> Mapping[str, float]:
-        """The seconds of each phase, now that the current one has ended."""
+        """The seconds of each phase, with the current phase ended."""
         phase, started = self.view.phase, self.view.phase_started
         seconds = self.view.phase_seconds
         if not phase:

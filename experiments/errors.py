@@ -38,7 +38,7 @@ class NothingStoredError(StoreError, LookupError):
 
 
 class QueryError(StoreError, ValueError):
-    """A filter, column, sort key, search or kind of comparison or export is none."""
+    """A filter, column, sort key, search, comparison or export is not valid."""
 
 
 class ExportError(StoreError, ValueError):
@@ -49,10 +49,10 @@ class ImportRefusedError(StoreError, ValueError):
     """A file cannot be imported as runs."""
 
 
-def check_choice(what: str, value: str, choices: Collection[str]) -> None:
-    """Refuse a value that is none of the choices."""
+def check_choice(kind: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a value that is not among the choices."""
     if value not in choices:
         raise QueryError(
-            f"there is no {what} {quoted(value)}{nearest(value, choices)}; "
+            f"there is no {kind} {quoted(value)}{nearest(value, choices)}; "
             f"choose from {', '.join(choices)}"
         )

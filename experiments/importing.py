@@ -28,7 +28,7 @@ def import_store(
 ) -> Imported:
     """Import every new run of another store; checkpoints and logs are not copied.
 
-    The other file may be damaged or made to harm: a run is imported whole or not at all.
+    The other file may be damaged or hostile: a run is imported completely or not at all.
     """
     if not path.is_file():
         raise ImportRefusedError(f"there is no file {path}; give the SQLite file of a store")
@@ -43,9 +43,9 @@ def import_store(
                     if _is_new(store, run, progress):
                         progress(f"importing {run.name}: {run.step} steps")
                         imported.append(_copy_run(store, source, run))
-                except Exception as error:  # whatever is wrong with it, the others are imported
+                except Exception as error:  # whatever is wrong with a run, the others are imported
                     refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
-    except Exception as error:  # the file is from elsewhere, and remedies are for the current one
+    except Exception as error:  # without the remedy in the message, which is for the own store
         raise ImportRefusedError(
             f"{path} cannot be imported: {str(error).rpartition(';')[0] or error}"
         ) from error
@@ -58,7 +58,7 @@ def import_store(
 
 
 def _is_new(store: ExperimentStore, run: RunSummary, progress: Progress) -> bool:
-    """Whether a run is not in the store; what a killed import left of it is removed."""
+    """Whether a run is not in the store; the rest of an interrupted import is removed."""
     for row in store.execute(select(RUN).filter_by(uid=run.uid)):
         if row.note != INTERRUPTED:
             if row.step < run.step:
@@ -72,7 +72,7 @@ def _is_new(store: ExperimentStore, run: RunSummary, progress: Progress) -> bool
 
 
 def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> tuple[str, str]:
-    """Copy a run completely, or remove it; a killed import leaves it marked."""
+    """Copy a run completely, or remove it; a note marks it until it is complete."""
     detail = source.run(run.key)
     _refuse_damaged(source, run)
     row = store.create_run(
@@ -87,7 +87,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
     store.change(row.id, note=INTERRUPTED)
     try:
         for attempt in detail.attempts:
-            # its process is of no use here
+            # The process has no meaning on this machine.
             of_run = {
                 "run_id": row.id,
                 "boot": "",
@@ -112,7 +112,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
 def _refuse_damaged(
     source: StoreReader, run: RunSummary, page: Sequence[RecordedEvent] = ()
 ) -> None:
-    """Refuse a run of which anything that was read is unreadable, or a step out of range."""
+    """Refuse a run with an unreadable value, or with a step out of range."""
     if damage := source.damaged().get(run.id):
         raise ImportRefusedError(damage)
     for item in page:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
 LINES = 20
-# the events that a log has, by the field that says what happened
+# Events that go into a log, each with the field that describes what happened.
 LOGGED = {
     "NoteWritten": "text",
     "AlertRaised": "explanation",
@@ -34,7 +34,7 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
         event.step
         for event in reader.column(query.where(EVENT.c.step <= last))
         if isinstance(event, ev.CheckpointSaved)
-        # the store may have moved since
+        # Only the last parts of the path hold: the store may have moved.
         and Path(folder, *Path(event.path).parts[-2:]).exists()
     ]
     attempt = reader.row(select(ATTEMPT).filter_by(run_id=run).order_by(ATTEMPT.c.n.desc()))
@@ -57,7 +57,7 @@ def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str,
         .order_by(EVENT.c.seq.desc())
         .limit(lines)
     )
-    # in an edited store an event may be of another kind
+    # In an edited store an event may be of another kind than its row says.
     return tuple(
         f"{iso(at)} step {event.step}: {getattr(event, LOGGED.get(ev.kind_of(event), 'step'))}"
         for at, event in reversed(rows)
@@ -86,7 +86,7 @@ def _cause(error: str, folder: Path, attempt: Any) -> str:
 
 def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
     """Return the last lines of a file, or of its first `end` bytes; none if there is no file."""
-    if not path.is_file():  # a pipe would be waited for, a device read without end
+    if not path.is_file():  # a pipe blocks, and a device has no end
         return ()
     try:
         with path.open("rb") as log:
@@ -99,7 +99,7 @@ def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
 
 
 def _fault(path: Path) -> str:
-    """Return the crash that faulthandler reported, as a phrase; empty if it reported none."""
+    """Return the crash that faulthandler reported; empty if it reported none."""
     for line in tail(path, 200):
         if line.startswith("Fatal Python error"):
             return f"its process crashed: {line.removeprefix('Fatal Python error: ')}"

@@ -47,7 +47,7 @@ def purge(store: ExperimentStore, run: int) -> None:
     Raises StoreError while events of the run wait to be taken into the store.
     """
     short = store.run_row(run).short
-    run_folder(store.path, short), starts_folder(store.path)  # raise now, not half-way
+    run_folder(store.path, short), starts_folder(store.path)  # raise before anything is removed
     refuse_waiting(store.path, short)
     hidden = {"deleted_at": func.coalesce(RUN.c.deleted_at, now_iso()), "purging": True}
     store.execute(RUN.update().filter_by(id=run).values(hidden))
@@ -63,10 +63,10 @@ def purge(store: ExperimentStore, run: int) -> None:
 
 
 def _delete_rows(store: ExperimentStore, run: int) -> None:
-    """Delete the run's rows in the large tables, some in each transaction."""
+    """Delete the run's rows in the large tables, a limited number in each transaction."""
     for table in LARGE:
-        # the key, or the part of it after which a run's rows are found
+        # METRIC has no id: its key is the run, the metric and the step.
         of_run, key = table.c.run_id == run, table.c.get("id", METRIC.c.key_id)
-        some = select(key).where(of_run).limit(ROWS)
-        while store.execute(table.delete().where(of_run, key.in_(some)).returning(key)):
+        first = select(key).where(of_run).limit(ROWS)
+        while store.execute(table.delete().where(of_run, key.in_(first)).returning(key)):
             pass

@@ -1,4 +1,4 @@
-"""The queue of waiting runs: workers take them by an atomic lease, and it survives restarts."""
+"""The queue of waiting runs; workers take them by an atomic lease."""
 
 import itertools
 import json
@@ -38,10 +38,10 @@ class RunQueue:
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
     ) -> tuple[int, bool]:
-        """Queue a sweep whole, or find the one with the same axes and configurations.
+        """Queue all runs of a sweep, or find a sweep with the same axes and configurations.
 
-        `configs` are (settings of the point, whole configuration). Returns the sweep's key and
-        whether it is new.
+        `configs` are (settings of the point, configuration). Returns the sweep's key and whether
+        it is new.
         """
         items = [
             _item(config, f"{name}-{number}", settings)
@@ -65,7 +65,7 @@ class RunQueue:
             return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:
-        """Lease the next item and return its row, or None; a lease without its worker is void."""
+        """Lease the next item and return its row, or None; the lease of a dead worker is void."""
         now = time.time()
         query = select(QUEUE_ITEM).where(ITEM.state.in_(("queued", "leased"))).order_by(ITEM.id)
         if sweep is not None:
@@ -86,13 +86,13 @@ class RunQueue:
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
     def requeue(self, state: str, sweep: int | None = None, item: int | None = None) -> int:
-        """Queue items that failed or were skipped once more, and return their number.
+        """Queue failed or skipped items again, and return their number.
 
-        `sweep` or `item` limits them; what was skipped is trained this time.
+        `sweep` or `item` limits them. Skipped items are trained this time.
         """
-        limits = {"sweep_id": sweep, "id": item}
-        given = {name: key for name, key in limits.items() if key is not None}
-        items = QUEUE_ITEM.update().filter_by(state=state, **given)
+        keys = {"sweep_id": sweep, "id": item}
+        limits = {name: key for name, key in keys.items() if key is not None}
+        items = QUEUE_ITEM.update().filter_by(state=state, **limits)
         if state == "skipped":
             items = items.values(run_id=None, note=ANYWAY)
         return len(self.store.execute(items.values(state="queued").returning(ITEM.id)))
@@ -138,7 +138,7 @@ def owner() -> str:
 
 
 def _is_void(holder: str, expired: bool) -> bool:
-    """Return whether a lease's owner is gone; on another host only the lease's age can tell."""
+    """Return whether a lease's owner is gone; on another host only the age of the lease counts."""
     try:
         host, pid, start = json.loads(holder)
         number = int(pid)

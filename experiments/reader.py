@@ -1,4 +1,4 @@
-"""StoreReader: the questions that the program asks of a store."""
+"""StoreReader: all that the program reads from a store."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,8 +70,8 @@ DEFAULT_METRICS = (
     "eval/accuracy",
     "eval/greedy/accuracy",
 )
-LAST = 2**62  # no step is later
-NO_ANSWER_S = 5.0
+LAST = 2**62  # later than any step
+REPLY_S = 5.0
 
 PARENT = RUN.alias("parent")
 GROUP = ROLLOUT_GROUP.c
@@ -81,7 +81,7 @@ NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
-    """The metrics of a run as rows, converted when read: a list has ten thousand runs."""
+    """The metrics of a run, converted on access: a list may have ten thousand runs."""
 
     __slots__ = ("_rows",)
 
@@ -141,19 +141,19 @@ class StoreReader(Connection):
             return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
-        """Return by run which events are not in the store yet."""
+        """Return the spilled events by run."""
         files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
         query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files), self.not_deleted())
         return {run: files[short] for run, short in self.rows(query) if files[short].events}
 
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
-        """Derive the true status of each run that is stored as active, or whose end waits."""
-        more = (ATTEMPT.c.run_id, ATTEMPT.c.boot, ATTEMPT.c.pid_start)
+        """Derive the true status of each run that is stored as active, or whose end is spilled."""
+        keys = (ATTEMPT.c.run_id, ATTEMPT.c.boot, ATTEMPT.c.pid_start)
         rows = self.rows(
-            self.select(v.AttemptView, ATTEMPT, *more, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            self.select(v.AttemptView, ATTEMPT, *keys, RUN.c.status, RUN.c.elapsed, RUN.c.step)
             .join_from(RUN, ATTEMPT)
             .where(RUN.c.status.in_(("running", "paused")))
-            .order_by(ATTEMPT.c.n)  # so that the last counts
+            .order_by(ATTEMPT.c.n)  # the last attempt of a run wins below
         )
         statuses = {row.run_id: derive(row, time.time()) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
@@ -236,7 +236,7 @@ class StoreReader(Connection):
         )
 
     def functions(self, run: int, step: int = LAST) -> dict[str, Any]:
-        """Return the sources of the user's functions in the run's recipe at a step, by choice."""
+        """Return the sources of the user's functions in the run's recipe, by choice."""
         return self._last(run, ev.FunctionsLoaded, "sources", EVENT.c.step < step)
 
     def _last(
@@ -249,7 +249,7 @@ class StoreReader(Connection):
         return dict(getattr(event, field)) if isinstance(event, kind) else {}
 
     def _descent(self, run: int) -> str:
-        """Where a run comes from: a checkpoint of another run, or its settings alone."""
+        """Describe a run's parent: the checkpoint that it began from, or its settings alone."""
         query = select(PARENT.c.name).join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
         parent = self.value(query.where(RUN.c.id == run, self.not_deleted(PARENT)))
         if parent is None:
@@ -258,7 +258,7 @@ class StoreReader(Connection):
         return f"settings of {parent}" if step is None else f"step {step} of {parent}"
 
     def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
-        """Return a run's settings by path, on request with the values that the recipe sets."""
+        """Return a run's settings by path; `in_force` adds the values that the recipe sets."""
         value: ColumnElement[Any] = RUN_PARAM.c.value
         if in_force:
             stored = type_coerce(value, String)
@@ -270,7 +270,7 @@ class StoreReader(Connection):
         return self.pairs(query)
 
     def differing_settings(self, runs: Iterable[int]) -> dict[int | None, list[str]]:
-        """Return by sweep which settings differ among these runs; None has those of no sweep."""
+        """Return the settings that differ among these runs, by sweep (None for no sweep)."""
         sweep = RUN.c.sweep_id if self.schema >= 3 else null()
         query = (
             select(sweep, RUN_PARAM.c.path)
@@ -340,7 +340,7 @@ class StoreReader(Connection):
         if until is not None:
             query = query.where(METRIC.c.step <= until)
         rows = self.rows(query.order_by(METRIC.c.step))
-        # zip(*rows) would take as long as the query
+        # zip(*rows) takes as long as the query.
         steps, values = (tuple(row[column] for row in rows) for column in (0, 1))
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
@@ -357,17 +357,14 @@ class StoreReader(Connection):
         return int(self.value(select(last).filter_by(run_id=run)) or 0)
 
     def steps(self, run: int, *, after: int = -1) -> Sequence[Any]:
-        """Return rows of the finished steps beyond `after`, with tokens and seconds at their ends.
-
-        They are (step, tokens, elapsed, at, attempt).
-        """
+        """Return (step, tokens, elapsed, at, attempt) of each finished step beyond `after`."""
         end = STEP.c
         query = select(end.step, end.tokens, end.elapsed, end.at, end.attempt)
         query = query.filter_by(run_id=run, hidden=False).where(end.step > after)
         return self.rows(query.order_by(end.step))
 
     def step_within(self, run: int, column: str, limit: float) -> int:
-        """Return the last step within so many steps, tokens or seconds; -1 if none ended."""
+        """Return the last step within a limit of a column; -1 if there is none."""
         if column == "step":
             return int(limit)
         query = select(func.max(STEP.c.step)).filter_by(run_id=run, hidden=False)
@@ -388,7 +385,7 @@ class StoreReader(Connection):
         return self.views(v.EvaluationView, EVALUATION, order, run_id=run, hidden=False)
 
     def samples(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
-        """Return what an evaluation found for each of its problems."""
+        """Return the results of an evaluation by problem."""
         order = EVALUATION_SAMPLE.c.position
         return self.views(ev.EvaluationSample, EVALUATION_SAMPLE, order, evaluation_id=evaluation)
 
@@ -424,9 +421,9 @@ class StoreReader(Connection):
         return self._with_rollouts(query.order_by(GROUP.id))
 
     def scores(self, run: int) -> dict[str, dict[str, list[float | None]]]:
-        """Return each function's scores of the newest answers to each training problem.
+        """Return each function's scores of the latest rollouts of each training problem.
 
-        Answers on which it failed are left out.
+        Rollouts on which the function failed are left out.
         """
         query = (
             self.select(ev.RewardValue, ROLLOUT_REWARD, GROUP.example_key, GROUP.step)
@@ -438,14 +435,15 @@ class StoreReader(Connection):
         scores: dict[tuple[str, int], dict[str, list[float | None]]] = {}
         for row in self.rows(query):
             reward = as_view(ev.RewardValue, row)
-            known = scores.setdefault((row.example_key, row.step), {}).setdefault(reward.name, [])
+            values = scores.setdefault((row.example_key, row.step), {}).setdefault(reward.name, [])
             if not reward.missing:
-                known.append(reward.value)
-        return {example: of_step for (example, _), of_step in scores.items()}  # the last step's
+                values.append(reward.value)
+        # The last step of an example replaces earlier ones.
+        return {example: of_step for (example, _), of_step in scores.items()}
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""
-        first = func.min(GROUP.id)  # the other columns are of its row, too
+        first = func.min(GROUP.id)  # SQLite takes the other columns from the same row
         rows = self.rows(
             select(GROUP.example_key, GROUP.prompt_text, GROUP.target, first)
             .where(GROUP.step >= since)
@@ -460,7 +458,7 @@ class StoreReader(Connection):
         return self.blobs(run, [group]).get(group)
 
     def blobs(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
-        """The recorded token numbers by group; none where the store names a file elsewhere."""
+        """Return the recorded token numbers by group; none if the store names a file elsewhere."""
         from grpo_tui.experiments.db.tokens import merged, read_blobs  # NumPy
 
         query = select(GROUP.id, GROUP.seq, GROUP.tokens_seq).where(among(GROUP.id, groups))
@@ -498,7 +496,7 @@ class StoreReader(Connection):
     # -- the board, requests and the queue ------------------------------------------------------
 
     def board(self, run: int) -> v.BoardView | None:
-        """Return the board as the run's process last wrote it for viewers."""
+        """Return the board that the run's process wrote last."""
         board = self.value(select(RUN_LIVE.c.board).filter_by(run_id=run))
         return cast("v.BoardView", ev.decode(v.BoardView, board)) if board else None
 
@@ -513,16 +511,16 @@ class StoreReader(Connection):
             state, message = "taken", "accepted, waiting for the next safe point"
         elif row.outcome:
             state, message = "expired", "not accepted, the run had ended or restarted"
-        elif time.time() - seconds(row.asked_at) > NO_ANSWER_S:
+        elif time.time() - seconds(row.asked_at) > REPLY_S:
             state, message = "no answer", "no answer; `grpo-tui runs` says whether it still runs"
         return v.ControlView(state=state, message=f"{row.verb.replace('_', ' ')}: {message}")
 
     def queue(self, *, ended: int = 0) -> tuple[v.QueueItemView, ...]:
-        """Return the waiting and active runs in order, then the last `ended` others."""
+        """Return the waiting and active runs in order, then the last `ended` that are neither."""
         if self.schema < 3:
             return ()
-        others = self._items(not_(OPEN), QUEUE_ITEM.c.id.desc(), ended)
-        return self._items(OPEN, QUEUE_ITEM.c.id) + others
+        closed = self._items(not_(OPEN), QUEUE_ITEM.c.id.desc(), ended)
+        return self._items(OPEN, QUEUE_ITEM.c.id) + closed
 
     def _items(
         self, condition: ColumnElement[bool], order: ColumnElement[Any], limit: int | None = None
@@ -547,7 +545,7 @@ def check_ended(run: v.RunSummary) -> None:
 
 
 def grouped(pairs: Iterable[Any]) -> dict[Any, list[Any]]:
-    """Return the values by key, both in their order."""
+    """Collect the values of each key, in order."""
     by_key: dict[Any, list[Any]] = {}
     for key, value in pairs:
         by_key.setdefault(key, []).append(value)

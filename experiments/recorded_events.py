@@ -1,4 +1,4 @@
-"""Read the recorded events back in their order, as a viewer of the store needs them."""
+"""Read the recorded events back in their order."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def events_after(
                 conditions[seq] &= seq.table.c.step >= groups_from
             query = select(seq).where(conditions[seq]).filter_by(run_id=run, hidden=False)
             numbers += reader.column(query.order_by(seq).limit(limit))
-    # one that cannot be read counts as 0
+    # A damaged number reads as 0 and is dropped here.
     page = sorted(number for number in numbers if number > after)[:limit]
     return (
         _read(
@@ -99,7 +99,7 @@ def _steps(reader: StoreReader, rows: Sequence[Any]) -> Iterator[ev.Event]:
 def _groups(
     make: Callable[[v.GroupView, v.TokenView], ev.Event], reader: StoreReader, rows: Sequence[Any]
 ) -> Iterator[ev.Event]:
-    """Make the events of groups: the groups, or their token numbers."""
+    """Make an event of each group from its rollouts and token numbers."""
     keys = [row.id for row in rows]
     tokens = reader.blobs(rows[0].run_id, keys) if rows else {}
     for view in reader.groups_by_key(keys):
@@ -108,12 +108,12 @@ def _groups(
 
 def _group(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
     rows = {row.index: row for row in tokens.rows}
-    rollouts = tuple(_completion(item, rows.get(item.index)) for item in view.rollouts)
+    rollouts = tuple(_rollout(item, rows.get(item.index)) for item in view.rollouts)
     group = _as(ev.Group, view, prompt_ids=tokens.prompt_ids, rollouts=rollouts)
     return ev.GroupScored(step=view.step, group=group)
 
 
-def _completion(item: v.RolloutView, row: v.RecordedTokens | None) -> Any:
+def _rollout(item: v.RolloutView, row: v.RecordedTokens | None) -> Any:
     tokens = {"ids": row.ids, "sampler_logprobs": row.sampler, "ends": row.ends} if row else {}
     return _as(ev.Rollout, item, **tokens)
 
@@ -132,7 +132,7 @@ def _tokens(view: v.GroupView, tokens: v.TokenView) -> ev.Event:
     return ev.TokensScored(step=view.step, group=view.index, origin=view.origin, numbers=numbers)
 
 
-# what makes events of rows, by the column of their sequence number in the run's record
+# Functions that make events from rows, by the column with the rows' place in the run's record.
 SOURCES: dict[Column[int], Callable[[StoreReader, Sequence[Any]], Any]] = {
     EVENT.c.seq: lambda _, rows: (row.payload for row in rows),
     STEP.c.seq: _steps,
@@ -148,6 +148,6 @@ SOURCES: dict[Column[int], Callable[[StoreReader, Sequence[Any]], Any]] = {
 
 
 def _as(cls: Any, stored: Any, **changes: Any) -> Any:
-    """Build the event's value from a stored value, which has the same fields and more."""
+    """Build a value from the fields of a stored value, which has more, and from changes."""
     fields = dataclasses.fields(cls)
     return cls(**{field.name: getattr(stored, field.name) for field in fields} | changes)

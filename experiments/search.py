@@ -1,6 +1,6 @@
 """Search prompts and completions of a run, as a stream.
 
-The texts themselves are read: SQLite rules out most of them, and Python looks at the rest.
+The texts themselves are read: SQLite rules out most of them, and Python checks the others.
 """
 
 import json
@@ -28,34 +28,34 @@ SORTS = {
 }
 PAGE = 5_000  # rollouts whose texts are read at a time
 
-GROUP, ANSWER = ROLLOUT_GROUP.c, ROLLOUT.c
+GROUP, COLUMNS = ROLLOUT_GROUP.c, ROLLOUT.c
 HITS = select(
-    ANSWER.id.label("rollout"),
+    COLUMNS.id.label("rollout"),
     GROUP.id.label("group"),
     GROUP.step,
     GROUP.origin,
     GROUP.idx.label("group_index"),
-    ANSWER.idx.label("index"),
-    ANSWER.text,
+    COLUMNS.idx.label("index"),
+    COLUMNS.text,
     GROUP.prompt_text.label("prompt"),
 ).join_from(ROLLOUT, ROLLOUT_GROUP)
 
 
-def _likely(typed: str) -> ColumnElement[bool]:
+def _likely(text: str) -> ColumnElement[bool]:
     """Return a condition that rules out texts before they are read."""
-    # backslashes and what they escape are stored in another form
-    longest = max(re.split(r"[\s\\\x00]+", typed), key=len)
-    if not typed.isascii() or not longest:
+    # Backslashes, and characters that are escaped with them, are stored in another form.
+    longest = max(re.split(r"[\s\\\x00]+", text), key=len)
+    if not text.isascii() or not longest:
         return true()
     pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
-    texts = (ANSWER.text, GROUP.prompt_text)
-    return or_(*(type_coerce(text, String).like(pattern, escape="\\") for text in texts))
+    columns = (COLUMNS.text, GROUP.prompt_text)
+    return or_(*(type_coerce(column, String).like(pattern, escape="\\") for column in columns))
 
 
 def search(
     reader: "StoreReader",
     run: int,
-    typed: str,
+    text: str,
     *,
     sort: str = "newest",
     limit: int = 50,
@@ -65,23 +65,23 @@ def search(
 
     Case and spacing do not count. `sort` is newest, or reward, advantage, length, kl or clip,
     largest first. `columns` are values of the groups, such as their step; `limit` applies after
-    them. None after each page lets a caller pause, and `reader.interrupt` from another thread stops
+    them. A None after each page lets the caller pause. `reader.interrupt` from another thread stops
     the search with InterruptedError.
     """
     check_choice("order of hits", sort, SORTS)
-    words = typed.split()
-    if not words:
+    terms = text.split()
+    if not terms:
         raise QueryError("the search text is empty; type a word or a phrase")
-    pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+    pattern = re.compile(r"\s+".join(map(re.escape, terms)), re.IGNORECASE)
     columns = {"hidden": False, **columns}
-    hits = HITS.where(_likely(typed), *(GROUP[name] == value for name, value in columns.items()))
-    order = (ANSWER[SORTS[sort]].desc().nulls_last(), ANSWER.id.desc())
+    hits = HITS.where(_likely(text), *(GROUP[name] == value for name, value in columns.items()))
+    order = (COLUMNS[SORTS[sort]].desc().nulls_last(), COLUMNS.id.desc())
     interrupts = reader.interrupts
-    ordered = select(ANSWER.id).filter_by(run_id=run).order_by(*order).subquery()
-    # as one value: a row for each of a hundred thousand takes ten times as long
+    ordered = select(COLUMNS.id).filter_by(run_id=run).order_by(*order).subquery()
+    # A single JSON value: reading a hundred thousand rows takes ten times as long.
     numbers = json.loads(reader.value(select(func.json_group_array(ordered.c.id))))
     for start in range(0, len(numbers), PAGE):
-        page = among(ANSWER.id, numbers[start : start + PAGE])
+        page = among(COLUMNS.id, numbers[start : start + PAGE])
         for row in reader.rows(hits.where(page).order_by(*order)):
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")

@@ -1,4 +1,4 @@
-"""Checkpoints that other runs began from, kept when their own run drops or loses them."""
+"""Checkpoints that other runs began from; copies survive when their run drops them."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, starts_folder
 
 PARTIAL = ".partial-"
-# the settings that can name a checkpoint of another run; the first two name weights
+# Settings that can name a checkpoint of another run; the first two name weights.
 PATHS = ("model.adapter", "model.path", "optimizer.start", "teacher.path")
 
 
-def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Point the settings of a new run to kept copies of the checkpoints that they name.
+def copy_starts(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Copy the checkpoints that the settings of a new run name.
 
-    Returns the settings that change and the run that the weights come from, if they are a run's.
+    Returns the settings that change, and the id of the run that trained the weights, if any.
     """
     changed: dict[str, dict[str, str]] = {}
     origin, settings = "", flat(tree)
@@ -36,7 +36,7 @@ def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _link(folder: Path, copy: Path) -> None:
-    """Link the files of a folder; where that cannot be done, copy them."""
+    """Link the files of a folder, or copy them where links are impossible."""
     partial = copy.with_name(f"{PARTIAL}{os.getpid()}-{copy.name}")
     if copy.is_dir():
         return
@@ -50,7 +50,7 @@ def _link(folder: Path, copy: Path) -> None:
 
 
 def start_step(settings: Mapping[str, Any]) -> int | None:
-    """The step of the checkpoint that a run with these settings by path began from."""
+    """The step of the checkpoint that a run with these settings began from."""
     for path in PATHS[:2]:
         folder = Path(str(settings.get(path) or "."))
         step = folder.name.rpartition("-step-")[2]
@@ -60,7 +60,7 @@ def start_step(settings: Mapping[str, Any]) -> int | None:
 
 
 def drop_unused(store: Path, values: Iterable[Any]) -> None:
-    """Remove the kept checkpoints that none of the values of `PATHS` names."""
+    """Remove the copies that none of these values of settings names."""
     named = {Path(str(value)).name for value in values}
     root = starts_folder(store)
     for folder in root.iterdir() if root.is_dir() else ():

@@ -1,4 +1,4 @@
-"""ExperimentStore: the entry point for everything that writes; migrates the file on opening."""
+"""ExperimentStore: all writing goes through it; it migrates the file when it opens it."""
 
 import os
 import sqlite3
@@ -136,7 +136,7 @@ class ExperimentStore:
             shorts, names = (
                 set(conn.scalars(select(column))) for column in (RUN.c.short, RUN.c.name)
             )
-            # another store in this folder may have the same run
+            # Another store in this folder may have the same run.
             shorts.update(folder.name for folder in runs_folder(self.path).glob("*"))
             values = {
                 "uid": uid,
@@ -230,8 +230,8 @@ class ExperimentStore:
             )
         with self.transaction() as conn:
             query = select(RUN.c.short).where(RUN.c.id != run).filter_by(name=name)
-            if other := conn.scalar(query):
-                raise QueryError(f"{other} is already called {quoted(name)}; choose another name")
+            if short := conn.scalar(query):
+                raise QueryError(f"{short} is already called {quoted(name)}; choose another name")
             _set(conn, run, name=name)
 
     def change(self, run: int, **values: Any) -> None:
@@ -291,7 +291,7 @@ class ExperimentStore:
             }
             return int(conn.execute(CONTROL.insert().returning(CONTROL.c.id), values).scalar_one())
 
-    def hold_lease(self, run: int, seconds: float) -> None:
+    def renew_lease(self, run: int, seconds: float) -> None:
         """Ask the run's process to write its board for this long."""
         if self.read_only:
             return
@@ -309,7 +309,7 @@ def _set_params(conn: Connection, run: int, tree: Mapping[str, Any]) -> None:
     conn.execute(RUN_PARAM.delete().filter_by(run_id=run))
     settings = flat(tree).items()
     rows = [{"run_id": run, "path": path, "value": value} for path, value in settings]
-    if rows:  # without any, SQLAlchemy would insert one of defaults
+    if rows:  # for an empty list SQLAlchemy would insert a row of defaults
         conn.execute(RUN_PARAM.insert(), rows)
 
 
@@ -335,7 +335,7 @@ def _run(conn: Connection, run: int) -> Row[Any]:
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
-    """Hide rows of earlier attempts beyond the step from which the new one continues."""
+    """Hide rows of earlier attempts beyond the step from which the new attempt continues."""
     for table in HIDING:
         conn.execute(
             table.update()

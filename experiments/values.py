@@ -39,10 +39,7 @@ ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", 
 
 
 class Unreadable:
-    """What is stored where a value of another type belongs: it counts as none, and shows as it is.
-
-    Its text is safe to print.
-    """
+    """A stored value of a wrong type: it counts as missing and prints as what is stored, safely."""
 
     text: str
 
@@ -100,7 +97,8 @@ class MetricSummary:
 class RunSummary:
     """A row of the list of runs; `key` is the database's, `id` is for people.
 
-    The fields up to `attempts` are the columns of an export. What older files lack has a default.
+    The fields up to `attempts` are the columns of an export. Fields that older files lack have a
+    default.
     """
 
     id: str
@@ -131,7 +129,7 @@ class RunSummary:
     key: int
     status_since: str | None
     sweep_id: int | None = None
-    waiting: str = ""  # which events of the run are not in the store yet
+    waiting: str = ""  # describes the spilled events of the run
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)  # by `column_label`
 
@@ -145,7 +143,7 @@ class RunSummary:
 class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
-    settings: Mapping[str, Any]  # with those that the engine resolved after loading the model
+    settings: Mapping[str, Any]  # by path, with values that the engine settled on
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
@@ -220,14 +218,13 @@ class RecordedTokens(TokenNumbers):
     spans: tuple[Span, ...] = ()
 
     @property
-    def own(self) -> tuple[int, ...]:
-        """The places of the model's tokens."""
-        replies = self.replies
+    def model_positions(self) -> tuple[int, ...]:
+        replies = self.reply_positions
         return tuple(position for position in range(len(self.ids)) if position not in replies)
 
     @property
-    def replies(self) -> frozenset[int]:
-        """The places of an environment's tokens."""
+    def reply_positions(self) -> frozenset[int]:
+        """Positions of the environment's tokens."""
         return frozenset(
             position
             for span in self.spans
@@ -238,7 +235,7 @@ class RecordedTokens(TokenNumbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """The token numbers of a group: the prompt's ids, and a row for each completion."""
+    """The token numbers of a group: the prompt's ids, and a row for each rollout."""
 
     prompt_ids: tuple[int, ...] = ()
     rows: tuple[RecordedTokens, ...] = ()
@@ -262,7 +259,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """An event, its place in the recording order, and when it was recorded; 0 if unknown."""
+    """An event, its place in the record, and the time of its recording; 0 if unknown."""
 
     seq: int
     at: float
@@ -271,7 +268,7 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView(AlertRaised):
-    """An alert rule that held, once or for a while: its latest text, first step and count.
+    """All alerts of one rule: the latest text, the first step, and the count.
 
     `key` is the database's and `at` the wall time of the latest alert; 0 and None if unknown.
     """
@@ -281,7 +278,7 @@ class AlertView(AlertRaised):
     count: int
     muted: bool = False
     at: float | None = None
-    ended: bool = False  # as far as events say so
+    ended: bool = False  # False for alerts that are read from the store
 
     @property
     def last_step(self) -> int:
@@ -290,7 +287,7 @@ class AlertView(AlertRaised):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationView(EvaluationFinished):
-    """A stored evaluation, without what `StoreReader.samples` returns."""
+    """A stored evaluation; `StoreReader.samples` returns its rows."""
 
     key: int
     rows: tuple[EvaluationSample, ...] = ()
@@ -298,7 +295,7 @@ class EvaluationView(EvaluationFinished):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostMortem:
-    """What is known about a run that ended without reporting it."""
+    """The circumstances of a run that ended without reporting it."""
 
     last_step: int
     checkpoint_step: int | None
@@ -312,8 +309,8 @@ class PostMortem:
 class BoardRollout:
     """A rollout that is being sampled in the current step; it has no score yet.
 
-    `spans` are the turns and replies of a dialogue so far, `waits_since` when its environment was
-    asked for the reply that has not come yet.
+    `spans` are the turns and replies of a dialogue so far, `waits_since` is the time of a call to
+    its environment that has not returned.
     """
 
     index: int
@@ -358,7 +355,7 @@ ControlState = Literal["asked", "taken", "expired", "no answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """How far a request to a run is, explained in `message`."""
+    """The state of a request to a run, explained in `message`."""
 
     state: ControlState
     message: str

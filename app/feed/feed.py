@@ -1,7 +1,7 @@
-"""Feed: the source of a run's data; screens do not know which kind they show.
+"""Feed: the source of a run's data, whichever kind it is.
 
-Facts are recorded events in their order, none lost; the board is the latest progress and may be
-polled at any rate. The feeds are in `stored` and `replay`.
+Facts are recorded events in order, and none is lost. The board is the latest progress, polled at
+any rate. The feeds are in `stored` and `replay`.
 """
 
 from collections.abc import Iterator
@@ -22,27 +22,27 @@ T = TypeVar("T")
 
 
 class Feed:
-    """The data of a run as it arrives; every method returns at once. Here nothing arrives."""
+    """The data of a run as it arrives; every method returns at once. This one is empty."""
 
     run = 0
     may_control = False
-    deleted = False  # whether it is no longer in the store
-    restarts = 0  # how often it has begun again: what it told before no longer holds
+    deleted = False  # the run is no longer in the store
+    restarts = 0  # number of times that the feed began again; earlier facts no longer hold
 
     def __init__(self, head: Head) -> None:
-        self.head = head  # the run's names and settings
+        self.head = head
         self.muted: frozenset[str] = frozenset()  # alert rules
-        self.status: Status | None = None  # `lost` and `aborted`, which events cannot tell
-        self.checkpoint: int | None = None  # the step that a lost run can be resumed from
+        self.status: Status | None = None  # lost or aborted: no event says so
+        self.checkpoint: int | None = None  # the step from which a lost run can be resumed
 
     @property
     def mark(self) -> str:
-        """Say what is shown where it is not the run as it happens."""
+        """A label for a feed that does not show the run as it happens."""
         return ""
 
     @property
     def catching_up(self) -> bool:
-        """Return whether it is still reading towards the moment to show."""
+        """Whether earlier events are still being read."""
         return False
 
     def facts(self) -> list[TimedEvent]:
@@ -64,7 +64,7 @@ class Feed:
 
 
 def drained(queue: "SimpleQueue[T]") -> Iterator[T]:
-    """What is in a queue now."""
+    """Yield the items of a queue until it is empty."""
     while True:
         try:
             yield queue.get_nowait()
@@ -90,9 +90,9 @@ class Session:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self.state = RunState(feed.head)
-        self.opened = False  # whether everything that was recorded before has been read once
+        self.opened = False  # set once everything that was recorded earlier has been read
         self._restarts = feed.restarts
-        # while the feed reads towards another moment; what it reads is not what happens
+        # Shown while the feed catches up: the events that it reads are not happening now.
         reading = replace(self.state.snapshot(), reading=True)
         self._snapshot: Snapshot | None = reading if feed.catching_up else None
 
@@ -107,11 +107,11 @@ class Session:
         if feed.restarts != self._restarts:
             self._restarts, self._snapshot = feed.restarts, self.state.snapshot()
             self.state = RunState(feed.head)
-        catching_up = feed.catching_up  # asked first: a fact may arrive at any time
+        catching_up = feed.catching_up  # read before the facts, which may arrive at any time
         for at, event in feed.facts():
             self.state.apply(event, at)
         self.opened = self.opened or not catching_up
-        self.state.look(feed.board(), feed.head, feed.muted, feed.status, feed.checkpoint)
+        self.state.update(feed.board(), feed.head, feed.muted, feed.status, feed.checkpoint)
         if self._snapshot is not None and catching_up:
             return self._snapshot
         self._snapshot = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 28
 NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
-MOSTLY = (0.5, 1.5)  # of the loss, as a share: what the KL penalty then is
+MOSTLY = (0.5, 1.5)  # shares of the loss between which it is mostly the KL penalty
 WAITING = {
     "pause": "Pausing at the next token or micro-batch.",
     "stop_after_step": "Stopping after step {step} and a checkpoint.",
@@ -35,7 +35,7 @@ CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
 def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
-    """Describe what is happening in the step; `focus` is the index of the prompt in focus.
+    """Describe the current step; `focus` is the index of the prompt in focus.
 
     The most important sentence comes first; a panel leaves out those that do not fit.
     """
@@ -60,7 +60,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 
 
 def _last_step(snapshot: Snapshot) -> list[str]:
-    """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
+    """Sentences on truncation, reward hacking and the loss."""
     sentences = [_truncating(snapshot), _hacking(snapshot)]
     loss = _value(snapshot, "loss")
     if loss is not None and (reason := _loss_note(snapshot, loss)):
@@ -69,29 +69,29 @@ def _last_step(snapshot: Snapshot) -> list[str]:
 
 
 def _value(snapshot: Snapshot, key: str) -> float | None:
-    """A metric, smoothed; of an earlier step, which has no curves, as recorded."""
+    """A smoothed metric; the recorded one of an earlier step, which has no curves."""
     curve = snapshot.series.get(key)
     return curve.value if curve is not None else snapshot.metrics.get(key)
 
 
 def _truncating(snapshot: Snapshot) -> str:
-    """How many of the last ten steps' answers were cut: one step alone is noise."""
+    """The share of truncated answers over ten steps, since a single step is noise."""
     curve = snapshot.series.get("completions/clipped_ratio")
     last = curve.recent[-DELTA_STEPS:] if curve is not None else ()
     if not last:
         return ""
     limit = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
     limit_text = f"at {limit} tokens" if limit else "at the length limit"
-    alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
+    alarm = any(alert.rule == "most_truncated" for alert in snapshot.open_alerts)
     cut = math.fsum(last) / len(last)
     cuts = f"{share(cut)} of answers cut {limit_text}" if cut else "no answer cut"
     period = f"Last {len(last)} steps" if len(last) > 1 else f"Step {snapshot.step}"
-    return f"{'▲ ' if alert else ''}{period}: {cuts}."
+    return f"{'▲ ' if alarm else ''}{period}: {cuts}."
 
 
 def _kl_in_loss(snapshot: Snapshot) -> float | None:
-    """What the KL term adds to the loss; None without one, or if its mean is not recorded."""
-    # the first screen does without pydantic
+    """The KL term of the loss; None without one, or if its mean is not recorded."""
+    # The first screen is drawn without pydantic.
     from grpo_engine.config.settings import AlgorithmConfig
 
     chosen, kl = snapshot.head.config.get("algorithm"), _value(snapshot, "kl")
@@ -99,9 +99,9 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
         return None
     try:
         resolved = AlgorithmConfig.model_validate(chosen).resolved()
-    except ValueError:  # of another version
+    except ValueError:  # settings of another version
         return None
-    # the metric is the mean over tokens of this anchor, which other weights take differently
+    # The metric is the mean of this anchor over tokens; others are weighted differently.
     anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
     if not resolved.beta or anchor != ("k3", "token", "loss"):
         return None
@@ -109,13 +109,13 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
 
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
-    """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
+    """Explain a loss that is near 0 or mostly KL; empty if the advantages do not explain it."""
     kl = _kl_in_loss(snapshot)
     part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
     pushes = [
-        [one.advantage for one in group.rollouts if one.advantage] for group in snapshot.trained
+        [item.advantage for item in group.rollouts if item.advantage] for group in snapshot.trained
     ]
     if not any(pushes):
         return f"{part}: no answer was pushed" if pushes else ""
@@ -130,8 +130,9 @@ def _loss_note(snapshot: Snapshot, loss: float) -> str:
 
 
 def _hacking(snapshot: Snapshot) -> str:
-    """Whether reward rises without right answers; empty where only they are rewarded."""
-    alert = next((one for one in snapshot.alerts if one.rule == "format_hacking"), None)
+    """Whether reward rises without right answers; empty if nothing else is rewarded."""
+    hacking = (alert for alert in snapshot.alerts if alert.rule == "format_hacking")
+    alert = next(hacking, None)
     if alert is not None:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
@@ -139,7 +140,7 @@ def _hacking(snapshot: Snapshot) -> str:
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
-    from grpo_engine.alerts.rules import LIKELY, SPAN  # the first screen does without pydantic
+    from grpo_engine.alerts.rules import LIKELY, SPAN  # not imported for the first screen
 
     curves = {name: snapshot.series[f"rewards/{name}/mean"] for name in moves}
     if len(curves[right].recent) < 2 * SPAN:
@@ -147,11 +148,11 @@ def _hacking(snapshot: Snapshot) -> str:
     weights = snapshot.weights
     for period, changes in _changes(curves):
         fell = changes[right].fell(LIKELY)
-        reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
+        reward = math.fsum(weights.get(name, 1.0) * change.size for name, change in changes.items())
         if fell and reward >= 0:
             was, now = short(changes[right].before), short(changes[right].after)
             return f"Reward hacking is possible: {right} {was} → {now} {period}."
-    curve = curves[right]  # as the legend of the curve has it
+    curve = curves[right]  # the numbers are those in the legend of the curve
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
 
 
@@ -162,7 +163,7 @@ def steps_of(alert: AlertView) -> str:
 
 
 def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "MetricChange"]]]:
-    """How each curve changed to its last ten steps: from the ten before, and from the first."""
+    """The change of each curve to its last ten steps: from the ten before, and from the first."""
     from grpo_engine.alerts.rules import SPAN, MetricChange, change_of
 
     lately = {
@@ -172,20 +173,22 @@ def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Met
     }
     yield f"in {SPAN} steps", lately
     first = {
-        name: MetricChange(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
-        for name, one in lately.items()
+        name: MetricChange(
+            before=curves[name].start, after=change.after, error=change.error * SPAN**0.5
+        )
+        for name, change in lately.items()
     }
     yield "since the first step", first
 
 
 def _right(snapshot: Snapshot) -> str:
-    """The reward function that says which answers are right; empty if that is not known."""
+    """The reward function that tells right answers; empty if that is not known."""
     from grpo_engine.rewards.right import Right
 
     rule = snapshot.head.config.get("evaluation", {}).get("accuracy", "")
     try:
         return Right.of(rule, "", list(snapshot.moves)).function
-    except ConfigError:  # it has not scored yet
+    except ConfigError:  # the function has not scored yet
         return ""
 
 
@@ -239,13 +242,18 @@ def _sampling(snapshot: Snapshot) -> str:
     groups = snapshot.groups
     rows = sum(len(group.rollouts) for group in groups)
     names = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
-    if board.phase in ("score", "logprobs", "update"):  # a run elsewhere is read step by step
+    if board.phase in (
+        "score",
+        "logprobs",
+        "update",
+    ):  # runs of other processes are read step by step
         return f"All {rows} answers of step {snapshot.current_step} are sampled."
     verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
     text = f"{verb} {rows} answers to {len(groups)} {names[groups[0].origin]}"
     if board.total:
         text += f": {board.done} of {board.total} are finished"
-    waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)
+    rollouts = (rollout for group in board.groups for rollout in group.rollouts)
+    waiting = sum(rollout.waits_since is not None for rollout in rollouts)
     if waiting:
         text += f", {waiting} wait{'s' if waiting == 1 else ''} for an environment"
     return f"{text}."

@@ -1,7 +1,7 @@
 """Replay: play a stored run again, at its own pace or faster; progress is rebuilt from tokens.
 
-Within a step, sampling takes its recorded share of the time, and answers grow token by token at an
-even pace, which is why the screen says "recorded speed".
+Within a step, sampling takes its recorded share of the time, and completions grow token by token at
+an even pace: the screen says "recorded speed".
 """
 
 import itertools
@@ -32,19 +32,19 @@ LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
 PAGE, AHEAD, PAUSE_S = 200, 4000, 0.05
 SLOWEST, FASTEST = 0.125, 1024.0
 
-Pending = tuple[ev.Event, float | None]  # with the time at which it was recorded
+Pending = tuple[ev.Event, float | None]  # an event and the time of its recording
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An event and its time in the replay, in seconds; `at` is when it was recorded."""
+    """An event and its time in the replay, in seconds; `at` is the time of its recording."""
 
-    due: float
+    offset: float
     event: ev.Event
     at: float | None = None
 
 
-END = Timed(math.inf, ev.RunResumed(step=0))  # is never due
+END = Timed(math.inf, ev.RunResumed(step=0))  # never played
 
 
 def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
@@ -57,7 +57,7 @@ def timed(facts: Iterator[TimedEvent], skip: int = 0) -> Iterator[Timed]:
     for at, event in facts:
         match event:
             case ev.StepFinished() if event.step > skip:
-                # NaN, of a step whose time was not recorded, is the shortest
+                # NaN, for a step without a recorded time, gives the shortest.
                 length = min(LONGEST_STEP, max(SHORTEST_STEP, event.metrics.get("step_time", 1.0)))
                 yield from _step(now, length, event, pending)
                 now += length
@@ -89,8 +89,8 @@ def _step(
     scored, end = start + generate + score, start + length
     count = sum(isinstance(event, ev.PassFinished) for event, _ in pending)
     groups: list[ev.Group] = []
-    early, trained, passes, late, others = (list[Timed]() for _ in range(5))
-    due = scored + logprobs
+    early, trained, passes, late, final = (list[Timed]() for _ in range(5))
+    offset = scored + logprobs
     for event, at in pending:
         match event:
             case ev.GroupScored(group=group) if group.origin == "train":
@@ -101,15 +101,15 @@ def _step(
             case ev.GroupScored():
                 late.append(Timed(end, event, at))
             case ev.PassFinished():
-                due += update / count
+                offset += update / count
                 done = len(passes) // 2 + 1
                 progress = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=count)
-                passes += [Timed(due, progress), Timed(due, event, at)]
+                passes += [Timed(offset, progress), Timed(offset, event, at)]
             case _:
-                others.append(Timed(end, event, at))
+                final.append(Timed(end, event, at))
 
-    def phase(due: float, name: ev.Phase, total: int = 0) -> Timed:
-        return Timed(due, ev.PhaseStarted(step=last.step, phase=name, total=total))
+    def phase(offset: float, name: ev.Phase, total: int = 0) -> Timed:
+        return Timed(offset, ev.PhaseStarted(step=last.step, phase=name, total=total))
 
     yield from early
     yield from _sampling(start, generate, last.step, groups)
@@ -121,11 +121,11 @@ def _step(
     yield from passes
     if late:
         yield phase(end, "evaluate")
-    yield from (*late, *others)
+    yield from (*late, *final)
 
 
 def _spans(length: float, last: ev.StepFinished) -> list[float]:
-    """The seconds of each phase; some usual ones where they were not recorded."""
+    """The seconds of each phase; typical shares of the step where they were not recorded."""
     parts = [last.metrics.get(time_of(phase), 0.0) for phase in PHASES]
     parts = [part if part > 0 else 0.0 for part in parts]
     parts = parts if any(parts) else [0.6, 0.05, 0.1, 0.2]
@@ -133,8 +133,8 @@ def _spans(length: float, last: ev.StepFinished) -> list[float]:
 
 
 def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) -> Iterator[Timed]:
-    answers = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
-    rows = len(answers)
+    rollouts = [(group.index, item, _ends(item)) for group in groups for item in group.rollouts]
+    rows = len(rollouts)
     yield Timed(start, ev.PhaseStarted(step=step, phase="generate", total=rows))
     prompts = tuple(
         ev.PromptStarted(
@@ -147,16 +147,16 @@ def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) ->
         for g in groups
     )
     yield Timed(start, ev.PromptsStarted(step=step, prompts=prompts))
-    longest = max((len(ends) for *_, ends in answers), default=0)
+    longest = max((len(ends) for *_, ends in rollouts), default=0)
     slices = min(SLICES, longest)
     edges = [round(longest * index / slices) for index in range(slices + 1)] if slices else []
     for index, (low, high) in enumerate(itertools.pairwise(edges), 1):
         deltas = tuple(
             _delta(group, item, ends, low, min(high, len(ends)))
-            for group, item, ends in answers
+            for group, item, ends in rollouts
             if low < len(ends)
         )
-        sampled = sum(min(high, len(ends)) for *_, ends in answers)
+        sampled = sum(min(high, len(ends)) for *_, ends in rollouts)
         seconds = length * index / slices
         yield Timed(
             start + seconds,
@@ -165,34 +165,34 @@ def _sampling(start: float, length: float, step: int, groups: list[ev.Group]) ->
                 rows=deltas,
                 tokens=sampled,
                 total=rows,
-                finished=sum(len(ends) <= high for *_, ends in answers),
+                finished=sum(len(ends) <= high for *_, ends in rollouts),
                 tokens_per_second=sampled / max(1e-9, seconds),
             ),
         )
 
 
-def _ends(completion: ev.Rollout) -> Sequence[int]:
-    """The characters up to each token, evenly spread where they were not recorded."""
-    count = len(completion.ids) or max(1, len(completion.text) // 3)
-    if len(completion.ends) == count:
-        return completion.ends
-    return [index * len(completion.text) // count for index in range(1, count + 1)]
+def _ends(rollout: ev.Rollout) -> Sequence[int]:
+    """The characters up to the end of each token, evenly spread where they were not recorded."""
+    count = len(rollout.ids) or max(1, len(rollout.text) // 3)
+    if len(rollout.ends) == count:
+        return rollout.ends
+    return [index * len(rollout.text) // count for index in range(1, count + 1)]
 
 
 def _delta(
-    group: int, completion: ev.Rollout, ends: Sequence[int], low: int, high: int
+    group: int, rollout: ev.Rollout, ends: Sequence[int], low: int, high: int
 ) -> ev.RowDelta:
-    """An answer's tokens from `low` to `high`."""
+    """The tokens of a rollout from `low` to `high`."""
     spans = tuple(
-        ev.unscored(span) for span in completion.spans if low < span.start + span.length <= high
+        ev.unscored(span) for span in rollout.spans if low < span.start + span.length <= high
     )
     return ev.RowDelta(
         group=group,
-        index=completion.index,
+        index=rollout.index,
         tokens=high - low,
         spans=spans,
-        text=completion.text[ends[low - 1] if low else 0 : ends[high - 1]],
-        finish=completion.finish if high == len(ends) else None,
+        text=rollout.text[ends[low - 1] if low else 0 : ends[high - 1]],
+        finish=rollout.finish if high == len(ends) else None,
     )
 
 
@@ -213,23 +213,23 @@ class ReplayFeed(Feed):
         self._path, self._ref, self.speed = path, ref, speed
         self._clock = clock
         self._paused = False
-        self._pause_event: ev.Event | None = None  # that it is held or goes on
+        self._pause_event: ev.Event | None = None  # shows the replay's own pause or its end
         self.restarts = -1
         self._stop = threading.Event()
         self.seek(0)
 
     @property
     def mark(self) -> str:
-        """What the top of the screen says: a replay, and how fast."""
+        """The label and speed of the replay, for the top of the screen."""
         return MARK if self.speed == 1 else f"{MARK} ×{self.speed:g}"
 
     @property
     def catching_up(self) -> bool:
-        """Whether what comes before the sought step is still being read."""
-        return not self._events or self._events[0].due <= 0
+        """Whether events before the sought step are still being read."""
+        return not self._events or self._events[0].offset <= 0
 
     def seek(self, step: int) -> None:
-        """Go to the end of a step and play on from there; a held replay stays held."""
+        """Go to the end of a step and play on from there; a paused replay stays paused."""
         self.sought = step = max(0, step)
         self._stop.set()
         self._stop = threading.Event()
@@ -246,7 +246,7 @@ class ReplayFeed(Feed):
         ).start()
 
     def play_at(self, speed: float) -> None:
-        """Play on at another speed, relative to the recording."""
+        """Continue at another speed, relative to the recording."""
         self._now()
         self.speed = max(SLOWEST, min(FASTEST, speed))
         self.head = replace(self.head, speed=self.speed)
@@ -255,7 +255,7 @@ class ReplayFeed(Feed):
         """Return the events up to the current replay time; progress changes only the board."""
         timed_events: list[TimedEvent] = []
         now = self._now()
-        while self._events and self._events[0].due <= now:
+        while self._events and self._events[0].offset <= now:
             item = self._events.popleft()
             self._board.apply(item.event)
             timed_events.append((item.at, item.event))
@@ -268,7 +268,7 @@ class ReplayFeed(Feed):
         return self._board.view
 
     def ask(self, verb: Request) -> None:
-        """Pause or continue the replay; other requests make no sense for a recorded run."""
+        """Pause or continue the replay; other requests do nothing."""
         if self._paused != (verb == "pause"):
             self._now()
             self._paused = not self._paused
@@ -287,7 +287,7 @@ class ReplayFeed(Feed):
         return self._position
 
     def recorded(self, step: int) -> Generator[Timed, None, None]:
-        """What is played after `step`, and before it what led there; runs on the thread."""
+        """Yield the events up to `step`, then those to play; runs on the reading thread."""
         from grpo_tui.experiments.reader import StoreReader
 
         try:
@@ -304,7 +304,7 @@ class ReplayFeed(Feed):
 
 
 def _read(items: Generator[Timed, None, None], events: deque[Timed], stop: threading.Event) -> None:
-    """Read ahead until the end, or until the replay has gone elsewhere."""
+    """Read ahead until the end, or until the replay goes to another step."""
     with closing(items):
         for item in itertools.chain(items, [END]):
             while len(events) >= AHEAD and not stop.wait(PAUSE_S):

@@ -1,12 +1,11 @@
 """RunState: folds a run's events into immutable snapshots; uses no Textual, threads or files.
 
-Facts come through `apply`, what else a feed knows through `look`, a person's requests through
-`ask`. A group has scores once it is recorded. It keeps all values of the metrics, one
-entry per alert rule, a log of fixed length, and the groups of the latest step.
+Facts come through `apply`, other data of a feed through `update`, a person's requests through
+`ask`. A group has scores once it is recorded. The state holds all values of the metrics, one entry
+per alert rule, a log of fixed length, and the groups of the latest step.
 """
 
 import dataclasses
-import itertools
 import math
 import time
 from collections import deque
@@ -28,7 +27,7 @@ class RunState:
 
     def __init__(self, head: Head | None = None) -> None:
         self._named = head or Head()
-        self._started: dict[str, Any] = {}  # what the run's first event says of its head
+        self._started: dict[str, Any] = {}  # fields of the head from the run's first event
         self._series: dict[str, Series] = {}
         self._new: dict[str, tuple[list[int], list[float]]] = {}  # steps and values
         self._groups: dict[tuple[str, int], ev.Group] = {}
@@ -68,25 +67,25 @@ class RunState:
                 last = max(old.step, event.step - 1)
                 self._alerts[event.rule] = dataclasses.replace(old, step=last, ended=True)
             case ev.EvaluationFinished():
-                # without sampled answers the curve is of greedy ones
+                # Without sampled completions the curve shows greedy ones.
                 samples = self._head.config.get("evaluation", {}).get("samples")
                 if event.mode == "sampled" or not samples:
                     for name, value in event.metrics.items():
                         self._push(name if "/" in name else f"eval/{name}", event.step, value)
             case ev.CheckpointSaved():
-                self._answer("checkpoint")
+                self._acknowledge("checkpoint")
             case ev.RunPaused():
-                self._answer("pause")
+                self._acknowledge("pause")
                 values.update(status="paused", paused_for=event.reason, paused_at=at)
             case ev.RunResumed():
-                self._answer("continue")
+                self._acknowledge("continue")
                 values.update(status="running", paused_for="")
             case ev.RunFinished():
                 values.update(status=event.reason, requested="", step=event.step)
             case ev.RunFailed():
                 values.update(status="failed", requested="", failure=event)
 
-    def look(
+    def update(
         self,
         board: BoardView | None,
         head: Head | None = None,
@@ -94,7 +93,7 @@ class RunState:
         status: Status | None = None,
         checkpoint: int | None = None,
     ) -> None:
-        """Take what comes beside the events: progress, names, muted rules, a lost process."""
+        """Take data that is not in events: progress, names, muted rules, a lost process."""
         if board is not None and board is not self._board:
             self._board, self._dirty = board, True
         if head is not None and head is not self._named:
@@ -106,13 +105,13 @@ class RunState:
             self._dirty = True
 
     def ask(self, verb: Request) -> None:
-        """Show a person's request before the engine answers; a pause taken back needs no answer."""
+        """Show a person's request at once; a pause that is withdrawn gets no reply."""
         withdrawn = verb == "continue" and self._values["status"] != "paused"
         self._values["requested"] = "" if withdrawn else verb
         self._dirty = True
 
-    def _answer(self, verb: Request) -> None:
-        """Forget the request if it was this one; an event may answer the one before."""
+    def _acknowledge(self, verb: Request) -> None:
+        """Clear the request if it was this one; an event may be the reply to an earlier one."""
         if self._values.get("requested") == verb:
             self._values["requested"] = ""
 
@@ -167,10 +166,10 @@ class RunState:
         )
 
     def _time_left(self, estimate: float) -> float:
-        """The time until the end, which is known of a recording."""
+        """The seconds until the end: those of a recording are known."""
         head = self._head
-        rest = head.recorded - self._values.get("elapsed", 0.0)
-        return (rest if head.recorded else estimate) / head.speed
+        remaining = head.recorded - self._values.get("elapsed", 0.0)
+        return (remaining if head.recorded else estimate) / head.speed
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
         alerts = (
@@ -190,7 +189,7 @@ class RunState:
     def _step_groups(self) -> tuple[int, tuple[StepGroup, ...]]:
         """Return the step on screen and its groups: in the board's order, with recorded scores.
 
-        When the run has ended, they are those it trained on last.
+        After the end they are the groups that were trained last.
         """
         board = self._board
         if self._values["status"] in ENDED and self._trained[1]:
@@ -202,11 +201,12 @@ class RunState:
             )
         groups = [*self._groups.values()]
         trained = [group for group in groups if group.origin == "train"]
-        last = (trained or groups)[-1:]  # greedy and sampled answers are not mixed
-        alike = (
-            (g.origin, g.sampling) == (one.origin, one.sampling) for one in last for g in groups
+        latest = next(reversed(trained or groups), None)
+        return self._group_step, tuple(
+            group  # greedy and sampled completions are not mixed
+            for group in groups
+            if latest and (group.origin, group.sampling) == (latest.origin, latest.sampling)
         )
-        return self._group_step, tuple(itertools.compress(groups, alike))
 
     # -- events that change more than a value -----------------------------------------------
 
@@ -221,11 +221,12 @@ class RunState:
         if event.resumed:
             for name, series in self._all_series().items():
                 self._series[name] = series.until(event.step)
-            self._alerts = {k: one for k, one in self._alerts.items() if one.step <= event.step}
-            self._signal = deque(
-                [one for one in self._signal if one[0] <= event.step], SIGNAL_STEPS
-            )
-            self._log = deque([one for one in self._log if one.step <= event.step], LOG_LINES)
+            self._alerts = {
+                rule: alert for rule, alert in self._alerts.items() if alert.step <= event.step
+            }
+            signal = (point for point in self._signal if point[0] <= event.step)
+            self._signal = deque(signal, SIGNAL_STEPS)
+            self._log = deque((line for line in self._log if line.step <= event.step), LOG_LINES)
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
@@ -236,8 +237,8 @@ class RunState:
             self._group_step = event.step
             self._groups.clear()
         group = event.group
-        if group.origin != "train":  # what the advantages would be pushes nothing
-            rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
+        if group.origin != "train":  # these advantages have no effect
+            rollouts = (dataclasses.replace(item, advantage=None) for item in group.rollouts)
             group = dataclasses.replace(group, rollouts=tuple(rollouts))
         self._groups[(group.origin, group.index)] = group
         if group.origin == "train":

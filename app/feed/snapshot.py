@@ -18,7 +18,7 @@ ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 EMPTY_BOARD = BoardView()
 
 
-# a group is drawn from the board until it is recorded, and then from its event
+# A group is drawn from the board until it is recorded, then from its event.
 StepGroup = BoardGroup | ev.Group
 StepRollout = BoardRollout | ev.Rollout
 
@@ -43,8 +43,8 @@ class Head:
     recipe: str = ""
     total_steps: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)
-    recorded: float = 0.0  # seconds that a recording has in all, and how fast it is played
-    speed: float = 1.0
+    recorded: float = 0.0  # length of a recording in seconds
+    speed: float = 1.0  # of its replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,10 @@ class Snapshot:
     tokens_per_second: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, Series] = field(default_factory=dict)
-    reading: bool = False  # what was recorded is still being read
+    reading: bool = False  # recorded events are still being read
     groups: tuple[StepGroup, ...] = ()
     groups_step: int = 0
-    trained: tuple[ev.Group, ...] = ()  # the latest groups with scores and advantages
+    trained: tuple[ev.Group, ...] = ()  # the latest with scores and advantages
     trained_step: int = 0
     signal: tuple[tuple[int, float], ...] = ()  # share of groups with signal, by step
     alerts: tuple[AlertView, ...] = ()
@@ -74,7 +74,7 @@ class Snapshot:
     paused_for: str = ""  # why the engine paused by itself
     paused_at: float | None = None  # wall time
     failure: ev.RunFailed | None = None
-    checkpoint: int | None = None  # the step that a lost run can be resumed from
+    checkpoint: int | None = None  # the step from which a lost run can be resumed
 
     @property
     def active(self) -> bool:
@@ -83,16 +83,16 @@ class Snapshot:
 
     @property
     def scored(self) -> "Snapshot":
-        """This moment with the groups scored last, while the present ones have no scores."""
+        """With the groups that were scored last, if the current ones have no scores."""
         if not self.trained or any(isinstance(group, ev.Group) for group in self.groups):
             return self
         return replace(self, groups=self.trained, groups_step=self.trained_step)
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each reward function, as the answers were scored."""
+        """The weight of each reward function in the latest scores."""
         rollouts = self.trained[0].rollouts[:1] if self.trained else ()
-        return {one.name: one.weight for rollout in rollouts for one in rollout.rewards}
+        return {reward.name: reward.weight for item in rollouts for reward in item.rewards}
 
     @property
     def reward_curves(self) -> dict[str, Series]:
@@ -105,7 +105,7 @@ class Snapshot:
 
     @property
     def moves(self) -> dict[str, float]:
-        """How far each reward function has moved the reward: weight × change of its mean."""
+        """The part of each reward function in the change of the reward: weight × change of mean."""
         weights = self.weights
         return {
             name: weights.get(name, 1.0) * (series.value - series.start)
@@ -120,12 +120,12 @@ class Snapshot:
 
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:
-        """Unmuted alerts that hold, or that held in the last ten steps and were not ended."""
+        """Unmuted alerts that hold, or that held in the last ten steps and did not end."""
         return tuple(alert for alert in self._recent_alerts if not alert.muted)
 
     @property
     def muted_alerts(self) -> tuple[AlertView, ...]:
-        """Muted ones of these."""
+        """Muted alerts among the recent ones."""
         return tuple(alert for alert in self._recent_alerts if alert.muted)
 
     @property

@@ -1,7 +1,7 @@
-"""Feeds that read the store: of a run of another process, of one that has ended, or of a live one.
+"""Feeds that read the store, for runs of other processes, ended runs, and live ones.
 
-A live feed reads what this process's recorder delivers after each commit; what was recorded before
-and what another process records afterwards comes from the store.
+A live feed gets events from this process's recorder after each commit. Earlier events, and those
+that another process records afterwards, come from the store.
 """
 
 import sys
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.store import ExperimentStore
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
-PAGE, MOST_AT_ONCE = 500, 1500
-# what a run's process has not told as an event
+PAGE, SLICE = 500, 1500  # events read, and events returned, at a time
+# Statuses without an event, as shown.
 GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost", "aborted": "aborted"}
-ANSWER_S = 6.0
+REPLY_S = 6.0
 
 
 def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
-    """A finished step as it was once it had ended: its groups, passes and metrics."""
+    """A finished step as it was at its end: groups, passes and metrics."""
     from grpo_tui.experiments.recorded_events import events_of_step
 
     state = RunState(Head())
@@ -52,10 +52,10 @@ def request(path: Path, run: int, verb: str, argument: str = "") -> str:
 
     with closing(ExperimentStore(path)) as store, closing(StoreReader(path)) as reader:
         key = store.request(run, verb, argument=argument)
-        end = time.monotonic() + ANSWER_S
-        while (answer := reader.control(key)).state == "asked" and time.monotonic() < end:
+        end = time.monotonic() + REPLY_S
+        while (reply := reader.control(key)).state == "asked" and time.monotonic() < end:
             time.sleep(POLL_S)
-    return "" if answer.state == "taken" else answer.message
+    return "" if reply.state == "taken" else reply.message
 
 
 class StoreFeed(Feed):
@@ -79,15 +79,15 @@ class StoreFeed(Feed):
 
     @property
     def catching_up(self) -> bool:
-        """Return whether the history is still being read, or waits to be taken."""
+        """Whether earlier events are still being read, or are read and not yet returned."""
         return not self.caught_up.is_set() or not self._facts.empty()
 
     def facts(self) -> list[TimedEvent]:
-        """Return what was read since the last call, in slices if there is a long history."""
-        return list(islice(drained(self._facts), MOST_AT_ONCE))
+        """Return the events read since the last call, a limited number at a time."""
+        return list(islice(drained(self._facts), SLICE))
 
     def board(self) -> BoardView | None:
-        """Return the board as the run's process last wrote it."""
+        """Return the board that the run's process wrote last."""
         return self._board
 
     def ask(self, verb: Request) -> None:
@@ -144,7 +144,7 @@ class StoreFeed(Feed):
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether no process but another one may be at work on the run."""
+        """Whether only another process can be training the run."""
         return True
 
     def _follow(self, reader: "StoreReader") -> None:
@@ -157,7 +157,7 @@ class StoreFeed(Feed):
         warned: set[str] = set()
         while not self._stop.is_set():
             now = time.monotonic()
-            if now - checked > QUIET_S:  # first: what it says is older than the facts
+            if now - checked > QUIET_S:  # before the facts, which are newer
                 checked = now
                 try:
                     summary = reader.resolve(summary.uid)
@@ -165,7 +165,9 @@ class StoreFeed(Feed):
                     self.deleted = True
                     return
                 self._check(reader, summary)
-                if (stored := reader.muted_alerts(self.run)) != muted:  # not what is being written
+                if (
+                    stored := reader.muted_alerts(self.run)
+                ) != muted:  # changed in the store, not in this app
                     muted = self.muted = stored
             last = self._read_facts(reader, last, groups_from)
             for run in reader.damaged().keys() - warned:
@@ -175,12 +177,12 @@ class StoreFeed(Feed):
             if summary.active and self._is_elsewhere:
                 if now - leased > LEASE_EVERY_S:
                     leased = now
-                    self._hold_lease()
+                    self._renew_lease()
                 self._board = reader.board(self.run) or self._board
             self._stop.wait(POLL_S if summary.active else QUIET_S)
 
     def _check(self, reader: "StoreReader", summary: RunSummary) -> None:
-        """Take what another process changed and no event tells."""
+        """Take changes by other processes that are not in events."""
         from grpo_tui.experiments.post_mortem import post_mortem
 
         if summary.name != self.head.name:
@@ -196,10 +198,10 @@ class StoreFeed(Feed):
 
         return ExperimentStore(self._path)
 
-    def _hold_lease(self) -> None:
+    def _renew_lease(self) -> None:
         """Ask the run's process to write its board for a while."""
         try:
-            self._store.hold_lease(self.run, LEASE_S)
+            self._store.renew_lease(self.run, LEASE_S)
         except (StoreError, OSError) as error:
             self._note(f"progress is not shown: {error}")
 
@@ -234,7 +236,7 @@ class LiveFeed(StoreFeed):
             self.caught_up.set()
 
     def _begin(self) -> None:
-        """Read once somebody looks: the workbench may be closed before it takes this feed."""
+        """The thread starts with the first call of `facts`; the app may close before that."""
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -267,7 +269,7 @@ class LiveFeed(StoreFeed):
     def _read_facts(
         self, reader: "StoreReader", last: int, groups_from: int, until: int = sys.maxsize
     ) -> int:
-        """Read what was recorded before this process resumed the run, and after it ended here."""
+        """Read events from before this process resumed the run, and from after it ended here."""
         recorder = self._recorder
         if not self.caught_up.is_set():
             super()._read_facts(reader, last, groups_from, recorder.earlier)

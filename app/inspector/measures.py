@@ -55,7 +55,7 @@ def values_of(
         values = row.entropy
     else:
         values = [OF_LOSS[measure](token) for token in tokens]
-    replies = row.replies
+    replies = row.reply_positions
     numbers = [
         None if value is None or not math.isfinite(value) or index in replies else value
         for index, value in enumerate(values)

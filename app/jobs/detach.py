@@ -1,4 +1,4 @@
-"""Start this program again, such as for a run in the background."""
+"""Start this program in another process, for example for a run in the background."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ TICK = 0.05
 
 
 class LaunchError(RuntimeError):
-    """A run could not be started in its own process; `log` is all that this printed."""
+    """A run could not be started in its own process; `log` is the output of that process."""
 
     def __init__(self, log: str, code: int) -> None:
         super().__init__(log.rpartition("\n")[2] or f"the new process ended with status {code}")

@@ -20,11 +20,10 @@ class EngineThread(threading.Thread):
         self._jobs: SimpleQueue[Work | None] = SimpleQueue()
 
     def submit(self, work: Work) -> None:
-        """Queue a job."""
         self._jobs.put(work)
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Do a job there, and return its result or error to come."""
+        """Queue a job and return the future of its result."""
         result: Future[T] = Future()
 
         def job() -> None:
@@ -51,6 +50,6 @@ class EngineThread(threading.Thread):
                 work()
                 heap.trim()
         finally:
-            # MLX keeps streams per thread, and must not find those of an ended thread
+            # MLX keeps streams per thread; streams of an ended thread must not remain.
             if (mlx := sys.modules.get("mlx.core")) is not None:
                 mlx.clear_streams()

@@ -1,7 +1,7 @@
 """A run without a screen: the engine's thread, the recorder, the printer, and signals.
 
-The main thread only waits for events and signals, so that it answers an interrupt at once while MLX
-computes. Facts are shown after the recorder has committed them.
+The main thread only waits for events and signals, so that it reacts to an interrupt at once while
+MLX computes. Facts are shown after the recorder has committed them.
 """
 
 import json
@@ -34,7 +34,7 @@ TICK = 0.1
 
 def run_headless(start: Callable[[], Job], *, as_json: bool = False) -> int:
     """Start a job on the engine's thread, run it to its end, and return the exit status."""
-    ready = os.environ.pop(READY, "")  # not for what this run starts
+    ready = os.environ.pop(READY, "")  # child processes must not inherit it
     engine = EngineThread()
     engine.start()
     stops: list[float] = []
@@ -55,7 +55,7 @@ def run_headless(start: Callable[[], Job], *, as_json: bool = False) -> int:
 
 
 def _started(engine: EngineThread, start: Callable[[], Job], stops: Sequence[float]) -> Job:
-    """Start a job; once it is recorded only its watcher can end it, so a stop waits for that."""
+    """Start a job; a stop waits for it, since only its watcher can end a recorded job."""
     starting = engine.begin(start)
     while not starting.done():
         wait([starting], TICK)
@@ -65,7 +65,7 @@ def _started(engine: EngineThread, start: Callable[[], Job], stops: Sequence[flo
         return starting.result()
     except BaseException:
         engine.finish()
-        engine.join(PATIENCE)  # the interpreter must not end before its threads
+        engine.join(PATIENCE)  # the interpreter must not exit before its threads
         raise
 
 
@@ -87,7 +87,7 @@ class Watcher:
     def __init__(self, job: Job, *, as_json: bool, ready: str) -> None:
         self._job = job
         self._ready = ready
-        # the recorder puts facts into it after their commits, the engine everything else
+        # The recorder adds facts after their commits, the engine adds everything else.
         self._queue = job.recorder.facts if job.recorder else SimpleQueue[ev.Event | None]()
         self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
@@ -95,7 +95,7 @@ class Watcher:
         self._deadline = float("inf")
         self._rank_lost_at: float | None = None
         self._blocked = ""
-        self._unprinted: OSError | None = None  # of a full disk: what was printed is not whole
+        self._unprinted: OSError | None = None  # a full disk cut the output
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._train_ended = False
 
@@ -105,9 +105,10 @@ class Watcher:
         self._write(f"run {job.name} in {job.folder}")
         engine.submit(self._train)
         engine.finish()
+        # After an interrupt this does not wait for disk space.
         while not self._train_ended or not (
             self._ended or job.recorder is None or job.recorder.flush(PATIENCE) or self._interrupts
-        ):  # after an interrupt it does not wait for disk space
+        ):
             self._read()
         while not self._queue.empty():
             self._read()
@@ -116,7 +117,7 @@ class Watcher:
         self._close()
         if engine.is_alive() and self._rank_lost_at is not None:
             sys.stdout.flush()
-            os._exit(self._status())  # the engine waits for a rank that will not answer
+            os._exit(self._status())  # the engine waits for a rank that is gone
         return self._status()
 
     def _train(self) -> None:
@@ -127,12 +128,12 @@ class Watcher:
             self._queue.put(None)
 
     def _put(self, event: ev.Event) -> None:
-        """Pass on what the recorder does not: progress, and all of a run that is not stored."""
+        """Show events that the recorder does not pass on: progress, or all of an unstored run."""
         if self._job.recorder is None or isinstance(event, PROGRESS):
             self._queue.put(event)
 
     def _read(self) -> None:
-        """Show the next event, or look after what else may happen while there is none."""
+        """Show the next event; while there is none, check for trouble."""
         try:
             event = self._queue.get(timeout=TICK)
         except Empty:
@@ -146,7 +147,7 @@ class Watcher:
             self._show(event)
 
     def _report_trouble(self) -> None:
-        """Say what the recorder waits for: its own notes cannot be recorded then."""
+        """Print why the recorder is blocked: it cannot record a note of it."""
         blocked = self._job.control.blocked
         if blocked and not self._blocked:
             self._write(blocked)
@@ -208,12 +209,12 @@ class Watcher:
     # -- signals --------------------------------------------------------------------------------
 
     def stop(self, *_: object) -> None:
-        """Stop cleanly at the first signal, then at once."""
+        """Stop after the step at the first signal, and at once at the second."""
         self._interrupts += 1
         if self._interrupts > 1:
             self.stop_now()
             self._write("stopping now; the last checkpoint stays as it is")
-        elif not self._job.follows:  # rank 0, which got the same signal, decides for all
+        elif not self._job.follows:  # rank 0 gets the same signal and decides for all
             self._job.control.ask("stop_after_step")
             self._write(
                 "stopping after this step, with a checkpoint; press Ctrl-C again to stop now"
@@ -242,7 +243,7 @@ class Watcher:
         self._log.close()
         if self._job.recorder is not None and self._job.recorder.left:
             self._write(f"not in the store yet: {self._job.recorder.left}")
-        self._print(self._printer.close)  # after what must not wait for a reader of the table
+        self._print(self._printer.close)  # last, since it may wait for a reader of the table
 
     def _status(self) -> int:
         match self._ended:

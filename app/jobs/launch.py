@@ -1,4 +1,4 @@
-"""Start runs outside this process: detached, or handed over when the workbench closes."""
+"""Start runs in other processes: in the background, or from the queue."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -41,7 +41,7 @@ def _start(verb: str, subject: str, store: Path, parent: str = "") -> str:
 def checked_sweep(
     points: "Sequence[Point]", seeds: int, store: Path, *, later: bool = True
 ) -> "tuple[Sweep, tuple[str, ...]]":
-    """A sweep of these points, and what its runs download; raise if one of them would fail."""
+    """A sweep of these points, and the downloads of its runs; raise if a run would fail."""
     from grpo_engine import consent
     from grpo_tui.app.jobs.start import with_teacher
     from grpo_tui.app.jobs.sweep import sweep_of

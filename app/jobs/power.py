@@ -1,4 +1,4 @@
-"""Keeps the machine awake while a run trains, and notices sleep and a low battery all the same."""
+"""Keep the machine awake while a run trains, and notice sleep and a low battery."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from grpo_tui.app.text.numbers import seconds
 
 ALLOW_SLEEP: Final = "GRPO_TUI_ALLOW_SLEEP"  # set by `--allow-sleep`, also for detached runs
 LOGIND = Path("/run/systemd/seats")
-SLEPT_S, BATTERY_S = 5.0, 60.0  # what counts as sleep; between two looks at the battery
+SLEPT_S, BATTERY_S = 5.0, 60.0  # shortest sleep that is noted; time between checks of the battery
 LOW = 20.0  # percent
 
 
@@ -27,7 +27,7 @@ def awake() -> Iterator[None]:
     child = None
     if command := keeps_awake(os.getpid()):
         with suppress(OSError):
-            # in a group of its own: an interrupted run still saves a checkpoint
+            # A group of its own: the machine stays awake while an interrupted run saves.
             child = start(command, os.environ, (NULL, NULL, NULL), scope="group")
     try:
         yield
@@ -50,7 +50,7 @@ def keeps_awake(pid: int) -> list[str]:
 
 
 def asleep() -> float:
-    """Seconds that this machine has slept: the clock that counts sleep less the one that does not.
+    """Seconds that this machine has slept: a clock that counts sleep less one that does not.
 
     Unlike the time of day, neither is ever set.
     """
@@ -62,10 +62,10 @@ def asleep() -> float:
 
 
 class PowerWatch:
-    """Says at the end of a step that the machine slept, and that its battery is low."""
+    """Reports at the end of a step that the machine slept or that its battery is low."""
 
     def __init__(self) -> None:
-        self._asleep, self._looked = asleep(), -inf
+        self._asleep, self._checked = asleep(), -inf
         self._low = False
 
     def events(self, step: int) -> Iterator[Event]:
@@ -73,9 +73,9 @@ class PowerWatch:
         if (slept := self._asleep - before) > SLEPT_S:
             text = f"the machine slept for {seconds(slept)}"
             yield NoteWritten(step=step, text=text, severity="warning")
-        if time.monotonic() - self._looked < BATTERY_S:
+        if time.monotonic() - self._checked < BATTERY_S:
             return
-        self._looked, was_low = time.monotonic(), self._low
+        self._checked, was_low = time.monotonic(), self._low
         percent = battery()
         self._low = percent < LOW
         if self._low and not was_low:
@@ -92,7 +92,7 @@ class PowerWatch:
 
 def battery() -> float:
     """The charge in percent; 100 while it is charged, without one, and where it cannot be read."""
-    with suppress(Exception):  # whatever a system's files hold, the run goes on
+    with suppress(Exception):  # no content of the system's files may end the run
         state = psutil.sensors_battery()
         if state is not None and not state.power_plugged:
             return float(state.percent)

@@ -1,6 +1,6 @@
 """Output of `train` and `resume`: a live bar on a terminal, plain lines in a pipe, or JSON lines.
 
-`RunProgress` folds events into the few numbers shown; the printers only write them.
+`RunProgress` folds events into a few numbers; the three printers only write them.
 """
 
 import json
@@ -45,7 +45,7 @@ class RunProgress:
         self.step = self.total = 0
         self.phase, self.share = "start", ""
         self.metrics: Mapping[str, float] = {}
-        self.evaluations = list(evaluations)  # those of earlier attempts first
+        self.evaluations = list(evaluations)  # begins with those of earlier attempts
         self.adapter = ""
 
     def add(self, event: ev.Event) -> None:
@@ -113,9 +113,9 @@ class LinePrinter(Printer):
 
 
 class StepBar(Progress):
-    """The bar with a line of numbers below it; both leave room at the right edge.
+    """The bar with a line of numbers below it.
 
-    A terminal echoes `^C` after the last line, which must not wrap.
+    Both leave space at the right edge: a terminal echoes `^C` there, and must not wrap the line.
     """
 
     numbers = ""
@@ -129,9 +129,9 @@ class StepBar(Progress):
 
 
 class BarPrinter(LinePrinter):
-    """Shows a bar with phase and steps, numbers below it; facts scroll by above."""
+    """Shows a bar with phase and steps, and numbers below it; events scroll by above."""
 
-    # a pipe gets a line per step; a terminal has the bar
+    # These events have no line: the bar shows them.
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
 
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished]) -> None:

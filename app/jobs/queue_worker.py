@@ -21,7 +21,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import PARENT, QUEUE_ITEM
 
 RENEW_S, POLL_S = 15.0, 5.0
-STDERR = 2  # where what a run prints goes
+STDERR = 2  # takes the output of runs
 CONFIG = "config.yaml"
 
 
@@ -39,7 +39,7 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
         try:
             state, note = run_item(queue, item)
         except BaseException:
-            # interrupted: the item keeps its run, to be resumed from its checkpoint next time
+            # The item still has its run, which is resumed from its checkpoint next time.
             queue.finish(item.id, "queued", note="interrupted")
             raise
         queue.finish(item.id, state, note=note)
@@ -49,9 +49,9 @@ def work(queue: RunQueue, sweep: int | None = None) -> int:
 
 
 def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
-    """Train one item in another process; its outcome is what the store says.
+    """Train one item in another process; return its outcome from the store.
 
-    An item that was not queued here is refused, for another process cannot ask.
+    An item that was not queued on this machine is refused: a worker cannot ask for consent.
     """
     try:
         consent.require(consent.question_of(item.config, f"the queued run {item.name}"))
@@ -74,7 +74,7 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
         try:
             code = _wait(queue, item.id, process)
         except KeyboardInterrupt:
-            # the terminal sent the signal to the child too, which saves a checkpoint and stops
+            # The child got the signal, too; it saves a checkpoint and stops.
             process.wait()
             raise
         refused = refusal.read_text(encoding="utf-8") if refusal.exists() else ""
@@ -96,11 +96,11 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
 def _wait_for_orphan(queue: RunQueue, item: int, run: int) -> None:
     """Wait for a run that is still active although its worker is gone."""
     with closing(StoreReader(queue.store.path)) as reader:
-        is_said = False
-        while (now := reader.runs(archived=True, keys=[run])[0]).active:
-            if not is_said:
-                print_stderr(f"{now.name} is still running without its worker: waiting for it")
-            is_said = True
+        is_printed = False
+        while (summary := reader.runs(archived=True, keys=[run])[0]).active:
+            if not is_printed:
+                print_stderr(f"{summary.name} is still running without its worker: waiting for it")
+            is_printed = True
             queue.renew(item)
             time.sleep(POLL_S)
 
@@ -111,7 +111,7 @@ def _command(queue: RunQueue, item: Any, folder: Path) -> list[str]:
     if item.run_id is not None:
         return command("resume", *store, "--", queue.store.run_row(item.run_id).short)
     config = folder / CONFIG
-    # JSON is valid YAML, and the stored configuration is complete
+    # JSON is valid YAML.
     config.write_text(json.dumps(item.config), encoding="utf-8")
     return command("train", str(config), "--name", item.name, *store)
 

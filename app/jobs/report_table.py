@@ -44,35 +44,35 @@ def _row(key: str, ends: Sequence[EvaluationFinished]) -> dict[str, str]:
 
 
 def _are_alike(key: str, ends: Sequence[EvaluationFinished]) -> bool:
-    """Whether a result was measured before and after; of a reward, by the same functions."""
+    """Whether a result was measured before and after; a reward, by the same functions."""
     functions = [{name for name in item.metrics if name.startswith(FUNCTIONS)} for item in ends]
     is_measured = all(measured(item.metrics, key) is not None for item in ends)
     return is_measured and (key != "eval/reward" or functions[0] == functions[-1])
 
 
 def _head(item: EvaluationFinished, *, alone: bool) -> str:
-    """Return a column head: the evaluation's step; a model or adapter without a run has none."""
+    """Return a column head; a model or adapter without a run has no step."""
     if item.moment == "after" and item.step == 0:
         return "as it is" if alone else "after"
     return f"{item.moment} (step {item.step})"
 
 
 def measured(metrics: Mapping[str, float], key: str) -> float | None:
-    """A result; it is NaN where no answer has a score."""
+    """A result; None where no answer has a score."""
     value = metrics.get(key, nan)
     return None if isnan(value) else value
 
 
 def with_interval(metrics: Mapping[str, Any], key: str) -> str:
-    """A result, its interval, and the answers that it is of."""
+    """A result, its interval, and the number of answers behind it."""
     if (value := measured(metrics, key)) is None:
         return "not measured"
     low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
     interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-    return f"{value:.3f}{interval}{answers(metrics, key)}"
+    return f"{value:.3f}{interval}{_sample_count(metrics, key)}"
 
 
-def answers(metrics: Mapping[str, float], key: str) -> str:
-    """` n=12`, the answers that a held-out mean is of; empty where that was not recorded."""
+def _sample_count(metrics: Mapping[str, float], key: str) -> str:
+    """` n=12`, the number of answers behind a held-out mean; empty if it was not recorded."""
     count = metrics.get(count_of(key))
     return "" if count is None else f" n={count:.0f}"

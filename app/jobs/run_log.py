@@ -26,7 +26,7 @@ class RunLog:
         if not text:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with suppress(OSError):  # on a full disk the run matters more than its log
+        with suppress(OSError):  # a full disk must not end the run
             self._file.write(f"{now}  {safe(text)}\n")
             if isinstance(event, RunFailed) and event.traceback:
                 self._file.write(event.traceback)

@@ -1,4 +1,4 @@
-"""Start a run, wherever it trains: its settings, its folder, its record in the store."""
+"""Prepare a run for training: its settings, its folder, its record in the store."""
 
 import json
 import tempfile
@@ -38,9 +38,9 @@ from grpo_tui.experiments.db.paths import inside_store, run_folder
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
-from grpo_tui.experiments.starts import keep
+from grpo_tui.experiments.starts import copy_starts
 
-RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
+RECORDED_S = 10.0  # the recorder spills much earlier if the store is locked
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,17 +53,16 @@ class Job:
     control: Control = field(default_factory=Control)
     recorder: Recorder | None = None
     follows: bool = False  # another rank records and shows this run
-    evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
+    evaluations: tuple[EvaluationFinished, ...] = ()  # earlier ones of a resumed run
 
     @property
     def name(self) -> str:
-        """The name of the run."""
         return self.recorder.name if self.recorder else (self.config.name or self.folder.name)
 
     def record(self, event: Event) -> None:
         """Pass an event to the recorder, if there is one.
 
-        A checkpoint waits for the record of its steps: a resumed run would not repeat them.
+        A checkpoint waits for the record of its steps, which a resumed run does not repeat.
         """
         if self.recorder is None:
             return
@@ -108,7 +107,7 @@ class Job:
 def tried_job(config: RunConfig, store: Path, **options: Any) -> Job:
     """Prepare a new run; raise if it would fail. Call it on the engine's thread."""
     config = with_teacher(config, store)
-    if launched_rank() is None:  # what fits on several machines is known once they are connected
+    if launched_rank() is None:  # several machines must be connected before it can be checked
         require(config)
     return new_job(config, store, **options)
 
@@ -129,7 +128,7 @@ def new_job(
     control = control or Control()
     recorder = None
     if folder is None:
-        start, origin = keep(store, config.model_dump())
+        start, origin = copy_starts(store, config.model_dump())
         config = build(merge(config.model_dump(mode="json"), start)) if start else config
         recorder = start_run(
             store, config, name=config.name, control=control, tags=tags, parent=parent or origin
@@ -139,7 +138,7 @@ def new_job(
 
 
 def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
-    """Write the pass rates of a run that `task.pass_rates` names to a file, and name that."""
+    """Write the pass rates of a run that `task.pass_rates` names to a file, and name the file."""
     named = config.task.pass_rates
     if not named or Path(named).expanduser().exists():
         return config
@@ -167,16 +166,16 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
             "to be right or wrong; name another run",
             "task.pass_rates",
         )
-    answers = settings.get("rollout", {}).get("group_size", 1)
+    group_size = settings.get("rollout", {}).get("group_size", 1)
     file = inside_store(run_folder(store, run.id), "pass-rates.json")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
+    file.write_text(json.dumps({"answers": group_size, "pass_rates": rates}), encoding="utf-8")
     changed = config.task.model_copy(update={"pass_rates": str(file)})
     return config.model_copy(update={"task": changed})
 
 
 def with_teacher(config: RunConfig, store: Path) -> RunConfig:
-    """Name the checkpoint that `teacher.path` means by `RUN` or `RUN:STEP`: the best by default."""
+    """Replace `RUN` or `RUN:STEP` in `teacher.path` by a checkpoint, the best one by default."""
     named = config.teacher.path
     if not named or "/" in named or named in EMBEDDED or Path(named).expanduser().exists():
         return config
@@ -193,7 +192,7 @@ def with_teacher(config: RunConfig, store: Path) -> RunConfig:
 
 
 def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
-    """The folder of a run, and the step if it is named, of `RUN` or `RUN:STEP`."""
+    """Read `RUN` or `RUN:STEP`; return the folder of the run, and the step if there is one."""
     name, colon, digits = ref.rpartition(":")
     run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
     with closing(StoreReader(store)) as reader:
@@ -222,7 +221,7 @@ def resumed_job(
     with closing(StoreReader(store)) as reader:
         detail = reader.resumable(run)
         summary = detail.summary
-        tried = reader.evaluations(summary.key)
+        evaluations = reader.evaluations(summary.key)
     if summary.status == "completed" and steps is None:
         raise CheckpointError(
             f"run {summary.name} is complete at step {summary.step}; "
@@ -230,7 +229,6 @@ def resumed_job(
         )
     step = newest_step(run_folder(store, summary.id))
     config = _resumable(consent.build(detail.config, f"run {summary.name}"), steps, step)
-    evaluations = tuple(event for event in tried if event.step <= step)
     recorder = resume_run(
         store,
         summary.key,
@@ -244,7 +242,7 @@ def resumed_job(
         resume=True,
         recorder=recorder,
         control=control,
-        evaluations=evaluations,
+        evaluations=tuple(event for event in evaluations if event.step <= step),
     )
     if step < 0 and (redone := summary.step):
         text = f"no checkpoint: the run begins again and redoes {count_of(redone, 'step')}"
@@ -253,7 +251,7 @@ def resumed_job(
 
 
 def _resumable(config: RunConfig, steps: int | None, step: int) -> RunConfig:
-    """The settings with as many steps; raise if they cannot be resumed at this step, or here."""
+    """Return the settings with a number of steps; raise if they cannot be resumed."""
     refuse_python_objects(config)
     return config if steps is None else with_steps(config, steps, step)
 

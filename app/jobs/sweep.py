@@ -1,4 +1,4 @@
-"""Sweeps: a grid of settings and seeds as runs of the queue, for the command line and New run."""
+"""Sweeps: a grid of settings and seeds as runs of the queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,17 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
 
 
-Point = tuple[Mapping[str, Any], "RunConfig"]  # the values typed for it, and its settings
+Point = tuple[Mapping[str, Any], "RunConfig"]  # typed values by path, and all settings
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The values tried, by path; and for each run, its values and all its settings."""
-
-    axes: Mapping[str, Sequence[Any]]
-    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+    axes: Mapping[str, Sequence[Any]]  # values by path
+    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # values, and all settings
 
 
 def sweep_of(points: Sequence[Point], seeds: int) -> Sweep:
-    """Each point with as many seeds, counted up from its own."""
+    """Repeat each point with a number of seeds, counted up from its seed."""
     runs = []
     for texts, config in points:
         tree = config_tree(config)

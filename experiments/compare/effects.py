@@ -1,9 +1,9 @@
-"""The difference of two settings of a sweep, with an interval that holds for all of them at once.
+"""The difference of two settings of a sweep, with intervals that hold for all settings at once.
 
-A sweep is one array per setting, the share of right answers [R, P] of R seeds to the same P
-problems. With one seed each the paired permutation test of `paired` is used. With more, the mean
+A sweep is one array per setting: the share of right samples [R, P] of R seeds on the same P
+problems. With one seed each, the paired permutation test of `paired` is used. With more, the mean
 difference D has a t interval whose variance is V = b/R + b'/R' + i/P + e (1/R + 1/R')/P: seeds,
-problems that suit one setting better, and single answers. Each interval has the level 1 - .05/m
+problems that suit one setting better, and single samples. Each interval has the level 1 - .05/m
 for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sweeps.
 """
 
@@ -24,8 +24,8 @@ PERMUTATION = "paired permutation test"
 POWER = NormalDist().inv_cdf(0.8)
 MORE = tuple(lead * 10**zeros for zeros in range(4) for lead in (1, 2, 3, 5, 7))
 MORE_SEEDS, MORE_PROBLEMS = MORE[:11], MORE[5:]  # to 100, and from 10 to 7,000
-SPLITS, AT_A_TIME = 10_000, 500  # random splits, and how many are in memory together
-MOST_WAYS = 1_000_000
+SPLITS, BATCH = 10_000, 500  # random splits, and how many are in memory together
+MAX_SPLITS = 1_000_000  # counted exactly
 
 Numbers = npt.NDArray[np.float64]
 Shares = Numbers  # [R, P]
@@ -33,27 +33,27 @@ Shares = Numbers  # [R, P]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far runs differ by seed alone: pooled over the settings of a sweep.
+    """Variances among runs that differ in the seed alone, pooled over the settings of a sweep.
 
-    `runs` is the variance of a run's mean, `answers` that of one answer given its run and problem.
+    `runs` is the variance of a run's mean, `samples` that of one sample given its run and problem.
     """
 
     runs: float
-    answers: float
-    freedom: int
+    samples: float
+    df: int  # degrees of freedom
     settings: int
 
 
 def spread_of(sweep: Sequence[Shares]) -> Spread:
-    """Pool the variances over the seeds of all settings; all is 0 if each has one seed."""
-    freedom = sum(len(shares) - 1 for shares in sweep)
-    pooled = max(1, freedom)
+    """Pool the variances over the seeds of all settings; 0 if each has one seed."""
+    df = sum(len(shares) - 1 for shares in sweep)
+    pooled = max(1, df)
     runs = sum(float(((shares.mean(1) - shares.mean()) ** 2).sum()) for shares in sweep)
     residuals = [
         shares - shares.mean(1, keepdims=True) - shares.mean(0) + shares.mean() for shares in sweep
     ]
-    answers = sum(float((part**2).sum()) for part in residuals) / max(1, sweep[0].shape[1] - 1)
-    return Spread(runs / pooled, answers / pooled, freedom, len(sweep))
+    samples = sum(float((part**2).sum()) for part in residuals) / max(1, sweep[0].shape[1] - 1)
+    return Spread(runs / pooled, samples / pooled, df, len(sweep))
 
 
 def _variance(
@@ -61,19 +61,19 @@ def _variance(
 ) -> Callable[[int, int], tuple[float, float]]:
     """Return V and its degrees of freedom as a function of more seeds and more problems.
 
-    A setting whose seeds differ more than those of the sweep on average counts with its own
-    variance. Two half problems, one won and one lost, keep the variance above 0 where no answer
-    differs (Agresti and Min, 2005).
+    A setting whose seeds differ more than the average of the sweep counts with its own variance.
+    Two half problems, one won and one lost, keep the variance above 0 where no sample differs
+    (Agresti and Min, 2005).
     """
     sides, count = (left, right), left.shape[1]
     differences = left.mean(0) - right.mean(0)
     squares = float(((differences - differences.mean()) ** 2).sum()) + 1
-    of_answers = sum(spread.answers / len(shares) for shares in sides)
-    of_problems = max(0.0, squares * count / ((count + 1) * (count + 2)) - of_answers)
+    of_samples = sum(spread.samples / len(shares) for shares in sides)
+    of_problems = max(0.0, squares * count / ((count + 1) * (count + 2)) - of_samples)
 
     def of_seeds(shares: Shares) -> float:
         variance = float(shares.mean(1).var(ddof=1)) if len(shares) > 1 else 0.0
-        return float(max(0.0, max(spread.runs, variance) - spread.answers / count))
+        return float(max(0.0, max(spread.runs, variance) - spread.samples / count))
 
     variances = [(of_seeds(shares), len(shares)) for shares in sides]
 
@@ -81,15 +81,15 @@ def _variance(
         """The degrees of freedom are those of Satterthwaite's formula."""
         size = count + more_problems
         seeds = sum(variance / (runs + more_seeds) for variance, runs in variances)
-        answers = sum(spread.answers / (runs + more_seeds) for _, runs in variances) / size
+        samples = sum(spread.samples / (runs + more_seeds) for _, runs in variances) / size
         problems = of_problems / size
-        total = seeds + problems + answers
-        loss = (problems + answers) ** 2 / (size - 1)
-        if spread.freedom:
-            freedom = spread.freedom + more_seeds * spread.settings
-            loss += (seeds + answers) ** 2 / freedom
+        total = seeds + problems + samples
+        loss = (problems + samples) ** 2 / (size - 1)
+        if spread.df:
+            df = spread.df + more_seeds * spread.settings
+            loss += (seeds + samples) ** 2 / df
         free = max(1.0, total**2 / loss)
-        # few different ones, since the quantile is cached
+        # Rounded to few different values, since the quantile is cached.
         return total, math.floor(10 * free) / 10 if free < 20 else min(200, 10 * (free // 10))
 
     return at
@@ -100,16 +100,16 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
     alpha = ALPHA / comparisons
     variance = _variance(left, right, spread)
     differences = left.mean(0) - right.mean(0)
-    if spread.freedom or not differences.any():
+    if spread.df or not differences.any():
         difference = float(differences.mean())
-        total, freedom = variance(0, 0)
-        half = t_quantile(1 - alpha, freedom) * math.sqrt(total)
+        total, df = variance(0, 0)
+        half = t_quantile(1 - alpha, df) * math.sqrt(total)
         result = Effect(
             difference,
             max(-1.0, difference - half),
             min(1.0, difference + half),
-            p_value=t_two_sided(abs(difference) / math.sqrt(total), freedom),
-            method="t test over seeds and problems" if spread.freedom else PERMUTATION,
+            p_value=t_two_sided(abs(difference) / math.sqrt(total), df),
+            method="t test over seeds and problems" if spread.df else PERMUTATION,
         )
     else:
         result = paired(tuple(differences.tolist()), alpha)
@@ -118,10 +118,10 @@ def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Eff
         return corrected
 
     def is_significant(more_seeds: int, more_problems: int) -> bool:
-        total, freedom = variance(more_seeds, more_problems)
-        return abs(result.difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
+        total, df = variance(more_seeds, more_problems)
+        return abs(result.difference) >= (t_quantile(1 - alpha, df) + POWER) * math.sqrt(total)
 
-    more = MORE_SEEDS if spread.freedom else ()
+    more = MORE_SEEDS if spread.df else ()
     return replace(
         corrected,
         more_seeds=next((n for n in more if is_significant(n, 0)), None),
@@ -145,11 +145,11 @@ def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Effect:
     if not values.any():
         return Effect(0.0, 0.0, 0.0, 1.0, PERMUTATION)
     size, total, weight = _splits(values)
-    other_size, other_total = values.size - size, values.sum() - total
-    # a half without a problem has no mean: it bounds nothing
-    empty = (size == 0) | (other_size == 0)
+    second_size, second_total = values.size - size, values.sum() - total
+    # An empty half has no mean and bounds nothing.
+    empty = (size == 0) | (second_size == 0)
     first_mean = np.round(total, 9) / np.where(empty, 1, size)
-    second_mean = np.round(other_total, 9) / np.where(empty, 1, other_size)
+    second_mean = np.round(second_total, 9) / np.where(empty, 1, second_size)
     low = np.where(empty, -1.0, np.minimum(first_mean, second_mean))
     high = np.where(empty, 1.0, np.maximum(first_mean, second_mean))
     total_weight = float(weight.sum())
@@ -177,7 +177,7 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     random splits are taken, always the same ones, and the one that leaves all values together.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    if math.prod(int(count) + 1 for count in counts) <= MOST_WAYS:
+    if math.prod(int(count) + 1 for count in counts) <= MAX_SPLITS:
         size, total, weight = np.zeros(1), np.zeros(1), np.ones(1)
         for value, count in zip(distinct, counts.tolist(), strict=True):
             half = np.arange(count + 1)
@@ -187,11 +187,11 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
             weight = np.outer(weight, chance).ravel()
         return size, total, weight
     random = np.random.default_rng(0)
-    drawn = [
+    halves = [
         (half.sum(axis=1), half.astype(np.float64) @ values)
-        for _ in range(SPLITS // AT_A_TIME)
-        for half in [random.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
+        for _ in range(SPLITS // BATCH)
+        for half in [random.integers(0, 2, (BATCH, values.size), dtype=np.uint8)]
     ]
-    size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*drawn, strict=True))
+    size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*halves, strict=True))
     size[0], total[0] = values.size, values.sum()
     return size, total, np.ones(SPLITS)

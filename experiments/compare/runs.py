@@ -36,7 +36,7 @@ _SEEDLESS = ("seed", "name")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a run answered in an evaluation: the share of right samples by problem."""
+    """The results of a run in an evaluation: the share of right samples by problem."""
 
     run: RunSummary
     evaluation: EvaluationView
@@ -121,7 +121,7 @@ def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> tuple[str, ...]:
-    """A diff of the baseline's functions and the others': of files, or of functions alone."""
+    """Diffs from the baseline's functions: of their files, or of the functions alone."""
     lines: list[str] = []
     for run, sources in zip(runs, functions, strict=True):
         for choice in filter(sources.__contains__, functions[base]):
@@ -136,7 +136,7 @@ def _sources(runs: Runs, functions: Sequence[Mapping[str, Any]], base: int) -> t
 def _differences(
     settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
-    """The settings in force that differ: those that the stored ones do as well, and the others."""
+    """The settings in force that differ: those that differ as stored, and the others."""
     differing = [
         SettingDifference(
             path=path,
@@ -152,7 +152,7 @@ def _differences(
 
 
 def only_recorded(path: str) -> bool:
-    """Whether a setting is about what a run records, and not about how it is trained."""
+    """Whether a setting affects the record of a run and not its training."""
     return path.startswith("record.")
 
 
@@ -191,7 +191,7 @@ def _metric(
     key: str,
     steps: Sequence[int | None],
 ) -> MetricComparison:
-    """The runs' numbers of a metric, and how far their best values are from the baseline's."""
+    """The runs' values of a metric, and the differences of their best to the baseline's."""
     cells, count = [], count_of(key)
     of_base = getattr(base.metrics.get(key), "best", None) if base else None
     for run, step in zip(runs, steps, strict=True):
@@ -218,12 +218,12 @@ def _alike(runs: Runs, settings: Sequence[Mapping[str, Any]]) -> list[list[RunSu
     """Group the runs that differ only in the seed and in what they record."""
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):
-        rest = {
+        same = {
             path: value
             for path, value in values.items()
             if path not in _SEEDLESS and not only_recorded(path)
         }
-        alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+        alike.setdefault(json.dumps(same, sort_keys=True), []).append(run)
     return list(alike.values())
 
 
@@ -236,7 +236,7 @@ def _rankings(
     last: Mapping[int, Mapping[str, Judged]],
     goal: tuple[str, float] | None,
 ) -> tuple[Ranking, ...]:
-    """Rank the settings by their answers to the problems of the baseline's, the first."""
+    """Rank the settings whose problems are those of the baseline's setting, the first one."""
     prints = {run.dataset_fingerprint for run in groups[0]}
     alike = [group for group in groups if {run.dataset_fingerprint for run in group} == prints]
     rankings = []
@@ -250,7 +250,7 @@ def _rankings(
 
 
 def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
-    """Say why a setting is not tested against the baseline's; empty if it is."""
+    """The reason for no test of a setting against the baseline's; empty if there is a test."""
     runs = (*group, *base)
     prints = sorted({run.dataset_fingerprint or "unknown" for run in runs})
     tasks = sorted({run.task for run in runs})
@@ -265,20 +265,20 @@ def _untested(reader: "StoreReader", base: Runs, group: Runs) -> str:
 
 
 def _compared(alike: Sequence[Runs], base: RunSummary) -> list[list[RunSummary]]:
-    """Return the settings' runs, the baseline's first."""
+    """Sort the runs of each setting, and the settings: the baseline comes first."""
     base_first = [sorted(group, key=lambda run: run is not base) for group in alike]
     return sorted(base_first, key=lambda group: group[0] is not base)
 
 
 def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
-    """Whether a run was evaluated, and nothing said which answers were right."""
+    """Whether a run was evaluated and nothing judged its samples."""
     items = reader.evaluations(run.key)
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemShares:
-    """What several settings answered to the same problems: the shares that are right."""
+    """The shares of right samples of several settings on the same problems."""
 
     mode: str
     sides: list[Evaluated]
@@ -287,7 +287,7 @@ class ProblemShares:
 
     @classmethod
     def of(cls, mode: str, groups: Sequence[Sequence[Judged]]) -> "ProblemShares | None":
-        """Take the problems that all runs answered; None if there is nothing to compare."""
+        """Take the problems that all runs have; None if there is nothing to compare."""
         import numpy as np
 
         problems = sorted(
@@ -309,20 +309,20 @@ class ProblemShares:
         ]
         return cls(mode, sides, shares, len(problems))
 
-    def effect(self, own: int, other: int) -> Effect:
+    def effect(self, index: int, base: int) -> Effect:
         """The difference of two settings, corrected for all comparisons with one of them."""
         from grpo_tui.experiments.compare.effects import effect, spread_of
 
         spread = spread_of(self.shares)
-        return effect(self.shares[own], self.shares[other], spread, len(self.shares) - 1)
+        return effect(self.shares[index], self.shares[base], spread, len(self.shares) - 1)
 
-    def test(self, own: int) -> PairedTest:
+    def test(self, index: int) -> PairedTest:
         """The difference between a setting and the first one."""
         return PairedTest(
-            **asdict(self.effect(own, 0)),
+            **asdict(self.effect(index, 0)),
             mode=self.mode,
             problems=self.problems,
-            own=self.sides[own],
+            own=self.sides[index],
             other=self.sides[0],
         )
 
@@ -333,15 +333,15 @@ def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     tests = []
     for mode in MODES:
         items = [item for item in judged if item.evaluation.mode == mode and item.shares]
-        if len(items) > 1 and (answers := ProblemShares.of(mode, [items[:1], items[-1:]])):
-            tests.append(answers.test(1))
+        if len(items) > 1 and (shares := ProblemShares.of(mode, [items[:1], items[-1:]])):
+            tests.append(shares.test(1))
     return tests
 
 
 def _last_by_mode(
     reader: "StoreReader", run: RunSummary, upto: int | None = None
 ) -> dict[str, Judged]:
-    """The last evaluations of a run up to a step; of a trained one not those before it."""
+    """The last evaluations of a run up to a step; for a trained run, not those before training."""
     last: dict[str, Judged] = {}
     trained = run.step > 0 and upto != 0
     for item in reversed(reader.evaluations(run.key)):
@@ -386,17 +386,17 @@ def _ranking(
     groups: Sequence[Sequence[Judged]],
     goal: tuple[str, float] | None,
 ) -> Ranking | None:
-    """Rank settings by the problems that all their runs answered."""
-    answers = ProblemShares.of(mode, groups)
-    if answers is None:
+    """Rank settings by the problems that all their runs have."""
+    shares = ProblemShares.of(mode, groups)
+    if shares is None:
         return None
-    sides = answers.sides
+    sides = shares.sides
     order = sorted(range(len(groups)), key=lambda index: -sides[index].share)
     metric, value = goal or ("", sides[0].share)
     metric = metric or ("eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy")
     return Ranking(
         mode=mode,
-        problems=answers.problems,
+        problems=shares.problems,
         comparisons=len(groups) - 1,
         seeds=any(len(side.runs) > 1 for side in sides),
         metric=metric,
@@ -404,8 +404,8 @@ def _ranking(
         settings=tuple(
             RankedSetting(
                 own=sides[index],
-                may_be_best=answers.effect(order[0], index).low <= 0,
-                test=answers.test(index) if index else None,
+                may_be_best=shares.effect(order[0], index).low <= 0,
+                test=shares.test(index) if index else None,
                 reached=_reached(reader, [item.run for item in groups[index]], metric, value),
             )
             for index in order

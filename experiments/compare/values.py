@@ -12,7 +12,7 @@ from grpo_tui.experiments.values import RunSummary
 class SettingDifference:
     """A setting that differs between the compared runs; values are in the order of the runs.
 
-    It is minor if it is about recording, or if a run was started before there was such a setting.
+    It is minor if it affects the record alone, or if a run is older than the setting.
     """
 
     path: str
@@ -24,7 +24,7 @@ class SettingDifference:
 class MetricCell:
     """One metric of one compared run, and its difference from the baseline if there is one.
 
-    `best_n`, `last_n` and `at_n` count the answers that a held-out mean is of, where recorded.
+    `best_n`, `last_n` and `at_n` are the numbers of samples behind a held-out mean, if recorded.
     """
 
     best: float | None
@@ -50,7 +50,7 @@ class MetricComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """One setting's part in a paired test: its runs, and their shares of right answers."""
+    """One side of a paired test: a setting's runs, and their shares of right samples."""
 
     runs: tuple[str, ...]
     shares: tuple[float, ...]
@@ -68,7 +68,7 @@ class Effect:
     """A setting's difference to another: mean, 95 % interval, p-value.
 
     `more_seeds` (of each setting) or `more_problems` would show the measured difference in four of
-    five cases; None where no number in reach is enough, or where seeds are unknown.
+    five cases; None where no practical number is enough, or where the effect of seeds is unknown.
     """
 
     difference: float
@@ -115,7 +115,7 @@ class RankedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The settings of a sweep from best to worst, by greedy or by sampled held-out answers.
+    """The settings of a sweep from best to worst, by greedy or by sampled held-out evaluation.
 
     The intervals hold for all settings at once in 95 of 100 sweeps; with one seed per setting
     (`seeds` False) they say nothing about other seeds.

@@ -27,20 +27,20 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_force(config: str | None, path: str) -> str | None:
-    """Return what the recipe of a stored configuration sets, as JSON; None for what it does not."""
+    """Return the recipe's value of a setting as JSON; None if the recipe does not set it."""
     section, _, name = path.partition(".")
     if section != "algorithm" or not config:
         return None
     try:
         value = _resolved(json_text(json.loads(config).get(section) or {})).get(name)
-    except (ValueError, TypeError, AttributeError, RecursionError):  # not what was recorded
+    except (ValueError, TypeError, AttributeError, RecursionError):  # a damaged configuration
         return None
     return None if value is None else json_text(value)
 
 
 @lru_cache(maxsize=1024)
 def _resolved(algorithm: str) -> Mapping[str, Any]:
-    # a list of runs is drawn before pydantic is loaded, unless such a column is in it
+    # The first list of runs is drawn before pydantic is loaded.
     from grpo_engine.config.settings import AlgorithmConfig
 
     try:

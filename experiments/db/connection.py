@@ -25,7 +25,7 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     return _open(
         path,
         f"mode={'rwc' if create else 'rw'}",
-        "journal_size_limit = 0",  # the log is cut when it is started again
+        "journal_size_limit = 0",  # truncates the log when it restarts
         "auto_vacuum = INCREMENTAL",  # takes effect only in an empty file
         f"journal_mode = {journal}",
         "synchronous = NORMAL",
@@ -59,7 +59,7 @@ def _open(path: Path, options: str, *pragmas: str) -> sqlite3.Connection:
             _check(conn, path)
             for pragma in ("trusted_schema = OFF", *pragmas):
                 conn.execute(f"PRAGMA {pragma}")
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged message, too
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # an error message can be damaged
             raise StoreUnusableError(
                 f"cannot use the store {path}: {error}; choose another --db, or move the file away"
             ) from error
@@ -68,7 +68,7 @@ def _open(path: Path, options: str, *pragmas: str) -> sqlite3.Connection:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether the file exists; refuse what is none: opening a FIFO would wait for its other end."""
+    """Whether the file exists; refuse a FIFO or device, which could block for ever when opened."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _check(conn: sqlite3.Connection, path: Path) -> None:
 
 def sql_connection(file: sqlite3.Connection) -> "Connection":
     """Return SQLAlchemy's connection for the open file; transactions are begun by hand."""
-    from sqlalchemy import StaticPool, create_engine  # the first frame does without
+    from sqlalchemy import StaticPool, create_engine  # not needed for the first frame
 
     return create_engine(
         "sqlite://",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @cache
 def host_name() -> str:
-    """Return the host name; on Linux with the pid namespace, in which alone a pid is valid."""
+    """Return the host name; on Linux with the pid namespace, since a pid is valid only in it."""
     try:
         space = os.readlink("/proc/self/ns/pid").strip("pid:[]")  # noqa: PTH115 - not a path
     except OSError:
@@ -38,7 +38,7 @@ def process_start(pid: int) -> str:
     """Return the process's start time as comparable text; empty if there is no such process."""
     if sys.platform.startswith("linux"):
         try:
-            # the name in field 2 may contain spaces and brackets, so count from its last bracket
+            # Field 2 is a name that may contain spaces and brackets: count from its last bracket.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return ""
@@ -55,7 +55,7 @@ def process_start(pid: int) -> str:
 
 
 def may_live(host: str, pid: int, start: str) -> bool:
-    """Return whether a process may be running: one on another host cannot be looked at."""
+    """Return whether a process may be running; one on another host cannot be checked."""
     return host != host_name() or is_alive(pid, start)
 
 
@@ -84,6 +84,6 @@ def network_file_system(path: Path) -> str:
     import psutil
 
     mounts = psutil.disk_partitions(all=True)
-    above = [mount for mount in mounts if path.resolve().is_relative_to(mount.mountpoint)]
-    kind = max(above, key=lambda mount: len(mount.mountpoint)).fstype if above else ""
-    return kind if kind in _NETWORK else ""
+    parents = [mount for mount in mounts if path.resolve().is_relative_to(mount.mountpoint)]
+    fstype = max(parents, key=lambda mount: len(mount.mountpoint)).fstype if parents else ""
+    return fstype if fstype in _NETWORK else ""

@@ -53,11 +53,11 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
 def _apply(conn: sqlite3.Connection, done: int) -> None:
     """Apply the migrations after `done` in one transaction; an empty file gets all tables."""
     new = list(MIGRATIONS)[done:]
-    # executescript would commit; the statements themselves contain no semicolons
+    # Not executescript, which commits. The statements themselves contain no semicolons.
     statements = ";".join(map(MIGRATIONS.__getitem__, new)).split(";") if done else schema()
     begin(conn)
     with conn:
-        if version(conn) != done:  # another process migrated while this one waited for the lock
+        if version(conn) != done:  # another process was faster
             return
         for statement in statements:
             conn.execute(statement)

@@ -21,7 +21,7 @@ def store_path(path: str | Path | None = None) -> Path:
 
 
 def inside_store(folder: Path, *names: str) -> Path:
-    """Return folder/name/name by names in a store; raise a StoreError if it is elsewhere."""
+    """Join names from a store to a folder; raise a StoreError if the path leaves the folder."""
     try:
         return inside(folder, *names)
     except OutsideError as error:
@@ -33,7 +33,7 @@ def runs_folder(store: Path) -> Path:
 
 
 def starts_folder(store: Path) -> Path:
-    """The folder next to the store with the checkpoints that other runs began from."""
+    """The folder of the checkpoints that other runs began from."""
     return inside_store(store.parent, STARTS)
 
 
@@ -48,12 +48,12 @@ def log_file(folder: Path) -> Path:
 
 
 def fault_file(folder: Path) -> Path:
-    """Where `faulthandler` writes the stacks when a signal kills the process."""
+    """The stacks that `faulthandler` writes when a signal kills the process."""
     return inside_store(folder, "faults.txt")
 
 
 def running_file(folder: Path) -> Path:
-    """Which function of the user's runs in the process that trains, if one does."""
+    """Names the user's function that is running in the training process, if any."""
     return inside_store(folder, "running.txt")
 
 

@@ -1,7 +1,7 @@
-"""Whether a file has the tables, columns and unique indices of a store, and nothing that acts.
+"""Check that a file has the tables, columns and unique indices of a store, and no active parts.
 
-A store may come from elsewhere. A view or a computed column in a table's place may never end, a
-trigger changes what is written, and without our unique indices rows are stored twice.
+A store may come from elsewhere. A view or a computed column may run for ever, a trigger changes
+what is written, and without the unique indices rows are stored twice.
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from grpo_tui.experiments.db.migrations import version as schema_version
 from grpo_tui.experiments.db.tables import CURRENT, schema
 from grpo_tui.experiments.errors import StoreUnusableError
 
-# table, name and kind of all that a file has, but for indices that only save time
+# Table, name and kind of each part of a file's schema. Indices that only save time are left out.
 PARTS = """
 WITH part AS (SELECT type, name, tbl_name AS of, coalesce(sql, '') AS sql FROM sqlite_master),
   plain AS (SELECT name FROM part WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'),
@@ -36,11 +36,11 @@ UNION SELECT of, of || '.' || columns, 'unique index over' FROM indexed
   WHERE "unique" AND NOT partial
 UNION SELECT of, name, 'index' FROM indexed WHERE partial OR columns LIKE '%()%'
 """
-NEEDED = ("table", "column", "key column", "unique index over")  # others are harmful
+NEEDED = ("table", "column", "key column", "unique index over")  # parts of other kinds do harm
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
-    """Return a file's version; refuse one whose schema is not ours, by name of what differs."""
+    """Return a file's version; refuse another schema, and name the differences."""
     try:
         version = schema_version(conn)
         parts = set(conn.execute(PARTS)) if version else set()

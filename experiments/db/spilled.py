@@ -1,4 +1,4 @@
-"""Files with events that the store could not take: where they are, and what readers say of them."""
+"""Spill files: events that could not be written to the store wait in them."""
 
 import json
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ ENDS = {"RunFinished", "RunFailed"}
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """The events of a run that wait in its file, and the end among them, if there is one."""
+    """The events that wait in a run's spill file; `status` is set if they include its end."""
 
     events: int
     step: int
     status: str
-    file: Path | None  # None without one
+    file: Path | None
 
     def __str__(self) -> str:
         return f"{self.events} events wait in {self.file}"
@@ -26,12 +26,12 @@ class Spilled:
 def runs_waiting(store: Path) -> list[str]:
     try:
         return sorted(path.stem for path in spill_folder(store).glob("*.jsonl") if path.is_file())
-    except OutsideStoreError:  # nothing of ours is there
+    except OutsideStoreError:  # another folder, which has no files of this store
         return []
 
 
 def spilled(store: Path, run: str) -> Spilled:
-    """Count what waits for a run; lines that are no events are not counted."""
+    """Summarise a run's spill file; lines that are not events are skipped."""
     if run not in runs_waiting(store):
         return Spilled(0, 0, "", None)
     events, step, status = 0, 0, ""

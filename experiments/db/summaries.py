@@ -13,7 +13,7 @@ PAGE = 10_000
 
 _insertion = insert(METRIC_SUMMARY)
 _old, _new = METRIC_SUMMARY.c, _insertion.excluded
-# when a new value takes the place of an old one
+# Conditions under which a new value replaces the old one.
 REPLACES = {
     "first": false(),
     "last": true(),
@@ -62,7 +62,7 @@ def add(conn: Connection, values: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rebuild(conn: Connection, run: int) -> None:
-    """Recompute the summaries of a run, of whose metrics some values were removed."""
+    """Recompute the summaries of a run after metric values were removed."""
     conn.execute(METRIC_SUMMARY.delete().filter_by(run_id=run))
     values = select(METRIC).filter_by(run_id=run).order_by(METRIC.c.key_id, METRIC.c.step)
     for page in conn.execute(values).partitions(PAGE):

@@ -28,23 +28,23 @@ from grpo_tui.experiments.db.types import (
     Numbers,
     Spans,
     StatusText,
+    StoredInt,
     Time,
     Timestamp,
-    WholeNumber,
 )
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
 Text = Annotated[str, Field(sa_type=EscapedText)]
-Whole = Annotated[int, Field(sa_type=WholeNumber)]
-WholeOrNone = Annotated[int | None, Field(sa_type=WholeNumber)]
-Real = Annotated[float, Field(sa_type=Number)]
-RealOrNone = Annotated[float | None, Field(sa_type=Number)]
-RealOrNan = Annotated[float | None, Field(sa_type=NumberOrNan)]
-YesNo = Annotated[bool, Field(sa_type=Flag)]
+Int = Annotated[int, Field(sa_type=StoredInt)]
+IntOrNone = Annotated[int | None, Field(sa_type=StoredInt)]
+Float = Annotated[float, Field(sa_type=Number)]
+FloatOrNone = Annotated[float | None, Field(sa_type=Number)]
+FloatOrNan = Annotated[float | None, Field(sa_type=NumberOrNan)]
+Bool = Annotated[bool, Field(sa_type=Flag)]
 Utc = Annotated[str, Field(sa_type=Time)]
 UtcOrNone = Annotated[str | None, Field(default=None, sa_type=Time)]
-Seconds = Annotated[float, Field(sa_type=Timestamp)]  # since 1970
+Seconds = Annotated[float, Field(sa_type=Timestamp)]  # counted from 1970
 Tree = Annotated[dict[str, Any], Field(sa_type=JsonObject)]
 ByName = Annotated[dict[str, float], Field(sa_type=Numbers)]
 NanColumns = Annotated[str, Field(sa_type=EscapedText)]  # names of columns where NULL means NaN
@@ -93,32 +93,32 @@ class Table(SQLModel):
 class Numbered(Table):
     """A row with a number as its key."""
 
-    id: int | None = Field(sa_type=WholeNumber, default=None, primary_key=True)
+    id: int | None = Field(sa_type=StoredInt, default=None, primary_key=True)
 
 
 class OfRun(Numbered):
     """One of many rows of a run."""
 
-    run_id: int = Field(sa_type=WholeNumber, foreign_key="run.id", ondelete="CASCADE")
+    run_id: int = Field(sa_type=StoredInt, foreign_key="run.id", ondelete="CASCADE")
 
 
 class InRun(Table):
     """A row whose key begins with the run."""
 
     run_id: int = Field(
-        sa_type=WholeNumber, primary_key=True, foreign_key="run.id", ondelete="CASCADE"
+        sa_type=StoredInt, primary_key=True, foreign_key="run.id", ondelete="CASCADE"
     )
 
 
 class Recorded(OfRun):
     """What an attempt recorded, in its order."""
 
-    attempt: Whole
-    step: Whole
+    attempt: Int
+    step: Int
     # Place in the run's record, counted from 1.
-    seq: Whole
+    seq: Int
     # Whether a later attempt repeated the step.
-    hidden: YesNo
+    hidden: Bool
 
 
 class RunRow(Numbered, table=True):
@@ -146,7 +146,7 @@ class RunRow(Numbered, table=True):
     model: Text
     task: Text
     recipe: Text
-    seed: Whole
+    seed: Int
     # Hash of all settings but the name.
     config_hash: Text
     code_version: Text = ""
@@ -155,29 +155,29 @@ class RunRow(Numbered, table=True):
     device: Text = ""
     # Fingerprint of the problems; paired tests need equal ones.
     dataset_fingerprint: Text = ""
-    total_steps: Whole = 0
-    step: Whole = 0
-    tokens: Whole = 0
+    total_steps: Int = 0
+    step: Int = 0
+    tokens: Int = 0
     # Seconds without pauses.
-    elapsed: Real = 0.0
+    elapsed: Float = 0.0
     # Approximate size of the record, in files of earlier versions.
-    bytes: Whole = 0
+    bytes: Int = 0
     # The largest `seq` of the run.
-    last_seq: Whole = 0
+    last_seq: Int = 0
     error: Text = ""
     note: Text = ""
     # Archived runs are left out of lists.
-    archived: YesNo = False
+    archived: Bool = False
     # A deleted run is hidden until its purge.
     deleted_at: UtcOrNone
     # Once rows are being removed, the run cannot be brought back.
-    purging: YesNo = False
+    purging: Bool = False
     sweep_id: int | None = Field(
-        sa_type=WholeNumber, default=None, foreign_key="sweep.id", ondelete="SET NULL"
+        sa_type=StoredInt, default=None, foreign_key="sweep.id", ondelete="SET NULL"
     )
     # The run it was cloned from.
     parent_id: int | None = Field(
-        sa_type=WholeNumber, default=None, foreign_key="run.id", ondelete="SET NULL"
+        sa_type=StoredInt, default=None, foreign_key="run.id", ondelete="SET NULL"
     )
     # `here`, or the file of an import: for people, since nothing believes it.
     origin: Text = ""
@@ -191,15 +191,15 @@ class AttemptRow(OfRun, table=True):
     __table_args__ = (UniqueConstraint("run_id", "n"),)
 
     # Counted from 1 in the run.
-    n: Whole
+    n: Int
     # The last step that was kept; 0 for a new run.
-    from_step: Whole
+    from_step: Int
     # A later attempt repeated the steps after this one.
-    until_step: WholeOrNone = None
+    until_step: IntOrNone = None
     host: Text
     # The machine's boot ID; a pid is meaningless after a reboot.
     boot: Text
-    pid: Whole
+    pid: Int
     # Start time of the process: pids are reused.
     pid_start: Text
     started_at: Utc
@@ -210,11 +210,11 @@ class AttemptRow(OfRun, table=True):
     ended_at: UtcOrNone
     cause: Text = ""
     # Memory of the process at the last heartbeat.
-    rss_gb: Real = 0.0
+    rss_gb: Float = 0.0
     # Free memory at the last heartbeat.
-    free_gb: Real = 0.0
+    free_gb: Float = 0.0
     # Seconds asleep, in files of earlier versions.
-    slept_s: Real = 0.0
+    slept_s: Float = 0.0
 
 
 class RunParamRow(InRun, table=True):
@@ -255,17 +255,17 @@ class AlertRow(OfRun, table=True):
     rule: Text
     # info, warning or error.
     severity: Text
-    first_step: Whole
-    last_step: Whole
-    count: Whole
-    value: RealOrNone = None
+    first_step: Int
+    last_step: Int
+    count: Int
+    value: FloatOrNone = None
     # The threshold that the value crossed.
-    limit: RealOrNone = None
+    limit: FloatOrNone = None
     # NULL for an alert that is about no single group.
-    group_index: WholeOrNone = None
+    group_index: IntOrNone = None
     explanation: Text
     remedy: Text
-    muted: YesNo = False
+    muted: Bool = False
 
 
 class KeySetRow(Numbered, table=True):
@@ -284,9 +284,9 @@ class StepRow(Recorded, table=True):
 
     at: Seconds
     # Seconds without pauses.
-    elapsed: RealOrNan
-    tokens: Whole
-    key_set: int = Field(sa_type=WholeNumber, foreign_key="key_set.id")
+    elapsed: FloatOrNan
+    tokens: Int
+    key_set: int = Field(sa_type=StoredInt, foreign_key="key_set.id")
     # The reason for no update, in files of earlier versions; later ones have an event.
     skipped: Text = ""
 
@@ -300,17 +300,17 @@ class UpdatePassRow(Recorded, table=True):
     )
 
     # Counted from 1.
-    pass_: int = Field(sa_type=WholeNumber, sa_column_kwargs={"name": "pass"})
+    pass_: int = Field(sa_type=StoredInt, sa_column_kwargs={"name": "pass"})
     # Counted from 0.
-    minibatch: Whole
-    loss: RealOrNan
-    clip_low: RealOrNan
-    clip_high: RealOrNan
+    minibatch: Int
+    loss: FloatOrNan
+    clip_low: FloatOrNan
+    clip_high: FloatOrNan
     # Distance to the sampling policy.
-    kl_to_old: RealOrNan
+    kl_to_old: FloatOrNan
     # Before clipping.
-    grad_norm: RealOrNan
-    learning_rate: RealOrNan
+    grad_norm: FloatOrNan
+    learning_rate: FloatOrNan
     # The reason for no further pass; empty if there is none.
     stop_reason: Text
 
@@ -326,9 +326,9 @@ class MetricRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    key_id: int = Field(sa_type=WholeNumber, primary_key=True, foreign_key="metric_key.id")
-    step: int = Field(sa_type=WholeNumber, primary_key=True)
-    value: RealOrNan
+    key_id: int = Field(sa_type=StoredInt, primary_key=True, foreign_key="metric_key.id")
+    step: int = Field(sa_type=StoredInt, primary_key=True)
+    value: FloatOrNan
 
 
 class MetricSummaryRow(InRun, table=True):
@@ -336,19 +336,19 @@ class MetricSummaryRow(InRun, table=True):
 
     __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
-    key_id: int = Field(sa_type=WholeNumber, primary_key=True, foreign_key="metric_key.id")
-    first: RealOrNone
-    first_step: WholeOrNone
-    last: RealOrNone
-    last_step: WholeOrNone
-    min: RealOrNone
-    min_step: WholeOrNone
-    max: RealOrNone
-    max_step: WholeOrNone
+    key_id: int = Field(sa_type=StoredInt, primary_key=True, foreign_key="metric_key.id")
+    first: FloatOrNone
+    first_step: IntOrNone
+    last: FloatOrNone
+    last_step: IntOrNone
+    min: FloatOrNone
+    min_step: IntOrNone
+    max: FloatOrNone
+    max_step: IntOrNone
     # Over the finite values.
-    mean: RealOrNone
-    count: Whole
-    nonfinite: Whole
+    mean: FloatOrNone
+    count: Int
+    nonfinite: Int
 
 
 class RolloutGroupRow(Recorded, table=True):
@@ -362,9 +362,9 @@ class RolloutGroupRow(Recorded, table=True):
     )
 
     # Place of the token numbers in the run's record.
-    tokens_seq: WholeOrNone
+    tokens_seq: IntOrNone
     # Place among the groups of the step.
-    idx: Whole
+    idx: Int
     # train, eval or pinned.
     origin: Text
     # Equal for the same problem in all steps and runs.
@@ -375,13 +375,13 @@ class RolloutGroupRow(Recorded, table=True):
     # The reference solution.
     target: Text
     sampling: ByName
-    reward_mean: RealOrNone
-    reward_std: RealOrNone
+    reward_mean: FloatOrNone
+    reward_std: FloatOrNone
     # The reason for no learning signal; empty where there is one.
     no_signal: Text
-    refill: Whole
+    refill: Int
     # Whether tokens.db has its numbers.
-    has_tokens: YesNo
+    has_tokens: Bool
     nonfinite: NanColumns
 
 
@@ -395,20 +395,20 @@ class RolloutRow(OfRun, table=True):
         ),
     )
 
-    group_id: int = Field(sa_type=WholeNumber, foreign_key="rollout_group.id", ondelete="CASCADE")
+    group_id: int = Field(sa_type=StoredInt, foreign_key="rollout_group.id", ondelete="CASCADE")
     # Place among the rollouts of the group.
-    idx: Whole
+    idx: Int
     text: Text
     # Weighted sum of the reward functions.
-    reward: RealOrNone
-    advantage: RealOrNone
-    tokens: Whole
+    reward: FloatOrNone
+    advantage: FloatOrNone
+    tokens: Int
     # stop, length, stop_string, turns, context or environment_error.
     finish: Text
     # Share of tokens that were clipped.
-    clip_fraction: RealOrNone
+    clip_fraction: FloatOrNone
     # Mean over tokens of the distance to the reference.
-    kl: RealOrNone
+    kl: FloatOrNone
     nonfinite: NanColumns
     # Turns and replies of the environment; empty for a single turn.
     spans: tuple[Span, ...] = Field(sa_type=Spans)
@@ -420,19 +420,19 @@ class RolloutRewardRow(Table, table=True):
     __table_args__ = (WITHOUT_ROWID,)
 
     rollout_id: int = Field(
-        sa_type=WholeNumber, primary_key=True, foreign_key="rollout.id", ondelete="CASCADE"
+        sa_type=StoredInt, primary_key=True, foreign_key="rollout.id", ondelete="CASCADE"
     )
     # Place among the rewards of the rollout.
-    position: int = Field(sa_type=WholeNumber, primary_key=True)
+    position: int = Field(sa_type=StoredInt, primary_key=True)
     function: Text
     # The score before weighting; NULL where the function does not apply.
-    value: RealOrNone
-    weight: RealOrNan
+    value: FloatOrNone
+    weight: FloatOrNan
     # The function's own explanation.
     reason: Text
     nonfinite: NanColumns
     # Whether the function raised an error.
-    failed: YesNo = False
+    failed: Bool = False
 
 
 class EvaluationRow(Recorded, table=True):
@@ -445,10 +445,10 @@ class EvaluationRow(Recorded, table=True):
     moment: Text
     # sampled or greedy.
     mode: Text
-    problems: Whole
-    samples: Whole
+    problems: Int
+    samples: Int
     metrics: ByName
-    seconds: RealOrNan
+    seconds: FloatOrNan
 
 
 class EvaluationSampleRow(Table, table=True):
@@ -457,15 +457,15 @@ class EvaluationSampleRow(Table, table=True):
     __table_args__ = (WITHOUT_ROWID,)
 
     evaluation_id: int = Field(
-        sa_type=WholeNumber, primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE"
+        sa_type=StoredInt, primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE"
     )
     # Place among the samples of the evaluation.
-    position: int = Field(sa_type=WholeNumber, primary_key=True)
+    position: int = Field(sa_type=StoredInt, primary_key=True)
     # Equal for the same problem in all steps and runs.
     example_key: Text
     # Number of right samples; NULL if nothing judged them.
-    correct: WholeOrNone
-    samples: Whole
+    correct: IntOrNone
+    samples: Int
     # Means by function.
     rewards: ByName
     # The number of samples behind each mean.
@@ -476,11 +476,11 @@ class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
     # Seconds since 1970; no viewer is watching after that.
-    lease_until: Real
+    lease_until: Float
     # Grows with each change, in files of earlier versions.
-    version: Whole = 0
+    version: Int = 0
     # Seconds since 1970, in files of earlier versions.
-    updated_at: Real = 0.0
+    updated_at: Float = 0.0
     board: Tree
 
 
@@ -491,7 +491,7 @@ class ControlRow(OfRun, table=True):
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
-    attempt: Whole
+    attempt: Int
     verb: Text
     # The object of the verb, such as a prompt to pin.
     argument: Text = ""
@@ -527,7 +527,7 @@ class QueueItemRow(Numbered, table=True):
     )
 
     sweep_id: int | None = Field(
-        sa_type=WholeNumber, default=None, foreign_key="sweep.id", ondelete="CASCADE"
+        sa_type=StoredInt, default=None, foreign_key="sweep.id", ondelete="CASCADE"
     )
     name: Text
     # queued, leased, done, failed, skipped or cancelled.
@@ -541,9 +541,9 @@ class QueueItemRow(Numbered, table=True):
     # Host, pid and start of the process as JSON.
     lease_owner: Text = ""
     # Seconds since 1970.
-    lease_until: Real = 0.0
+    lease_until: Float = 0.0
     run_id: int | None = Field(
-        sa_type=WholeNumber, default=None, foreign_key="run.id", ondelete="SET NULL"
+        sa_type=StoredInt, default=None, foreign_key="run.id", ondelete="SET NULL"
     )
     note: Text = ""
 
@@ -551,7 +551,7 @@ class QueueItemRow(Numbered, table=True):
 class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
-    n: int | None = Field(sa_type=WholeNumber, primary_key=True)
+    n: int | None = Field(sa_type=StoredInt, primary_key=True)
     name: Text
     at: Utc
 

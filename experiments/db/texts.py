@@ -1,4 +1,4 @@
-r"""Reversible escapes for text that SQLite cannot hold.
+r"""Reversible escapes for text that SQLite cannot hold, and times as text.
 
 NUL is written `\x00` and a lone surrogate `\udXXX`; backslashes before either, or before text that
 looks like either, are doubled. All other text is stored unchanged.
@@ -65,16 +65,16 @@ def now_iso() -> str:
 
 
 def iso(at: float) -> str:
-    """Format seconds as ISO text, UTC, with milliseconds; a number that is no time as it is."""
+    """Format seconds as ISO text, UTC, with milliseconds; a number out of range as it is."""
     try:
-        moment = datetime.fromtimestamp(at, UTC)
+        time_utc = datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError):
         return str(at)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds(text: str) -> float:
-    """Parse ISO text to seconds; NaN for another text."""
+    """Parse ISO text to seconds; NaN for any other text."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Token numbers of a group as one compressed blob, and the file per run that holds the blobs.
 
 A blob is zlib over a header and byte planes: the first bytes of all values, then the second. Values
-are whole numbers or floats of four bytes; the header has the length of each array, in its order.
+are integers or floats of four bytes; the header has the length of each array, in order.
 """
 
 import json
@@ -25,14 +25,14 @@ from grpo_tui.experiments.db.types import compact
 from grpo_tui.experiments.values import RecordedTokens, TokenView
 
 CODEC = 2
-MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
-MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
+MAX_BYTES = 1 << 29  # of a decompressed blob; a group of 4 million tokens needs a fourth
+MAX_WORK = 10_000_000  # SQLite instructions for finding a blob by its key, which takes some tens
 
 NO_ARRAYS = ("index", "updates", "spans", "clip_fraction", "kl")
 FIELDS = [field.name for field in fields(RecordedTokens) if field.name not in NO_ARRAYS]
-KINDS = {"ids": "i", "ends": "i", "mask": "i"}  # the others are floats
-_totals = lru_cache(asdict)  # most rows of a step share theirs
-BY_PASS = ("passes", "entropies", "values")  # several arrays a row
+TYPECODES = {"ids": "i", "ends": "i", "mask": "i"}  # of arrays of integers; the others are floats
+_totals = lru_cache(asdict)  # cached: rows of a step often share their totals
+BY_PASS = ("passes", "entropies", "values")  # fields with several arrays per row
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
@@ -44,7 +44,7 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenNumbers]) -> bytes:
             if values := getattr(row, name, ()):
                 parts = values if name in BY_PASS else (values,)
                 lengths[name] = [len(part) for part in parts]
-                arrays += [array(KINDS.get(name, "f"), part) for part in parts]
+                arrays += [array(TYPECODES.get(name, "f"), part) for part in parts]
         headers.append([row.index, list(map(_totals, row.updates)), lengths])
     head = compact([len(prompt_ids), headers]).encode()
     data = np.frombuffer(b"".join(arrays), np.uint8)
@@ -77,7 +77,7 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
 
     def read(name: str, length: int) -> tuple[Any, ...]:
         nonlocal values
-        numbers = array(KINDS.get(name, "f"), values[: 4 * length].tobytes())
+        numbers = array(TYPECODES.get(name, "f"), values[: 4 * length].tobytes())
         values = values[4 * length :]
         return tuple(numbers)
 
@@ -95,7 +95,7 @@ def decode(blob: bytes, codec: int = CODEC) -> TokenView:
 
 
 def _row(index: int, updates: Sequence[Any], arrays: Mapping[str, Sequence[Any]]) -> RecordedTokens:
-    """Build a row of the arrays of each field: several by pass, one of the others."""
+    """Build a row from the arrays of each field."""
     values = {name: tuple(a) if name in BY_PASS else a[0] for name, a in arrays.items()}
     totals = tuple(UpdateTotals(**total) for total in updates)
     return RecordedTokens(
@@ -110,7 +110,6 @@ def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView
     """Decode a blob whose arrays are those of a group; some are float16, differences to `old`."""
 
     def read(dtype: str, length: int) -> npt.NDArray[Any]:
-        """Return the next values."""
         nonlocal offset
         size = np.dtype(dtype).itemsize
         planes = np.frombuffer(data, np.uint8, length * size, offset).reshape(size, length)
@@ -140,7 +139,7 @@ def _decode_first(header: dict[str, Any], data: bytes, offset: int) -> TokenView
 
 
 def write_blobs(path: Path, blobs: Sequence[tuple[int, bytes]]) -> None:
-    """Commit blobs by sequence number, which must precede the commit of what refers to them."""
+    """Commit blobs by sequence number; the rows that refer to them are committed afterwards."""
     if not blobs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""Column types: what a row holds in the values that Python uses.
+"""Column types: they convert stored values to Python's and back.
 
-A store is input: a value that its column cannot hold, or that cannot be read, becomes a
-value of the column's type that shows as what is stored. The reader collects what it met, and says
-whose it is.
+A store is input. A value that does not fit its column becomes a value of the column's type that
+prints as what is stored. The reader collects such damage and reports the runs that have it.
 """
 
 import json
@@ -23,7 +22,7 @@ from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 
 Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
-YEAR_10000 = 253_402_300_800  # in seconds
+YEAR_10000 = 253_402_300_800  # seconds since 1970
 compact = json.JSONEncoder(separators=(",", ":")).encode
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -53,7 +52,7 @@ def collecting(damage: set[Damage]) -> Iterator[None]:
 
 
 def stored_text(stored: Any) -> str:
-    """What a row holds as printable text, bytes as SQL writes them; a long one is cut."""
+    """A stored value as printable text of limited length; bytes as in SQL."""
     text = visible(f"x'{stored.hex()}'" if isinstance(stored, bytes) else str(stored))
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
@@ -85,7 +84,7 @@ class Readable:
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
         plain, convert = self.plain, self.convert
-        # a list of runs has a million values, most of them numbers
+        # Speed matters: a list of runs has a million values, mostly numbers.
         return lambda stored: stored if type(stored) is plain else convert(stored)
 
     def convert(self, stored: Any) -> Any:
@@ -108,15 +107,15 @@ def _name_type(column: Column[Any], table: Any) -> None:
         column.type.column = f"{table.name}.{column.name}"
 
 
-class WholeNumber(Readable, Integer):
+class StoredInt(Readable, Integer):
     stored = (int,)
     plain: ClassVar[type | None] = int
     read: Convert = int
     replacement: Convert = UnreadableInt.of
 
 
-class Flag(WholeNumber):
-    """Yes or no."""
+class Flag(StoredInt):
+    """A boolean."""
 
     plain = None
     read = {0: False, 1: True}.__getitem__
@@ -145,7 +144,7 @@ class Timestamp(Number):
 
 
 class NumberOrNan(Number):
-    """A number that is never missing: NULL is NaN."""
+    """A number that is never missing; NaN is stored as NULL."""
 
     null = math.nan
     write = staticmethod(lambda value: None if value is None or math.isnan(value) else float(value))
@@ -174,7 +173,7 @@ class StatusText(EscapedText):
 
 
 class Json(EscapedText):
-    """Any JSON, in ASCII and in its own order; an empty text is an empty object."""
+    """ASCII JSON in the order of its keys; an empty text is an empty object."""
 
     cls: ClassVar[type] = object
     should_evaluate_none = True
@@ -189,21 +188,17 @@ class Json(EscapedText):
 
 
 class JsonObject(Json):
-    """A JSON object."""
-
     cls = dict
     replacement = staticmethod(lambda text: {"unreadable": text})
 
 
 class JsonList(Json):
-    """A JSON list."""
-
     cls = list
     replacement: Convert = staticmethod(lambda _: [])
 
 
 class EventJson(EscapedText):
-    """An event as JSON; a note of it if it cannot be read."""
+    """An event as JSON; one that cannot be read becomes a note."""
 
     write = staticmethod(lambda event: compact(ev.to_json(event)))
 
@@ -224,13 +219,13 @@ class EventJson(EscapedText):
 
 @cache
 def _texts(kind: str) -> tuple[str, ...]:
-    """The fields of an event that are texts."""
+    """The text fields of a kind of event."""
     hints = get_type_hints(ev.EVENT_TYPES[kind])
     return tuple(name for name, hint in hints.items() if hint is str)
 
 
 class Numbers(EscapedText):
-    """Numbers by name as JSON; those that are not finite are texts in it."""
+    """Numbers by name as JSON, with texts for those that are not finite."""
 
     @staticmethod
     def write(values: Mapping[str, Any]) -> str:
@@ -244,7 +239,7 @@ class Numbers(EscapedText):
 
 
 class Spans(EscapedText):
-    """The spans of a completion as JSON; an empty text without any."""
+    """The spans of a completion as JSON; an empty text for none."""
 
     write = staticmethod(lambda spans: compact(ev.encode(spans)) if spans else "")
     read = staticmethod(

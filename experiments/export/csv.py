@@ -12,7 +12,7 @@ from grpo_tui.experiments.export.json import plain, without_controls
 from grpo_tui.experiments.values import Unreadable
 
 Rows = Iterable[Mapping[str, Any]]
-# characters that make spreadsheets read a cell as a formula
+# Characters that make spreadsheets read a cell as a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -53,7 +53,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
 
 
 def guard(text: str) -> str:
-    """Prefix `'` to a cell that a spreadsheet could read as a formula; numbers are none."""
+    """Prefix `'` to a cell that a spreadsheet could read as a formula, but not to numbers."""
     if not text.startswith(FORMULA_STARTS) or NUMBER.fullmatch(text):
         return text
     return "'" + text

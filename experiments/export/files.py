@@ -59,7 +59,7 @@ def replacing(out: Path) -> Iterator[Path]:
         if not _is_plain(out):
             yield out
             return
-        out = out.resolve()  # a link stays, its target is replaced
+        out = out.resolve()  # replaces the target of a link, not the link
         require_folder(out)
         part = out.with_name(f"{out.name}.{os.getpid()}.part")
         try:
@@ -72,7 +72,7 @@ def replacing(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """Name the file in the errors of writing it."""
+    """Name the file in errors of writing it."""
     try:
         yield
     except StoreError:
@@ -82,13 +82,13 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def require_folder(out: Path) -> None:
-    """Refuse a path in a folder that does not exist: it is more often mistyped than meant."""
+    """Refuse a path in a folder that does not exist: it is probably mistyped."""
     if not out.parent.is_dir():
         raise ExportError(f"there is no folder for {out}: make {out.parent}, or check the path")
 
 
 def _is_plain(out: Path) -> bool:
-    """Whether the path is, or will be, a file that may be replaced; refuse what must stay."""
+    """Whether the path is a file to replace or make; refuse folders and databases."""
     if not out.exists():
         return True
     if out.is_dir():

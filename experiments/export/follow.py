@@ -1,4 +1,4 @@
-"""A tracker's own process: it reads a run from the store while it trains, as a viewer does.
+"""The process of a tracker: it reads a run from the store while it trains, as a viewer does.
 
     python -m grpo_tui.experiments.export.follow STORE RUN TRACKER FIRST_STEP
 
@@ -20,7 +20,7 @@ from grpo_tui.experiments.reader import StoreReader
 def main() -> None:
     """Follow the run of the command line; an error is one line for the run's log."""
     os.nice(10)
-    for number in (signal.SIGINT, signal.SIGHUP):  # the run's, which decides when it ends
+    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the run, which decides when to end
         signal.signal(number, signal.SIG_IGN)
     store, ref, tracker, after = sys.argv[1:]
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_engine.events import encode
 from grpo_tui.experiments.values import Unreadable
 
-# controls except tab and line ends, line separators, bidirectional marks, lone surrogates
+# Controls except tab and line ends, line separators, bidirectional marks, lone surrogates.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff]"
@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
         return encode(value)
     if isinstance(value, list | tuple | frozenset | set):
         return [plain(item) for item in value]
-    # last, since it takes the longest to ask
+    # The last check, since it is the slowest.
     if not isinstance(value, str) and isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return value

@@ -56,7 +56,7 @@ def metric_rows(reader: "StoreReader", run: RunSummary, *, after: int = -1) -> I
     views = reader.steps(run.key, after=after)
     for first in range(0, len(views) + 1, PAGE):
         page = views[first : first + PAGE]
-        # the last page has all steps that did not finish; a damaged step counts as 0
+        # The last page includes all unfinished steps; a damaged step counts as 0.
         end = max(after, page[-1].step) if len(page) == PAGE else None
         rows = defaultdict[int, Row](empty.copy)
         for view in page:
@@ -78,14 +78,14 @@ def _groups(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
         after = page[-1].key
 
 
-def _place(run: RunSummary, group: GroupView) -> Row:
+def _group_columns(run: RunSummary, group: GroupView) -> Row:
     return {"run": run.id, "step": group.step, "origin": group.origin, "group": group.index}
 
 
 def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     """Return a rollout as one flat row, with a column for each reward function."""
     return {
-        **_place(run, group),
+        **_group_columns(run, group),
         "index": rollout.index,
         "example_key": group.example_key,
         "prompt": group.prompt_text,
@@ -119,7 +119,7 @@ def turn_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
             for span in rollout.spans or (single,):
                 text, start = rollout.text[start : start + span.chars], start + span.chars
                 yield {
-                    **_place(run, group),
+                    **_group_columns(run, group),
                     "index": rollout.index,
                     "turn": span.turn,
                     "kind": span.kind,
@@ -157,7 +157,7 @@ def token_rows(reader: "StoreReader", run: RunSummary) -> Iterator[Row]:
             }
             for position, token in enumerate(row.ids):
                 yield {
-                    **_place(run, group),
+                    **_group_columns(run, group),
                     "index": row.index,
                     "position": position,
                     "id": token,

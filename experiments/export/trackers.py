@@ -20,18 +20,18 @@ from grpo_tui.experiments.export.tensorboard import scalar, version
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
 
-NOT_METRICS = METRIC_FIELDS[:-1]  # tokens are logged, too
+NOT_METRICS = METRIC_FIELDS[:-1]  # the last field, tokens, is logged
 POLL_S = 1.0
 
 Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
-# logs a run in a folder; a live one (the last argument) where the tracker's own programs look
+# Logs a run in a folder; a live run (the last argument) in the tracker's usual place.
 Tracker = Callable[[StoreReader, RunSummary, Path, bool], AbstractContextManager[Add]]
 
 
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
     require_folder(out)
-    # keep what the packages print out of stdout
+    # The packages print, but stdout is for data.
     with redirect_stdout(sys.stderr), writing(out):
         return sum(log_run(format, reader, run, out) for run in runs)
 
@@ -47,8 +47,8 @@ def log_run(
 ) -> int:
     """Log the steps of a run beyond `after` and return the number of values.
 
-    A live run is followed until it has ended or its process is gone. A step of it is logged when
-    the next one has values or the run has ended: evaluations belong to it.
+    A live run is followed until it has ended or its process is gone. A step is logged once the next
+    one has values or the run has ended, since evaluations add values to it.
     """
     count = 0
     with TRACKERS[tracker](reader, run, out, live) as add:
@@ -79,7 +79,7 @@ def _finite(row: Row) -> dict[str, float]:
 def tensorboard(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterator[Add]:  # noqa: ARG001 - as the others
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
     start = time.time() if live else seconds(run.started_at or run.created_at)
-    name = re.sub(r"[^\w. -]", "_", run.name).strip(". ") or "run"  # usable as a folder's
+    name = re.sub(r"[^\w. -]", "_", run.name).strip(". ") or "run"  # a valid folder name
     folder = inside_store(out, f"{name}-{run.id}")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"events.out.tfevents.{int(start)}.grpo-tui").open("wb") as file:
@@ -98,7 +98,7 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iterat
     """A run of Weights & Biases, with the run's id; an export is offline, for `wandb sync`."""
     package = installed("wandb")
     out.mkdir(parents=True, exist_ok=True)
-    # a live run is online unless the user's WANDB_MODE says otherwise
+    # A live run is online unless WANDB_MODE says otherwise.
     yield from _logged(
         package,
         reader,
@@ -135,7 +135,7 @@ def trackio(reader: StoreReader, run: RunSummary, out: Path, live: bool) -> Iter
 def _logged(package: Any, reader: StoreReader, run: RunSummary, **options: Any) -> Iterator[Add]:
     settings = reader.settings(run.key)
     package.init(project="grpo-tui", resume="allow", config=settings, **options)
-    yield lambda step, _, values: package.log(dict(values), step=step)  # it has its own clock
+    yield lambda step, _, values: package.log(dict(values), step=step)  # the package takes the time
     package.finish()
 
 

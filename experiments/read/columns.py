@@ -70,7 +70,7 @@ FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST if nam
 
 
 class Names:
-    """The names of settings and metrics in the store, read where they matter."""
+    """The names of settings and metrics in the store, read on first use."""
 
     def __init__(self, column: Callable[[Executable], Iterable[str]]) -> None:
         self._column = column
@@ -89,9 +89,9 @@ class Column:
     """A value of each run."""
 
     label: str
-    value: Condition  # as it is shown: a setting as JSON
-    compared: Condition  # for filters and sorting: a setting as a number or text
-    field: str = ""  # its name, if it is a field
+    value: Condition  # for display; settings are JSON
+    compared: Condition  # for filters and sorting; settings are numbers or texts
+    field: str = ""  # empty for settings and metrics
 
 
 def parse_column(text: str, names: Names) -> Column:
@@ -108,9 +108,9 @@ def parse_column(text: str, names: Names) -> Column:
         stored = _setting(name)
         compared = case((func.json_valid(stored), func.json_extract(stored, "$")), else_=stored)
         return Column(label, type_coerce(stored, RUN_PARAM.c.value.type), compared)
-    everything = [*FIELDS, *names.metrics, *METRICS, *names.settings]
+    choices = [*FIELDS, *names.metrics, *METRICS, *names.settings]
     raise QueryError(
-        f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "
+        f"there is no field, setting or metric {quoted(name)}{nearest(name, choices)}; "
         "write settings as =section.name and metrics as `best reward` or `last kl`"
     )
 

@@ -1,4 +1,4 @@
-"""The read connection that all queries share, and its helpers."""
+"""The connection through which a reader queries a store."""
 
 import gc
 import math
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
-DELETED_SCHEMA, ORIGIN_SCHEMA = 8, 10  # the first that have deleted runs and an origin
-MAX_DAMAGED = 20  # values that are named, and runs for each
-# the tables by which rows that name no run belong to one
+DELETED_SCHEMA, ORIGIN_SCHEMA = 8, 10  # the first with deleted runs, and with an origin
+MAX_DAMAGED = 20  # values that are reported, and runs for each
+# The parents of tables without a column for the run.
 TOWARDS_RUN = {
     ROLLOUT_REWARD: ROLLOUT,
     EVALUATION_SAMPLE: EVALUATION,
@@ -88,7 +88,7 @@ class Connection:
         self._data_version = self._version()
         self._damage: set[Damage] = set()
         self._damaged: dict[str, str] = {}
-        self._described = 0  # how much of the damage that is about
+        self._described = 0  # number of damaged values that the texts cover
 
     @property
     def schema(self) -> int:
@@ -198,7 +198,7 @@ class Connection:
     # -- damage ---------------------------------------------------------------------------------
 
     def damaged(self) -> dict[str, str]:
-        """Return a line by run's id for what was read of the run and is unreadable."""
+        """Describe by run's id what was read of the run and is damaged."""
         if len(self._damage) != self._described:
             self._described = len(self._damage)
             values: dict[tuple[str, str], list[str]] = {}
@@ -217,7 +217,7 @@ class Connection:
         table = RUN.metadata.tables[name]
         value = damage.stored
         stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
-        if isinstance(value, bytes):  # as a text, too
+        if isinstance(value, bytes):  # a text that is not UTF-8 has the same bytes
             stored = cast(stored, LargeBinary)
         query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
         for parent in (TOWARDS_RUN.get(table), RUN):
@@ -228,7 +228,7 @@ class Connection:
 
 
 def among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[bool]:
-    """Whether the column is one of any count of numbers."""
+    """Whether the column is one of the numbers, however many there are."""
     values = func.json_each(json_text(list(numbers))).table_valued("value")
     return column.in_(select(values.c.value))
 
@@ -239,7 +239,7 @@ def _names(view: "type[DataclassInstance]") -> frozenset[str]:
 
 
 def as_view(view: type[V], row: Any, **more: Any) -> V:
-    """Build a value from a row's columns of its fields' names and from more values.
+    """Build a value from the columns of a row that have the names of its fields, and from `more`.
 
     The column `nonfinite` names those where NULL means NaN.
     """
@@ -253,7 +253,7 @@ def as_view(view: type[V], row: Any, **more: Any) -> V:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable garbage collection while a hundred thousand rows are read: it takes half the time."""
+    """Disable garbage collection: it takes half the time of reading a hundred thousand rows."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A run's true status: the stored one, checked against its process and progress."""
+"""A run's true status: the stored status, checked against its process and progress."""
 
 from typing import Any
 
@@ -12,12 +12,11 @@ Derived = tuple[str, str | None]
 
 
 def derive(attempt: Any, now: float) -> Derived:
-    """Return the status of an active run, by its last attempt, and since when, if it was inferred.
+    """Return the status of an active run, and since when it holds if it was inferred.
 
-    `attempt` has the run's status, seconds and steps, too.
-
-    Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
-    fresh heartbeat: unknown.
+    `attempt` is a row of the last attempt with the run's status, seconds and steps. A live process
+    without progress is stalled, a process that is gone lost, and one on another host without a
+    fresh heartbeat unknown.
     """
     stored, step_s = attempt.status, attempt.elapsed / attempt.step if attempt.step else 0.0
     if attempt.ended_at is not None:

@@ -1,4 +1,4 @@
-"""The store as `grpo_engine` finds it: the entry point `store` of `grpo_tui.recorders`."""
+"""The store for runs that start from Python: entry point `store` of `grpo_tui.recorders`."""
 
 import warnings
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from grpo_tui.experiments.values import GroupView, TokenView
 
 
 class PythonStore:
-    """Records runs that are started from Python, and finds those of the store."""
+    """Records runs that are started from Python, and finds stored ones."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = store_path(path)
@@ -40,20 +40,20 @@ class PythonStore:
 
 
 class PythonRecord:
-    """The record of one run; what is read from it was put before."""
+    """The record of one run; reads see everything that was put before."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._key, self.put = recorder, recorder.key, recorder.put
         self.id, self.name, self.folder = recorder.id, recorder.name, recorder.folder
         if recorder.warning:
-            warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
+            warnings.warn(recorder.warning, stacklevel=4)  # names the line that calls train
 
     @property
     def store(self) -> Path:
         return self._recorder.path
 
     def close(self, cause: str = "") -> str:
-        """End the record and return what could not be stored yet; a second call does nothing."""
+        """End the record and describe what could not be stored yet; a second call does nothing."""
         self._recorder.close(cause)
         return self._recorder.left
 

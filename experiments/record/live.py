@@ -59,15 +59,15 @@ class Exchange:
         self._written = view
 
     def _beat(self, now: float) -> None:
-        """Write when the process was alive, when the run progressed, and what memory is used."""
-        now_used = memory()
+        """Write signs of life: the times of this beat and of the last progress, and memory."""
+        used = memory()
         attempt = ATTEMPT.update().filter_by(run_id=self.writer.run, n=self.writer.attempt)
         self.writer.execute(
             attempt.values(
                 heartbeat=iso(now),
                 progress_at=iso(self.progress_at),
-                rss_gb=now_used.process / 1e9,
-                free_gb=now_used.available / 1e9,
+                rss_gb=used.process / 1e9,
+                free_gb=used.available / 1e9,
             )
         )
         self._beat_at = now

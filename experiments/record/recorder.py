@@ -30,9 +30,9 @@ from grpo_tui.experiments.values import RecordedEvent
 
 POLL_S = 0.2
 LOCK_LIMIT_S = 2.0
-AT_ONCE = (ev.StepFinished, ev.RunPaused, ev.RunResumed)  # the rest when there is time
+AT_ONCE = (ev.StepFinished, ev.RunPaused, ev.RunResumed)  # other events wait for the next poll
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
-PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
+PARENT = "GRPO_TUI_PARENT"  # names the run that the new run is a clone of
 
 
 def start_run(
@@ -51,7 +51,7 @@ def start_run(
     store, warning = writable(path)
     key = None
     if parent := parent or os.environ.pop(PARENT, ""):
-        with suppress(RunNotFoundError):  # it was deleted while its clone waited
+        with suppress(RunNotFoundError):  # the parent was deleted while its clone waited
             key = store.key_of(parent)
     row = store.create_run(
         config,
@@ -59,9 +59,9 @@ def start_run(
         parent=key,
         code_version=versions().get("grpo-tui", ""),
         tags=tags,
-        status="lost",  # if this process ends before the first attempt begins
+        status="lost",  # stays if no attempt begins
     )
-    # the queue's worker sets this for its child, whose own children must not inherit it
+    # Set by the queue's worker for its child; the child's children must not inherit it.
     if item := os.environ.pop(QUEUE_ITEM, ""):
         from grpo_tui.experiments.queue import RunQueue
 
@@ -86,7 +86,7 @@ def resume_run(
 
 
 def writable(path: Path, resumed: int | str = "") -> tuple[ExperimentStore, str]:
-    """Open a store, take in what waits for it, and return what the user should know of it."""
+    """Open a store, read in spilled events, and return it with a warning for the user."""
     store = ExperimentStore(path)
     if store.read_only:
         raise StoreReadOnlyError(store.read_only)
@@ -114,15 +114,15 @@ class Recorder:
         row = store.run_row(run)
         self.id: str = row.short
         self.name = row.name
-        self.seq = self.earlier = row.last_seq  # of its last event, and of that before `facts`
+        self.seq = self.earlier = row.last_seq  # of the last event, and of the last before `facts`
         self.folder = run_folder(store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.board = Board()
-        self.left = ""  # at the end: what is not in the store
+        self.left = ""  # set at the end if events are not in the store
         self.ended = False
-        self.closed = False  # ended, with everything in the store
+        self.closed = False  # set once the run has ended and everything is in the store
         self._queue: Queue[Callable[[], None]] = Queue(maxsize=4096)
-        self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
+        self._events: SimpleQueue[ev.Event | None] | None = None  # made for the first viewer
         self._from_step, self._cause = from_step, ""
         self._pending: list[RecordedEvent] = []
         self._spilling = False
@@ -162,16 +162,16 @@ class Recorder:
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":
-        """The events from the first access on, each after its commit; None marks the end."""
+        """The events after the first access, each after its commit; None marks the end."""
         if self._events is None:
             self.flush()
             self.earlier, self._events = self.seq, SimpleQueue()
         return self._events
 
     def flush(self, timeout: float | None = None, end: str | None = None) -> bool:
-        """Wait until everything put so far has been tried, and return whether it is stored.
+        """Wait until all events so far were written or failed, and return whether they are stored.
 
-        `end` ends the attempt, for this cause.
+        `end` is the cause with which the attempt ends.
         """
         if self.ended:
             return self.closed
@@ -211,7 +211,7 @@ class Recorder:
         self.writer.close()
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Catch any error of the recorder: it must end neither this thread nor the run."""
+        """Show an error of the recorder; it must end neither this thread nor the run."""
         try:
             act()
         except Exception as error:
@@ -233,7 +233,7 @@ class Recorder:
             try:
                 self.writer.write(self._pending, limit=LOCK_LIMIT_S)
                 self.writer.checkpoint_if_long()
-            except Exception as error:  # events are kept, whatever the store's error
+            except Exception as error:  # no error may lose events
                 self._spilling = True
                 text = (
                     f"the store {self.path} cannot be written ({error}); training continues, "
@@ -274,8 +274,7 @@ class Recorder:
         """Move spilled events into the store, if it can be written again."""
         with suppress(*spill.STORE_ERRORS):
             self.writer.reopen()
-            # the next commit starts the write-ahead log again, which may be all that a full disk
-            # needs
+            # The next commit restarts the write-ahead log, which may free enough of a full disk.
             self.writer.checkpoint()
             count, complaint = spill.read_in(self.writer)
             self._spilling = False
@@ -288,7 +287,7 @@ class Recorder:
     # -- five times a second --------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Write what waits for the end of its step or for the store; exchange with viewers."""
+        """Write pending and spilled events, and exchange with viewers."""
         if note := self.writer.rescue():
             self._note(note)
         self._commit()
@@ -301,7 +300,7 @@ class Recorder:
                 self._exchange.poll()
 
     def _end(self, cause: str) -> None:
-        """End the attempt, in the store once that has all of its events."""
+        """End the attempt; the store records the end once it has all events."""
         if self.ended:
             return
         self.ended, self._cause = True, cause
@@ -322,7 +321,7 @@ class Recorder:
 def start_tracker(
     tracker: str, store: Path, run: str, after: int, warn: Callable[[str], None]
 ) -> None:
-    """Start a tracker in a process that reads the store, so that it cannot delay or end the run.
+    """Start a tracker in a process of its own, which can neither delay nor end the run.
 
     `warn` is called if it fails.
     """

@@ -1,4 +1,4 @@
-"""Events that could not be committed: a file for each run, read in later, each event once."""
+"""Events that could not be committed: they wait in a file for each run, and are read in once."""
 
 import fcntl
 import json
@@ -29,10 +29,10 @@ STORE_ERRORS = (StoreError, SQLAlchemyError, sqlite3.Error, OSError)
 
 
 def may_pass(error: Exception) -> bool:
-    """Return whether a failure may be temporary (file, disk) and is not caused by the data."""
+    """Return whether the file or disk caused a failure, and not the data."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    lasting = type(cause) is sqlite3.DatabaseError  # damaged, or not a database at all
-    return lasting or isinstance(cause, sqlite3.OperationalError | OSError)
+    is_damaged = type(cause) is sqlite3.DatabaseError  # includes a file of another format
+    return is_damaged or isinstance(cause, sqlite3.OperationalError | OSError)
 
 
 def append(file: Path, items: Sequence[RecordedEvent]) -> None:
@@ -41,7 +41,7 @@ def append(file: Path, items: Sequence[RecordedEvent]) -> None:
 
 
 def read_in(writer: RunWriter) -> tuple[int, str]:
-    """Move a run's events into the store; return their number and what stays, in words.
+    """Move a run's events into the store; return their number and a complaint about the others.
 
     Events that the store has already are skipped. Lines that this version does not know, or that
     the store refuses, stay in the file.
@@ -57,7 +57,7 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
             left += map(_line, refused)
             count += len(new) - len(refused)
         if left:
-            # their numbers stay theirs
+            # New events must not get their numbers.
             writer.update_run(last_seq=RUN.c.last_seq + len(left))
             complaint = (
                 f"{len(left)} spilled events cannot be imported by this version and stay in "
@@ -68,7 +68,7 @@ def read_in(writer: RunWriter) -> tuple[int, str]:
 
 
 def _refused(writer: RunWriter, items: Sequence[RecordedEvent]) -> Sequence[RecordedEvent]:
-    """Write events, and return those that the store refuses whatever its state is."""
+    """Write events, and return those that the store refuses for their data."""
     try:
         if items:
             writer.write(items, limit=LOCK_LIMIT_S)
@@ -77,15 +77,15 @@ def _refused(writer: RunWriter, items: Sequence[RecordedEvent]) -> Sequence[Reco
             raise
         if len(items) == 1:
             return items
-        return [item for each in items for item in _refused(writer, [each])]
+        return [refused for item in items for refused in _refused(writer, [item])]
     return ()
 
 
 def read_in_all(store: ExperimentStore, resumed: int = 0) -> tuple[int, list[str]]:
     """Read in the events of runs that no process records; return their number and complaints.
 
-    What still fails stays in its file. It is an error for a run that is `resumed`: the next events
-    would get the same numbers.
+    Events that fail again stay in their file. For the `resumed` run that is an error: its next
+    events would get the same numbers.
     """
     count, complaints = 0, []
     for short in runs_waiting(store.path):
@@ -108,7 +108,7 @@ def read_in_all(store: ExperimentStore, resumed: int = 0) -> tuple[int, list[str
 
 
 def _is_recorded(store: ExperimentStore, run: int) -> bool:
-    """Return whether a process still records the run; one on another host may."""
+    """Return whether a process records the run, or may do so on another host."""
     columns = ATTEMPT.c
     query = select(columns.host, columns.pid, columns.pid_start)
     query = query.filter_by(run_id=run, ended_at=None)
@@ -117,7 +117,7 @@ def _is_recorded(store: ExperimentStore, run: int) -> bool:
 
 @contextmanager
 def _lock(store: Path) -> Iterator[None]:
-    """Hold the lock under which events are read in, so that one process does it."""
+    """Hold the lock under which a single process reads events in."""
     folder = spill_folder(store)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:
@@ -129,7 +129,7 @@ def _lock(store: Path) -> Iterator[None]:
 
 
 def _batches(file: Path, left: list[bytes]) -> Iterator[list[RecordedEvent]]:
-    """Yield the events of a file some at a time; add lines that are none to `left`.
+    """Yield the events of a file in batches; add lines that are not events to `left`.
 
     An incomplete last line is ignored: the process was killed while writing it.
     """
@@ -149,14 +149,14 @@ def _item(line: bytes) -> RecordedEvent | None:
     try:
         data = json.loads(line)
         seq, event = data["seq"], ev.from_json(data["event"])
-        is_number = type(seq) is int and 0 < seq < 2**62  # that SQLite accepts
+        is_number = type(seq) is int and 0 < seq < 2**62  # fits SQLite's integers
         return RecordedEvent(seq, float(data["at"]), event) if is_number else None
     except UNREADABLE:
         return None
 
 
 def _replace(file: Path, left: Sequence[bytes]) -> None:
-    """Leave only these lines of a file, each once."""
+    """Replace the lines of a file by these, without duplicates."""
     partial = file.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     if left:

@@ -12,8 +12,8 @@ from sqlalchemy import Executable
 from grpo_tui.experiments.db.connection import begin, open_writer, sql_connection
 from grpo_tui.experiments.store import ExperimentStore
 
-# A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
-# 20 steps would make disk writes half of a step's time.
+# A step of forty metrics writes some 45 pages. With a checkpoint every 20 steps, disk writes would
+# take half of a step's time.
 LOG_BYTES = 33_000_000
 
 
@@ -57,12 +57,12 @@ class StoreFile:
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file.
 
-        A read transaction is open meanwhile. While it reads from the log, no commit can start the
-        log again; where it need not, because all was moved before, SQLite moves nothing. So the
-        WAL-reset bug of SQLite before 3.51.3 cannot happen: a checkpoint that measured the log
-        just before another process started it again marks new commits as moved, and loses them.
+        A read transaction is open meanwhile, which prevents the WAL-reset bug of SQLite before
+        3.51.3: a checkpoint that measured the log just before another process restarted it marks
+        new commits as moved, and loses them. While the transaction reads from the log, no commit
+        can restart it; where it need not read from the log, SQLite has nothing to move.
         """
-        # where it fails, the log stays and is moved another time
+        # After a failure the log stays, and the next checkpoint moves it.
         with suppress(sqlite3.Error):
             self._reader.execute("BEGIN")
             try:
@@ -72,7 +72,7 @@ class StoreFile:
                 self._reader.execute("ROLLBACK")
 
     def rescue(self) -> str:
-        """Rewrite the file if it was deleted or replaced; return a message, empty if it was not."""
+        """Rewrite the file if it was deleted or replaced; return a message, or an empty text."""
         if _identity(self.store.path) == self._identity:
             return ""
         try:
@@ -110,11 +110,11 @@ def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
     with closing(sqlite3.connect(partial)) as target:
         conn.backup(target)
     if home == path:
-        # SQLite would replay a write-ahead log of the old file into the new one
+        # SQLite would replay the old file's write-ahead log into the new one.
         for tail in ("-wal", "-shm"):
             path.with_name(path.name + tail).unlink(missing_ok=True)
     conn.close()
-    os.replace(partial, home)  # noqa: PTH105 - atomic, and Path.replace says the same
+    os.replace(partial, home)  # noqa: PTH105 - Path.replace reads like a text's
     if home == path:
         return home, f"{path} was deleted while a run was recorded; it was restored completely"
     return home, (

@@ -51,7 +51,7 @@ class RunWriter(StoreFile):
         self.run, self.short = run.id, run.short
         self.attempt = last_attempt(self.sql, run.id) or 1
         record = run.config.get("record") or {}
-        self.recorded = str(record.get("tokens", "all"))  # which parts of the rollouts
+        self.recorded = str(record.get("tokens", "all"))  # a choice of `record.tokens`
         self.tokens = tokens_file(run_folder(store.path, run.short))
         self._ids: dict[tuple[Column[Any], Any], int] = {}
 
@@ -74,7 +74,7 @@ class RunWriter(StoreFile):
             raise
 
     def _blob(self, event: ev.Event) -> bytes:
-        """The token numbers of an event that are recorded; empty for none."""
+        """Encode the token numbers of an event; empty if none are recorded."""
         match event:
             case ev.GroupScored(group=group) if self._has_tokens(event.step, group.origin):
                 return encode(
@@ -109,7 +109,7 @@ class RunWriter(StoreFile):
     # -- rows -----------------------------------------------------------------------------------
 
     def _rows(self, items: Items) -> Rows:
-        """Return the rows to insert; make the changes of rows that are there."""
+        """Return the rows to insert, and change rows that exist."""
         rows = Rows(list)
         tokens: dict[Any, Any] = {
             (event.step, event.origin, event.group): item
@@ -127,7 +127,7 @@ class RunWriter(StoreFile):
                     scored = tokens.pop((row["step"], group.origin, group.index), None)
                     self._group(rows, row, group, scored, rollout_ids)
                 case ev.TokensScored():
-                    pass  # with its group
+                    pass  # written with its group
                 case ev.PassFinished():
                     rows[UPDATE_PASS].append(self._row(UPDATE_PASS, item))
                 case ev.StepFinished() as event:
@@ -141,7 +141,7 @@ class RunWriter(StoreFile):
         return rows
 
     def _row(self, table: Table, item: RecordedEvent, value: Any = None) -> Row:
-        """Return the columns of a recorded event, and those that are fields of a value of it."""
+        """Return the columns of a recorded event and of a value in it."""
         at = {"at": item.at} if "at" in table.c else {}
         return (
             of_event(table, value or item.event)
@@ -156,14 +156,14 @@ class RunWriter(StoreFile):
         )
 
     def _numbers(self, tokens: Mapping[Any, Any]) -> None:
-        """Add token numbers by step, origin and group to groups of earlier transactions."""
+        """Add token numbers, by step, origin and group, to groups of earlier transactions."""
         groups = ROLLOUT_GROUP.c
         steps, origins, _ = map(set, zip(*tokens, strict=True))
         query = (
             select(groups.step, groups.origin, groups.idx, groups.id)
             .where(groups.step.in_(steps), groups.origin.in_(origins))
             .filter_by(run_id=self.run, attempt=self.attempt, tokens_seq=None)
-            .order_by(groups.id)  # so that the last counts
+            .order_by(groups.id)  # the last group of a key wins below
         )
         ids = {tuple(key): group for *key, group in self.sql.execute(query)}
         scored = [(ids[key], item) for key, item in tokens.items() if key in ids]
@@ -237,9 +237,9 @@ class RunWriter(StoreFile):
             case ev.AlertRaised() as event:
                 self._alert(event)
             case ev.AlertEnded() as event:
-                held = ALERT.update().filter_by(run_id=self.run, rule=event.rule)
+                alert = ALERT.update().filter_by(run_id=self.run, rule=event.rule)
                 last = func.max(ALERT.c.last_step, event.step - 1)
-                self.sql.execute(held.values(last_step=last))
+                self.sql.execute(alert.values(last_step=last))
             case ev.RunStarted() as event:
                 self.update_run(
                     status="running",
@@ -307,7 +307,7 @@ class RunWriter(StoreFile):
         for item in items:
             if isinstance(item.event, ev.StepFinished):
                 totals |= of_event(RUN, item.event)
-        # a spilled step may be read in after later ones
+        # A spilled step may be read in after later ones.
         self.update_run(
             **{name: func.max(RUN.c[name], func.coalesce(n, 0)) for name, n in totals.items()}
         )
@@ -319,13 +319,13 @@ def nan_names(row: Row) -> str:
 
 
 def of_event(target: Table, event: Any) -> Row:
-    """Return the columns of a table that are fields of the event, too."""
+    """Return the columns of a table that hold fields of the event."""
     row = {column: getattr(event, name) for column, name in _shared(target, event.__class__)}
     return row | {"nonfinite": nan_names(row)} if "nonfinite" in target.c else row
 
 
 @cache
 def _shared(target: Table, cls: Any) -> list[tuple[str, str]]:
-    """The columns of a table with the fields of a class that they hold."""
+    """The columns of a table that hold fields of a class, with these fields."""
     names = ((column_of(target, field), field) for field in cls.__dataclass_fields__)
     return [(column, field) for column, field in names if column in target.c]

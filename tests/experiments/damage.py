@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Column, Table
 
 from grpo_tui.experiments.db.tables import RUN
-from grpo_tui.experiments.db.types import EscapedText, Flag, Number, WholeNumber
+from grpo_tui.experiments.db.types import EscapedText, Flag, Number, StoredInt
 
 # what says which row belongs to which, and which rows there are
 KEYS = frozenset(
@@ -48,7 +48,7 @@ def _edit(table: Table, value: str, *kinds: type) -> Edit:
 
 TABLES = [table for table in RUN.metadata.tables.values() if table.name != "migration"]
 EDITED: dict[str, Edit] = {
-    **{f"numbers of {t.name}": _edit(t, RED, WholeNumber, Flag, Number) for t in TABLES},
+    **{f"numbers of {t.name}": _edit(t, RED, StoredInt, Flag, Number) for t in TABLES},
     "texts": tuple(edit for t in TABLES for edit in _edit(t, RED, EscapedText)),
     "infinite numbers": (
         "UPDATE OR IGNORE metric_key SET name = 'tokens_per_second' WHERE name = 'kl'",
@@ -56,16 +56,14 @@ EDITED: dict[str, Edit] = {
     ),
     "infinity below zero": tuple(edit for t in TABLES for edit in _edit(t, "-9e999", Number)),
     "the largest numbers": tuple(
-        edit for t in TABLES for edit in _edit(t, "9223372036854775807", WholeNumber, Number)
+        edit for t in TABLES for edit in _edit(t, "9223372036854775807", StoredInt, Number)
     ),
     "the smallest numbers": tuple(
-        edit for t in TABLES for edit in _edit(t, "-9223372036854775808", WholeNumber, Number)
+        edit for t in TABLES for edit in _edit(t, "-9223372036854775808", StoredInt, Number)
     ),
-    "fractions": tuple(edit for t in TABLES for edit in _edit(t, "1.5", WholeNumber, Flag)),
+    "fractions": tuple(edit for t in TABLES for edit in _edit(t, "1.5", StoredInt, Flag)),
     "bytes": tuple(
-        edit
-        for t in TABLES
-        for edit in _edit(t, "x'1b00ff'", EscapedText, WholeNumber, Flag, Number)
+        edit for t in TABLES for edit in _edit(t, "x'1b00ff'", EscapedText, StoredInt, Flag, Number)
     ),
 }
 EDITED = {name: edit for name, edit in EDITED.items() if edit}

@@ -25,10 +25,10 @@ def test_the_interval_has_seeds_problems_and_answers_in_it() -> None:
     spread = spread_of([BASE, OWN])
     # run means .75 and .5, .25 and 0: each setting's variance is .125² * 2 = .03125, 1 degree each
     assert spread.runs == pytest.approx(0.03125)
-    assert spread.freedom == 2
+    assert spread.df == 2
     # what run and problem leave: in each setting one problem differs by seed, ±.375 there and
     # ∓.125 at the other three, squares 2 * (.140625 + 3 * .015625) = .375; two of them by 2 * 3
-    assert spread.answers == pytest.approx(2 * 0.375 / 6)
+    assert spread.samples == pytest.approx(2 * 0.375 / 6)
     found = effect(OWN, BASE, spread, 1)
     # differences 1, 0, 1, 0: squares 1, plus 1 of the half problems, by (4 + 1)(4 + 2)
     problems, answers, seeds = 2 / 30, 0.125 * (1 / 2 + 1 / 2) / 4, 2 * 0.03125 / 2

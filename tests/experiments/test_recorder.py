@@ -324,7 +324,7 @@ def test_the_board_is_written_only_while_someone_looks(
     until(lambda: len(polls) > before + 1)
     with closing(StoreReader(path)) as reader:
         assert reader.board(handle.key) is None
-        handle.store.hold_lease(handle.key, PATIENCE)
+        handle.store.renew_lease(handle.key, PATIENCE)
         until(lambda: reader.board(handle.key) is not None)
         assert reader.board(handle.key) == handle.board.view
     handle.close()

@@ -85,7 +85,7 @@ def replayed() -> list[Any]:
     with closing(StoreReader(Path(STORE))) as reader:
         return [
             [
-                moment.due,
+                moment.offset,
                 moment.at,
                 isinstance(moment.event, PROGRESS),
                 *_digest(ev.to_json(moment.event)),

@@ -32,7 +32,7 @@ def folded(script: Script = SHORT, *, sampling: bool = False) -> Snapshot:
     for event in script.sampling() if sampling else script.events():
         board.apply(event)
         state.apply(event)
-    state.look(board.view)
+    state.update(board.view)
     return state.snapshot()
 
 
@@ -90,7 +90,7 @@ def test_the_timer_of_a_phase_stands_while_the_run_is_paused(
         for event in events:
             board.apply(event)
             state.apply(event, at)
-        state.look(board.view)
+        state.update(board.view)
         return "".join(text for text, _ in phase_line(state.snapshot(), at, 200))
 
     told(100.0, started(), ev.RunResumed(step=0), ev.PhaseStarted(step=1, phase="generate"))
@@ -117,7 +117,7 @@ def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -
         ev.GroupScored(step=3, group=second),
     ):
         board.apply(event)
-    state.look(board.view)
+    state.update(board.view)
     assert state.snapshot().groups == board.view.groups
     state.apply(ev.GroupScored(step=3, group=second))
     shown = state.snapshot().groups
@@ -147,11 +147,11 @@ def test_a_run_that_has_ended_shows_the_groups_it_trained_on_last(
         )
         board.apply(event)
         state.apply(event)
-    state.look(board.view)
+    state.update(board.view)
     if reason == "failed":
         state.apply(ev.RunFailed(step=4, error="E", message="m", traceback=""))
     elif reason == "lost":
-        state.look(None, status="lost")
+        state.update(None, status="lost")
     else:
         state.apply(ev.RunFinished(step=4, reason=reason, summary={}))  # type: ignore[arg-type]
     shown = state.snapshot()
@@ -171,7 +171,7 @@ def test_scores_of_a_step_that_is_sampled_again_are_not_shown_for_the_new_answer
     state.apply(started(60, resumed_from=2))
     prompt = ev.PromptStarted(group=0, origin="train", prompt_text="p", target="", rows=2)
     board.apply(ev.PromptsStarted(step=3, prompts=(prompt,)))
-    state.look(board.view)
+    state.update(board.view)
     assert state.snapshot().groups == board.view.groups
 
 

@@ -85,27 +85,29 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
     # "50" and its end token, two tokens of a reply, and so on: their entropy is .3 and 9
     row = row_of(groups()[0], 0)
     row = replace(row, teacher=tuple(value + 0.1 for value in row.old))
-    terms = [term(kl=9.0 if place in row.replies else 0.1) for place in range(len(row.ids))]
-    assert row.replies == {2, 3, 6, 7, 10, 11}
-    assert row.own == (0, 1, 4, 5, 8, 9, 12, 13)
+    terms = [term(kl=9.0 if place in row.reply_positions else 0.1) for place in range(len(row.ids))]
+    assert row.reply_positions == {2, 3, 6, 7, 10, 11}
+    assert row.model_positions == (0, 1, 4, 5, 8, 9, 12, 13)
     for mode in HEAT_MODES:
         (shaded,) = shades(mode, [values_of(mode, row, terms)])
-        assert all((shaded[place] is None) == (place in row.replies) for place in range(14)), mode
+        assert all(
+            (shaded[place] is None) == (place in row.reply_positions) for place in range(14)
+        ), mode
     (shaded,) = shades("entropy", [values_of("entropy", row, terms)])
-    assert {shaded[place] for place in row.own} == {1.0}
+    assert {shaded[place] for place in row.model_positions} == {1.0}
 
 
 def test_no_moment_is_a_token_of_the_environment() -> None:
     row = row_of(groups()[0], 0)
     terms = [
         term(ratio=5.0, side="high", kl=9.0, contribution=9.0)
-        if place in row.replies
+        if place in row.reply_positions
         else term(ratio=1.1, kl=0.1, contribution=0.1)
         for place in range(14)
     ]
     for measure in MEASURES:
         found = highlights_of(measure, (1, 0, 0), row, terms)
-        assert {moment.cursor[-1] for moment in found} <= set(row.own), measure
+        assert {moment.cursor[-1] for moment in found} <= set(row.model_positions), measure
         assert (measure == "clipped") == (not found)
 
 

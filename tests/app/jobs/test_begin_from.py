@@ -16,7 +16,7 @@ from grpo_tui.app.cli.run_config import assemble, checkpoint_start
 from grpo_tui.app.jobs.start import new_job, resumed_job, with_teacher
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.starts import keep
+from grpo_tui.experiments.starts import copy_starts
 from grpo_tui.experiments.store import ExperimentStore
 from tests.engine.runs import settings, write_world
 
@@ -115,7 +115,7 @@ def test_a_copy_is_made_where_files_cannot_be_linked(
         raise OSError("no links here")
 
     monkeypatch.setattr("os.link", refuse)
-    changed, origin = keep(tmp_path / "s.db", {"model": {"adapter": str(place)}})
+    changed, origin = copy_starts(tmp_path / "s.db", {"model": {"adapter": str(place)}})
     assert origin == "abcdefgh"
     shutil.rmtree(place)
     kept = Path(changed["model"]["adapter"])
@@ -127,7 +127,7 @@ def test_other_models_and_adapters_stay_where_they_are(tmp_path: Path) -> None:
     adapter = tmp_path / "mine"
     adapter.mkdir()
     tree = {"model": {"adapter": str(adapter), "path": "starter"}, "optimizer": {"start": None}}
-    assert keep(tmp_path / "s.db", tree) == ({}, "")
+    assert copy_starts(tmp_path / "s.db", tree) == ({}, "")
 
 
 def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:

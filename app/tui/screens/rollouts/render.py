@@ -380,7 +380,7 @@ def token_lines(completion: RolloutTokens, token: int, run: RunInfo, width: int)
     assert row is not None
     text = safe(completion.texts[token]) if token < len(completion.texts) else ""
     number = bisect_left(completion.tokens, token) + 1
-    title = f"← token {number} of {len(row.own)} “{text or EMPTY_SIGN}” →"
+    title = f"← token {number} of {len(row.model_positions)} “{text or EMPTY_SIGN}” →"
     lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(completion, token, width))
     texts: list[tuple[str, str]] = []

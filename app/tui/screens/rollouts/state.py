@@ -112,7 +112,7 @@ class RolloutTokens:
     def tokens(self) -> Sequence[int]:
         """Where the cursor may be: on the model's tokens."""
         row, count = self.row, len(self.texts)
-        return row.own if row is not None and len(row.ids) == count else range(count)
+        return row.model_positions if row is not None and len(row.ids) == count else range(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

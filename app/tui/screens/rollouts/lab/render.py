@@ -135,7 +135,7 @@ def token_lines(view: LabView, width: int) -> list[Line]:
     at = view.rollout_at
     arrays = [view.outcomes[recipe].arrays for recipe in (view.base, view.recipe)]
     scaled = shades("push", [of["gradient"][at].tolist() for of in arrays])
-    replies = view.rows[view.rollouts[at]].replies
+    replies = view.rows[view.rollouts[at]].reply_positions
     lines: list[Line] = []
     for part in lay_out(view.texts, max(2, width - 6)):
         lines.append([(" " * 6, "")])
