@@ -22,7 +22,7 @@ class Terms:
     contribution = weight·(β·anchor - [updated]·importance·objective + c_V·value_loss) - bonus
     """
 
-    mask: mx.array  # token is in the completion
+    mask: mx.array  # 1 on tokens of the completion
     advantage: mx.array  # for trust=target the sign of the token
     log_ratio: mx.array  # log π/π_old of the token
     ratio: mx.array  # the recipe's ratio: of the token, or of its completion
@@ -30,13 +30,13 @@ class Terms:
     high: mx.array  # ratio at which a push up stops
     side: mx.array  # -1 stopped at low, 1 at high, 2 at the ceiling δ, 0 free
     clamped: mx.array  # the log-ratio was beyond ±60
-    objective: mx.array  # J, before any weight
+    objective: mx.array  # J, unweighted
     gate: mx.array | None  # VESPO's φ; [B,1] where it is one number per completion
-    importance: mx.array  # correction for the sampler; for trust=vespo part of J
+    importance: mx.array  # weight that corrects for the sampler; for trust=vespo a factor of J
     on_policy: mx.array  # 0 where the importance or off-policy mask drops the push
     updated: mx.array  # 1 where the token's push is in the loss
-    weight: mx.array  # the token's weight in the average
-    contribution: mx.array  # what the token adds to the loss
+    weight: mx.array  # w, the token's weight in the average
+    contribution: mx.array  # the token's part of the loss
     anchor: mx.array  # the distance that β multiplies, 0 without an anchor in the loss
     kl: mx.array | None  # k3 of the token to the reference, re-weighted like the anchor
     kl_to_old: mx.array  # k3 to the policy that sampled: (r - 1) - log r
@@ -79,7 +79,7 @@ def policy_loss(
     Log-probabilities, entropy and values are [B,T], advantages [B] or [B,T], mask 1 on completion
     tokens. `old=None`: first update after sampling. `totals`: denominators of the whole update,
     None if this batch is all of it. `targets`: from whole groups, if the batch has only slices.
-    `extra`: what functions of the user may name beside these.
+    `extra`: further values that functions of the user may name.
     """
     recipe = recipes.recipe(recipe)
     batch = batch_of(
@@ -101,143 +101,145 @@ def policy_loss(
                 "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
                 "or targets"
             )
-        targets = targets_of(batch.old, batch.advantage, batch.mask, token_ids, group_ids)
-    return recipe_loss(batch, recipe, totals or totals_of(batch.mask), targets, max_length)
+        targets = targets_of(batch.old_BT, batch.advantages_BT, batch.mask_BT, token_ids, group_ids)
+    return recipe_loss(batch, recipe, totals or totals_of(batch.mask_BT), targets, max_length)
 
 
 def recipe_loss(
     batch: Batch, recipe: Recipe, totals: Totals, targets: Targets | None, max_length: int | None
 ) -> Loss:
-    """The sum of contribution = w·(β·k - [top]·importance·J + c_V·L^V) - bonus.
-
-    bonus = c_H·H/updated tokens.
-    """
+    """The sum of contribution = w·(β·k - [top]·importance·J + c_V·L^V) - bonus."""
     _refuse_missing(recipe, batch)
-    mask, log_ratio = batch.mask, batch.new - batch.old
-    log_r = ratio.log_ratios(log_ratio, mask, recipe.ratio)
-    r = mx.broadcast_to(ratio.ratios(log_r), mask.shape)
-    importance, on_policy = _importance(batch, recipe)
-    named = custom.token_values(batch, totals, max_length, log_r, r)
-    objective = custom.by_token("trust", recipe, named, mask)
-    if objective is None:
-        push = trust.push(batch, recipe, r, importance, targets)
+    mask_BT, log_ratio_BT = batch.mask_BT, batch.new_BT - batch.old_BT
+    log_r_BT = ratio.log_ratios(log_ratio_BT, mask_BT, recipe.ratio)
+    r_BT = mx.broadcast_to(ratio.ratios(log_r_BT), mask_BT.shape)
+    importance_BT, on_policy_BT = _importance(batch, recipe)
+    named = custom.token_values(batch, totals, max_length, log_r_BT, r_BT)
+    objective_BT = custom.by_token("trust", recipe, named, mask_BT)
+    if objective_BT is None:
+        push = trust.push(batch, recipe, r_BT, importance_BT, targets)
     else:
-        push = trust.unbounded(objective)
-    top = _top_entropy(batch, recipe, totals)
-    distance, value = _distance(batch, recipe, r, named), _value_loss(batch, recipe)
-    # a gate already contains the importance
-    objective = push.objective if push.gate is not None else push.objective * importance
-    term = mask * (recipe.beta * distance - top * on_policy * objective)
-    term = term + recipe.value_coefficient * value
-    bonus = _entropy_bonus(batch, recipe, top, totals)
-    weight = custom.by_token("weight", recipe, named, mask)
-    weight = weights(mask, recipe.weight, totals, max_length) if weight is None else weight
-    contribution = mx.stop_gradient(weight) * term - bonus
+        push = trust.unbounded(objective_BT)
+    top_BT = _top_entropy(batch, recipe, totals)
+    anchor_BT, value_loss_BT = _anchor(batch, recipe, r_BT, named), _value_loss(batch, recipe)
+    objective_BT = push.objective_BT
+    if push.gate_BT is None:  # a gate contains the importance
+        objective_BT = objective_BT * importance_BT
+    term_BT = mask_BT * (recipe.beta * anchor_BT - top_BT * on_policy_BT * objective_BT)
+    term_BT = term_BT + recipe.value_coefficient * value_loss_BT
+    bonus_BT = _entropy_bonus(batch, recipe, top_BT, totals)
+    weight_BT = custom.by_token("weight", recipe, named, mask_BT)
+    if weight_BT is None:
+        weight_BT = weights(mask_BT, recipe.weight, totals, max_length)
+    contribution_BT = mx.stop_gradient(weight_BT) * term_BT - bonus_BT
     terms = Terms(
-        mask=mask,
-        log_ratio=log_ratio,
-        ratio=r,
-        clamped=mask & (mx.abs(log_r) > LIMIT),
-        advantage=batch.advantage if targets is None else targets.sign * mask,
-        low=mx.broadcast_to(push.low, r.shape),
-        high=mx.broadcast_to(push.high, r.shape),
-        side=push.side * mask,
-        objective=push.objective * mask,
+        mask=mask_BT,
+        log_ratio=log_ratio_BT,
+        ratio=r_BT,
+        clamped=mask_BT & (mx.abs(log_r_BT) > LIMIT),
+        advantage=batch.advantages_BT if targets is None else targets.sign_BT * mask_BT,
+        low=mx.broadcast_to(push.low_BT, r_BT.shape),
+        high=mx.broadcast_to(push.high_BT, r_BT.shape),
+        side=push.side_BT * mask_BT,
+        objective=push.objective_BT * mask_BT,
         gate=_gate(batch, push),
-        importance=importance,
-        on_policy=on_policy,
-        updated=mask & top & on_policy,
-        weight=weight,
-        contribution=contribution,
-        anchor=distance * mask,
-        kl=_kl(batch, recipe, r),
-        kl_to_old=anchor.k3(batch.old - batch.new),
-        entropy=batch.entropy,
-        value_loss=value,
-        bonus=bonus,
-        target=None if targets is None else targets.probability,
+        importance=importance_BT,
+        on_policy=on_policy_BT,
+        updated=mask_BT & top_BT & on_policy_BT,
+        weight=weight_BT,
+        contribution=contribution_BT,
+        anchor=anchor_BT * mask_BT,
+        kl=_kl(batch, recipe, r_BT),
+        kl_to_old=anchor.k3(batch.old_BT - batch.new_BT),
+        entropy=batch.entropy_BT,
+        value_loss=value_loss_BT,
+        bonus=bonus_BT,
+        target=None if targets is None else targets.probability_BT,
         per_row=batch.per_row and recipe.has_sequence_ratio,
     )
-    return Loss(contribution.sum(), terms)
+    return Loss(contribution_BT.sum(), terms)
 
 
 def _gate(batch: Batch, push: trust.Push) -> mx.array | None:
     """VESPO's φ: one number per completion [B,1] if its advantage is, 1 for an empty one."""
-    if push.gate is None or not batch.per_row:
-        return push.gate
-    mean = mx.where(batch.mask, push.gate, 0.0).sum(axis=1, keepdims=True) / lengths(batch.mask)
-    return mx.where(batch.mask.any(axis=1, keepdims=True), mean, 1.0)
+    gate_BT, mask_BT = push.gate_BT, batch.mask_BT
+    if gate_BT is None or not batch.per_row:
+        return gate_BT
+    mean_B1 = mx.where(mask_BT, gate_BT, 0.0).sum(axis=1, keepdims=True) / lengths(mask_BT)
+    return mx.where(mask_BT.any(axis=1, keepdims=True), mean_B1, 1.0)
 
 
 def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     """The importance weight and where the push is kept, both [B,T]; 1 without correction."""
-    weight, on_policy = mx.ones(batch.mask.shape), batch.mask
-    if recipe.importance_cap > 0 and batch.sampler is not None:
-        weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
-        if not recipe.trust_rule.weighs_completions:  # whose weight contains this one
-            on_policy = on_policy & (weight > 0)
+    weight_BT, on_policy_BT = mx.ones(batch.mask_BT.shape), batch.mask_BT
+    if recipe.importance_cap > 0 and batch.sampler_BT is not None:
+        weight_BT = ratio.importance(batch.old_BT - batch.sampler_BT, batch.mask_BT, recipe)
+        if not recipe.trust_rule.weighs_completions:  # such a rule contains the weight
+            on_policy_BT = on_policy_BT & (weight_BT > 0)
     if recipe.off_policy_mask > 0:
-        sampled = batch.old if batch.sampler is None else batch.sampler
-        on_policy = on_policy & ratio.near_sampler(
-            batch.new, sampled, batch.advantage, batch.mask, recipe.off_policy_mask
+        sampler_BT = batch.old_BT if batch.sampler_BT is None else batch.sampler_BT
+        on_policy_BT = on_policy_BT & ratio.near_sampler(
+            batch.new_BT, sampler_BT, batch.advantages_BT, batch.mask_BT, recipe.off_policy_mask
         )
-    return weight, on_policy
+    return weight_BT, on_policy_BT
 
 
-def _distance(batch: Batch, recipe: Recipe, r: mx.array, named: custom.Values) -> mx.array:
+def _anchor(batch: Batch, recipe: Recipe, r_BT: mx.array, named: custom.Values) -> mx.array:
     """k(π, π_ref), times the ratio if it is re-weighted; 0 without an anchor in the loss. [B,T]"""
     if not recipe.anchor_in_loss:
-        return mx.zeros(batch.mask.shape)
-    assert batch.ref is not None
-    distance = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level, named)
-    return mx.broadcast_to(_reweighted(distance, r, recipe), batch.mask.shape)
+        return mx.zeros(batch.mask_BT.shape)
+    assert batch.ref_BT is not None
+    distance_BT = anchor.distance(
+        batch.new_BT, batch.ref_BT, recipe.anchor, recipe.anchor_level, named
+    )
+    return mx.broadcast_to(_reweighted(distance_BT, r_BT, recipe), batch.mask_BT.shape)
 
 
-def _kl(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array | None:
+def _kl(batch: Batch, recipe: Recipe, r_BT: mx.array) -> mx.array | None:
     """k3 of each token to the reference, times the ratio if the anchor is; None without one."""
-    if batch.ref is None:
+    if batch.ref_BT is None:
         return None
-    return _reweighted(anchor.k3(batch.new - batch.ref), r, recipe)
+    return _reweighted(anchor.k3(batch.new_BT - batch.ref_BT), r_BT, recipe)
 
 
-def _reweighted(distance: mx.array, r: mx.array, recipe: Recipe) -> mx.array:
+def _reweighted(distance_BT: mx.array, r_BT: mx.array, recipe: Recipe) -> mx.array:
     """r·k, at most e^60, if the recipe re-weights its anchor; unbiased for KL(π, π_ref).
 
     The samples are π_old's: E_old[r·k] = E_π[k]. (DeepSeek-V3.2, arXiv:2512.02556)
     """
-    return mx.minimum(distance * r, MAX_RATIO) if recipe.reweights_anchor else distance
+    return mx.minimum(distance_BT * r_BT, MAX_RATIO) if recipe.reweights_anchor else distance_BT
 
 
 def _top_entropy(batch: Batch, recipe: Recipe, totals: Totals) -> mx.array:
     """1 on tokens in the top share by entropy, whose push is kept. [B,T]"""
     if recipe.entropy_top_quantile == 1:
-        return batch.mask
-    assert batch.entropy is not None
+        return batch.mask_BT
+    assert batch.entropy_BT is not None
     floor = totals.entropy_floor
     if floor is None:
-        floor = entropy_floor(batch.entropy, batch.mask, recipe.entropy_top_quantile)
-    return batch.mask & (batch.entropy >= floor)
+        floor = entropy_floor(batch.entropy_BT, batch.mask_BT, recipe.entropy_top_quantile)
+    return batch.mask_BT & (batch.entropy_BT >= floor)
 
 
-def _entropy_bonus(batch: Batch, recipe: Recipe, top: mx.array, totals: Totals) -> mx.array:
+def _entropy_bonus(batch: Batch, recipe: Recipe, top_BT: mx.array, totals: Totals) -> mx.array:
     """c_H·H_t/n with n the update's tokens that are pushed: sums to c_H·mean(H). [B,T]"""
-    if batch.entropy is None:
-        return mx.zeros(batch.mask.shape)
+    if batch.entropy_BT is None:
+        return mx.zeros(batch.mask_BT.shape)
     if recipe.entropy_top_quantile == 1:
         count = totals.tokens
     elif totals.updated_tokens is not None:
         count = totals.updated_tokens
     else:
-        count = top.astype(mx.float32).sum() * totals.micro_batches
-    return recipe.entropy_bonus * top * batch.entropy / mx.maximum(count, 1.0)
+        count = top_BT.astype(mx.float32).sum() * totals.micro_batches
+    return recipe.entropy_bonus * top_BT * batch.entropy_BT / mx.maximum(count, 1.0)
 
 
 def _value_loss(batch: Batch, recipe: Recipe) -> mx.array:
     """The critic's loss if signal=gae trains a critic, else 0. [B,T]"""
-    values, old_values, returns = batch.values, batch.old_values, batch.returns
-    if not recipe.has_critic or values is None or old_values is None or returns is None:
-        return mx.zeros(batch.mask.shape)
-    return critic.value_loss(values, old_values, returns, recipe.value_clip)
+    values_BT, old_values_BT, returns_BT = batch.values_BT, batch.old_values_BT, batch.returns_BT
+    if values_BT is None or old_values_BT is None or returns_BT is None or not recipe.has_critic:
+        return mx.zeros(batch.mask_BT.shape)
+    return critic.value_loss(values_BT, old_values_BT, returns_BT, recipe.value_clip)
 
 
 def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
@@ -249,11 +251,11 @@ def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
         ("importance_cap", recipe.importance_cap > 0, "sampler"),
     )
     for setting, is_read, name in readers:
-        if is_read and getattr(batch, name) is None:
+        if is_read and getattr(batch, f"{name}_BT") is None:
             value = getattr(recipe, setting)
             raise MathsError(
                 f"recipe {recipe.name} ({setting}={value:g}) reads {name}: give {name}"
             )
-    missing = {array is None for array in (batch.values, batch.old_values, batch.returns)}
+    missing = {array is None for array in (batch.values_BT, batch.old_values_BT, batch.returns_BT)}
     if recipe.has_critic and len(missing) > 1:
         raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

@@ -17,92 +17,92 @@ Pair = tuple[mx.array, mx.array]
 
 def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
     """Every metric of one micro-batch as (sum, count), lazy."""
-    recipe, mask = recipes.recipe(recipe), terms.mask
+    recipe, mask_BT = recipes.recipe(recipe), terms.mask
     result = {
-        "kl_to_old": summed(terms.kl_to_old, mask),
-        "ratio/mean": summed(terms.ratio, mask),
-        "ratio/clamped": summed(terms.clamped, mask),
-        "advantage/abs_mean": summed(mx.abs(terms.advantage), mask),
+        "kl_to_old": pair(terms.kl_to_old, mask_BT),
+        "ratio/mean": pair(terms.ratio, mask_BT),
+        "ratio/clamped": pair(terms.clamped, mask_BT),
+        "advantage/abs_mean": pair(mx.abs(terms.advantage), mask_BT),
     }
     if terms.kl is not None:
-        result["kl"] = summed(terms.kl, mask)
+        result["kl"] = pair(terms.kl, mask_BT)
     if terms.entropy is not None:
-        result["entropy"] = summed(terms.entropy, mask)
+        result["entropy"] = pair(terms.entropy, mask_BT)
     if recipe.trust_rule.stops_at:
         result |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
     if recipe.importance_cap > 0:
         result |= importance_metrics(terms, recipe)
     if recipe.reads_sampler:
-        result["sampling/masked_ratio"] = summed(~terms.on_policy, mask)
+        result["sampling/masked_ratio"] = pair(~terms.on_policy, mask_BT)
     if recipe.trust_rule.caps:
-        capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
-        result["cispo_clip_ratio"] = over_ratios(terms, capped)
+        capped_BT = (terms.side == AT_HIGH) & (terms.advantage > 0)
+        result["cispo_clip_ratio"] = over_ratios(terms, capped_BT)
     if terms.gate is not None:
         is_per_row = terms.gate.shape[1] == 1
-        counted = mx.ones(terms.gate.shape) if is_per_row else mask
-        result["vespo/phi_seq_mean"] = summed(terms.gate, counted)
+        counted_BT = mx.ones(terms.gate.shape) if is_per_row else mask_BT
+        result["vespo/phi_seq_mean"] = pair(terms.gate, counted_BT)
     if terms.target is not None:
         result |= target_metrics(terms, recipe.target_tolerance)
     if recipe.has_critic:
-        result["value/loss"] = summed(terms.value_loss, mask)
+        result["value/loss"] = pair(terms.value_loss, mask_BT)
     return result
 
 
-def summed(values: mx.array, counted: mx.array) -> Pair:
-    """(Σ values over what is counted, its number)."""
-    counted = counted.astype(mx.float32)
-    return (values.astype(mx.float32) * counted).sum(), counted.sum()
+def pair(values_Bt: mx.array, mask_Bt: mx.array) -> Pair:
+    """(Σ values on the mask, Σ mask)."""
+    mask_Bt = mask_Bt.astype(mx.float32)
+    return (values_Bt.astype(mx.float32) * mask_Bt).sum(), mask_Bt.sum()
 
 
-def over_ratios(terms: Terms, flags: mx.array) -> Pair:
+def over_ratios(terms: Terms, flags_BT: mx.array) -> Pair:
     """(Σ, count) over the ratios: one per token, or one per completion."""
     if terms.per_row:
-        return summed(flags.any(axis=1), mx.ones(flags.shape[0]))
-    return summed(flags, terms.mask)
+        return pair(flags_BT.any(axis=1), mx.ones(flags_BT.shape[0]))
+    return pair(flags_BT, terms.mask)
 
 
-def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:
+def share_by_completion(terms: Terms, flags_BT: mx.array) -> tuple[mx.array, mx.array]:
     """The share of flagged tokens in each completion [B], and whether it has any tokens [B]."""
     if terms.per_row:
-        return flags.any(axis=1).astype(mx.float32), mx.ones(flags.shape[0], dtype=mx.bool_)
-    tokens = terms.mask.astype(mx.float32).sum(axis=1)
-    flagged = (flags & terms.mask).astype(mx.float32).sum(axis=1)
-    return flagged / mx.maximum(tokens, 1.0), tokens > 0
+        return flags_BT.any(axis=1).astype(mx.float32), mx.ones(flags_BT.shape[0], dtype=mx.bool_)
+    tokens_B = terms.mask.astype(mx.float32).sum(axis=1)
+    flagged_B = (flags_BT & terms.mask).astype(mx.float32).sum(axis=1)
+    return flagged_B / mx.maximum(tokens_B, 1.0), tokens_B > 0
 
 
 def clip_metrics(terms: Terms) -> dict[str, Pair]:
     """How often a bound is active: low on tokens pushed down, high on tokens pushed up."""
-    low, high = terms.side == AT_LOW, terms.side == AT_HIGH
-    low_share, counts = share_by_completion(terms, low)
-    high_share, _ = share_by_completion(terms, high)
-    any_counts = counts.any().astype(mx.float32)
+    low_BT, high_BT = terms.side == AT_LOW, terms.side == AT_HIGH
+    low_B, has_tokens_B = share_by_completion(terms, low_BT)
+    high_B, _ = share_by_completion(terms, high_BT)
+    count = has_tokens_B.any().astype(mx.float32)
     return {
-        "clip_ratio/low_mean": over_ratios(terms, low),
-        "clip_ratio/high_mean": over_ratios(terms, high),
-        "clip_ratio/region_mean": over_ratios(terms, low | high),
-        "clip_ratio/low_min": (mx.where(counts, low_share, 1.0).min() * any_counts, any_counts),
-        "clip_ratio/high_max": (mx.where(counts, high_share, 0.0).max(), any_counts),
+        "clip_ratio/low_mean": over_ratios(terms, low_BT),
+        "clip_ratio/high_mean": over_ratios(terms, high_BT),
+        "clip_ratio/region_mean": over_ratios(terms, low_BT | high_BT),
+        "clip_ratio/low_min": (mx.where(has_tokens_B, low_B, 1.0).min() * count, count),
+        "clip_ratio/high_max": (mx.where(has_tokens_B, high_B, 0.0).max(), count),
     }
 
 
 def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     """Smallest, mean and largest importance weight, per token or per completion."""
-    weight, counted = terms.importance, terms.mask
+    weight_BT, mask_BT = terms.importance, terms.mask
     if recipe.has_sequence_importance:
-        weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
-    any_counts = counted.any().astype(mx.float32)
+        weight_BT = weight_BT[:, :1]
+        mask_BT = mx.ones(weight_BT.shape, dtype=mx.bool_)
+    count = mask_BT.any().astype(mx.float32)
     name = "sampling/importance_sampling_ratio"
     return {
-        f"{name}/min": (mx.where(counted, weight, mx.inf).min(), any_counts),
-        f"{name}/mean": summed(weight, counted),
-        f"{name}/max": (mx.where(counted, weight, 0.0).max(), any_counts),
+        f"{name}/min": (mx.where(mask_BT, weight_BT, mx.inf).min(), count),
+        f"{name}/mean": pair(weight_BT, mask_BT),
+        f"{name}/max": (mx.where(mask_BT, weight_BT, 0.0).max(), count),
     }
 
 
 def at_bound(terms: Terms) -> Pair:
     """(pushed tokens that have stopped, pushed tokens); pushed: advantage not 0, on policy."""
-    pushed = terms.on_policy & (terms.advantage != 0)
-    return summed(terms.side != FREE, pushed)
+    return pair(terms.side != FREE, terms.on_policy & (terms.advantage != 0))
 
 
 def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
@@ -111,15 +111,15 @@ def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
     p = ratio·p_old, and p_old is the lower bound of the ratio.
     """
     assert terms.target is not None
-    pushed = terms.mask & (terms.advantage != 0)
-    beyond = terms.advantage * (terms.ratio * terms.low - terms.target)
-    reached = mx.abs(beyond) <= tolerance * terms.target
-    flags = {
-        "target/reached": reached,
-        "target/overshot": ~reached & (beyond > 0),
-        "target/wrong_way": ~reached & (terms.advantage * (terms.ratio - 1) < 0),
+    pushed_BT = terms.mask & (terms.advantage != 0)
+    beyond_BT = terms.advantage * (terms.ratio * terms.low - terms.target)
+    reached_BT = mx.abs(beyond_BT) <= tolerance * terms.target
+    is_worse_BT = terms.advantage * (terms.ratio - 1) < 0
+    return {
+        "target/reached": pair(reached_BT, pushed_BT),
+        "target/overshot": pair(~reached_BT & (beyond_BT > 0), pushed_BT),
+        "target/wrong_way": pair(~reached_BT & is_worse_BT, pushed_BT),
     }
-    return {name: summed(flag, pushed) for name, flag in flags.items()}
 
 
 def merged(
@@ -132,7 +132,6 @@ def merged(
 
 def _merged(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if name.endswith(("min", "max")):
-        counted = [pair for pair in pairs if pair[1] > 0]
-        pick = min if name.endswith("min") else max
-        return pick(counted) if counted else (0.0, 0.0)
-    return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+        extreme = min if name.endswith("min") else max
+        return extreme((item for item in pairs if item[1] > 0), default=(0.0, 0.0))
+    return sum(total for total, _ in pairs), sum(count for _, count in pairs)

@@ -1,6 +1,6 @@
 """Choice 6, reuse: when to stop passes over the same rollouts, by rules on (sum, count) pairs.
 
-Beside it what is adjusted between steps: the entropy bonus.
+Beside it the control of the entropy bonus, which moves between steps.
 """
 
 from collections.abc import Mapping
@@ -8,23 +8,7 @@ from collections.abc import Mapping
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 
-
-def share_stopped(stopped: tuple[float, float], share: float) -> bool:
-    """Σ stopped ≥ share·Σ pushed: (nearly) every pushed token is at its bound, or its target."""
-    return stopped[0] >= share * stopped[1]
-
-
-def objective_flat(objective: float, before: float, threshold: float) -> bool:
-    """J - J_before ≤ threshold·max(|J|, |J_before|): the last pass hardly improved the objective.
-
-    The maximum is used because the objective of a first pass is often 0.
-    """
-    return objective - before <= threshold * max(abs(objective), abs(before))
-
-
-def kl_passed(kl_to_old: tuple[float, float], limit: float) -> bool:
-    """Σ k3(π_old, π)/tokens > limit: the policy is too far from the one that sampled."""
-    return kl_to_old[0] > limit * kl_to_old[1]
+BONUS_STEP, MAX_BONUS = 0.005, 1.0
 
 
 def stop_reason(
@@ -35,6 +19,11 @@ def stop_reason(
 ) -> str | None:
     """Why the passes over these rollouts should stop, as text; None to continue.
 
+    all_at_bound  Σ at bound ≥ share·Σ pushed: (nearly) every pushed token is at its bound
+    target        Σ reached ≥ share·Σ pushed: (nearly) every pushed token is at its target
+    kl            Σ k3(π_old, π) > limit·tokens: the policy is too far from the one that sampled
+    plateau       J - J_before ≤ threshold·max(|J|, |J_before|), as a first pass's J is often 0
+
     `measured`: merged metrics of the latest forward. `objective`: minus its loss. `before`: the
     previous pass's objective, None in the first.
     """
@@ -42,28 +31,29 @@ def stop_reason(
     share = f"{recipe.stop_share:.0%} of the pushed tokens"
     match recipe.stop:
         case "all_at_bound":
-            if share_stopped(measured["at_bound"], recipe.stop_share):
+            stopped, pushed = measured["at_bound"]
+            if stopped >= recipe.stop_share * pushed:
                 return f"{share} are at their bound"
         case "target":
-            if share_stopped(measured["target/reached"], recipe.stop_share):
+            reached, pushed = measured["target/reached"]
+            if reached >= recipe.stop_share * pushed:
                 return f"{share} are within {recipe.target_tolerance:.0%} of their target"
         case "kl":
-            if kl_passed(measured["kl_to_old"], recipe.stop_kl):
+            kl, tokens = measured["kl_to_old"]
+            if kl > recipe.stop_kl * tokens:
                 return f"KL to the sampling policy is above {recipe.stop_kl:g} nats per token"
-        case "plateau":
-            if before is not None and objective_flat(objective, before, recipe.stop_plateau):
+        case "plateau" if before is not None:
+            if objective - before <= recipe.stop_plateau * max(abs(objective), abs(before)):
                 return f"the objective grew by less than {recipe.stop_plateau:g} of itself"
     return None
 
 
-def entropy_control(
-    bonus: float, entropy: float, target: float, step: float = 0.005, limit: float = 1.0
-) -> tuple[float, float]:
-    """The next bonus c = clip(c ± step, 0, limit), and the one to apply now.
+def entropy_control(bonus: float, entropy: float, target: float) -> tuple[float, float]:
+    """The next bonus c = clip(c ± .005, 0, 1), and the one to apply now.
 
     c grows while the mean entropy H (nats per token) is at most the target and shrinks above it.
     Above the target the applied bonus is 0 (Skywork-OR1, arXiv:2505.22312).
     """
     is_low = entropy <= target
-    bonus = min(max(bonus + (step if is_low else -step), 0.0), limit)
+    bonus = min(max(bonus + (BONUS_STEP if is_low else -BONUS_STEP), 0.0), MAX_BONUS)
     return bonus, bonus if is_low else 0.0

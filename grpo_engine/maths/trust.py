@@ -1,8 +1,8 @@
 """Choice 3, trust: when the push stops. Each rule gives an objective, bounds, and the active one.
 
-Ratio r, advantage A and log π are [B,T]. Rule `target` pushes each token towards a probability:
-completions of a group form a prefix tree, and each distinct token after a shared prefix gets one
-target, so that siblings with the same prefix are never pushed against each other.
+Rule `target` pushes each token towards a probability: completions of a group form a prefix tree,
+and each distinct token after a shared prefix gets one target, so that siblings with the same prefix
+are never pushed against each other.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import mlx.core as mx
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch
-from grpo_engine.maths.ratio import answer_weight
+from grpo_engine.maths.ratio import completion_log_weight
 
 FREE, AT_LOW, AT_HIGH, AT_CEILING = 0, -1, 1, 2
 
@@ -20,24 +20,24 @@ FREE, AT_LOW, AT_HIGH, AT_CEILING = 0, -1, 1, 2
 class Push(NamedTuple):
     """The objective of each token, and the ratios at which its push stops."""
 
-    objective: mx.array  # maximised
-    low: mx.array  # ratio below which a push down stops, [B,T] or []
-    high: mx.array  # ratio above which a push up stops, [B,T] or []
-    side: mx.array  # FREE, AT_LOW, AT_HIGH or AT_CEILING: the active bound
-    gate: mx.array | None = None  # what weighs the gradient, for vespo
+    objective_BT: mx.array  # maximised
+    low_BT: mx.array  # ratio below which a push down stops
+    high_BT: mx.array  # ratio above which a push up stops
+    side_BT: mx.array  # the active bound: FREE, AT_LOW, AT_HIGH or AT_CEILING
+    gate_BT: mx.array | None = None  # VESPO's weight of the gradient
 
 
-def unbounded(objective: mx.array) -> Push:
+def unbounded(objective_BT: mx.array) -> Push:
     """An objective whose push never stops: only the clamp of log-ratios bounds the ratio."""
-    side = mx.zeros(objective.shape, mx.int32)
-    return Push(objective, mx.array(1 / MAX_RATIO), mx.array(MAX_RATIO), side)
+    side_BT = mx.zeros(objective_BT.shape, mx.int32)
+    return Push(objective_BT, mx.array(1 / MAX_RATIO), mx.array(MAX_RATIO), side_BT)
 
 
 def clip(
-    ratio: mx.array,
-    advantage: mx.array,
-    low: mx.array | float,
-    high: mx.array | float,
+    ratio_BT: mx.array,
+    advantages_BT: mx.array,
+    low_BT: mx.array | float,
+    high_BT: mx.array | float,
     ceiling: float | None = None,
 ) -> Push:
     """J = min(r·A, clip(r, low, high)·A), low = 1-ε_low and high = 1+ε_high.
@@ -45,119 +45,137 @@ def clip(
     PPO (arXiv:1707.06347, eq. 7); ε_high > ε_low is DAPO's clip-higher (arXiv:2503.14476). With a
     ceiling δ: min(min(r, δ)·A, ...), which bounds the push down too (arXiv:2505.07291).
     """
-    raw = ratio if ceiling is None else mx.minimum(ratio, ceiling)
-    objective = mx.minimum(raw * advantage, mx.clip(ratio, low, high) * advantage)
-    side = mx.where((raw < low) & (advantage < 0), AT_LOW, FREE)
-    side = mx.where((raw > high) & (advantage > 0), AT_HIGH, side)
-    stopped = (ratio > raw) & (side == FREE) & (advantage != 0)
-    return Push(objective, mx.array(low), mx.array(high), mx.where(stopped, AT_CEILING, side))
+    raw_BT = ratio_BT if ceiling is None else mx.minimum(ratio_BT, ceiling)
+    clipped_BT = mx.clip(ratio_BT, low_BT, high_BT)
+    objective_BT = mx.minimum(raw_BT * advantages_BT, clipped_BT * advantages_BT)
+    side_BT = mx.where((raw_BT < low_BT) & (advantages_BT < 0), AT_LOW, FREE)
+    side_BT = mx.where((raw_BT > high_BT) & (advantages_BT > 0), AT_HIGH, side_BT)
+    at_ceiling_BT = (ratio_BT > raw_BT) & (side_BT == FREE) & (advantages_BT != 0)
+    side_BT = mx.where(at_ceiling_BT, AT_CEILING, side_BT)
+    return Push(objective_BT, mx.array(low_BT), mx.array(high_BT), side_BT)
 
 
-def cispo(ratio: mx.array, advantage: mx.array, logprob: mx.array, cap: float) -> Push:
+def cispo(ratio_BT: mx.array, advantages_BT: mx.array, logprobs_BT: mx.array, cap: float) -> Push:
     """J = sg(min(r, cap))·A·log π: the weight is bounded, the push never stops.
 
     CISPO (arXiv:2506.13585, eq. 4); sg is stop_gradient.
     """
-    weight = mx.stop_gradient(mx.minimum(ratio, cap))
-    side = mx.where(ratio > cap, AT_HIGH, FREE)
-    return Push(weight * advantage * logprob, mx.array(1 / MAX_RATIO), mx.array(cap), side)
+    weight_BT = mx.stop_gradient(mx.minimum(ratio_BT, cap))
+    side_BT = mx.where(ratio_BT > cap, AT_HIGH, FREE)
+    objective_BT = weight_BT * advantages_BT * logprobs_BT
+    return Push(objective_BT, mx.array(1 / MAX_RATIO), mx.array(cap), side_BT)
 
 
-def sapo(ratio: mx.array, advantage: mx.array, tau_pos: float, tau_neg: float) -> Push:
+def sapo(ratio_BT: mx.array, advantages_BT: mx.array, tau_pos: float, tau_neg: float) -> Push:
     """J = 4/τ · sigmoid(τ(r - 1)) · A with τ = τ_pos for A > 0, else τ_neg: a soft gate.
 
     SAPO (arXiv:2511.20347). At r = 1 the gradient with respect to r is A, as without the gate.
     """
-    tau = mx.where(advantage > 0, tau_pos, tau_neg)
-    gate = 4 / tau * mx.sigmoid(tau * (ratio - 1))
-    return unbounded(gate * advantage)
+    tau_BT = mx.where(advantages_BT > 0, tau_pos, tau_neg)
+    gate_BT = 4 / tau_BT * mx.sigmoid(tau_BT * (ratio_BT - 1))
+    return unbounded(gate_BT * advantages_BT)
 
 
-def vespo(log_weight: mx.array, advantage: mx.array, logprob: mx.array, recipe: Recipe) -> Push:
-    """J = sg(φ(W))·A·log π with φ(W) = e^λ·W^k·e^(-λW), 1 at W = 1: a soft gate on whole answers.
+def vespo(
+    log_weight_B1: mx.array, advantages_BT: mx.array, logprobs_BT: mx.array, recipe: Recipe
+) -> Push:
+    """J = sg(φ(W))·A·log π, φ(W) = e^λ·W^k·e^(-λW), 1 at W = 1: a soft gate on whole completions.
 
-    VESPO (arXiv:2602.10693). log W [B,1] is that of `ratio.answer_weight`; k and λ depend on the
+    VESPO (arXiv:2602.10693). log W is that of `ratio.completion_log_weight`; k and λ depend on the
     sign of A, with A = 0 among the positive ones. A φ beyond float32 counts as 0, as in TRL.
     """
-    k = mx.where(advantage >= 0, recipe.vespo_k_pos, recipe.vespo_k_neg)
-    rate = mx.where(advantage >= 0, recipe.vespo_lambda_pos, recipe.vespo_lambda_neg)
-    gate = mx.exp(rate + k * log_weight - rate * mx.exp(log_weight))
-    gate = mx.stop_gradient(mx.where(mx.isfinite(gate), gate, 0.0))
-    return unbounded(gate * advantage * logprob)._replace(gate=gate)
+    k_BT = mx.where(advantages_BT >= 0, recipe.vespo_k_pos, recipe.vespo_k_neg)
+    rate_BT = mx.where(advantages_BT >= 0, recipe.vespo_lambda_pos, recipe.vespo_lambda_neg)
+    gate_BT = mx.exp(rate_BT + k_BT * log_weight_B1 - rate_BT * mx.exp(log_weight_B1))
+    gate_BT = mx.stop_gradient(mx.where(mx.isfinite(gate_BT), gate_BT, 0.0))
+    return unbounded(gate_BT * advantages_BT * logprobs_BT)._replace(gate_BT=gate_BT)
 
 
 class Targets(NamedTuple):
-    """The target of each token [B,T]; computed once per update from whole groups."""
+    """The target of each token; computed once per update from whole groups."""
 
-    sign: mx.array  # +1 pushed up, -1 pushed down, 0 left alone
-    probability: mx.array  # the target t
-    low: mx.array  # ratio at which a push down stops: p_old
-    high: mx.array  # ratio at which a push up stops: t/p_old
+    sign_BT: mx.array  # +1 pushed up, -1 pushed down, 0 left alone
+    probability_BT: mx.array  # the target t
+    low_BT: mx.array  # ratio at which a push down stops: p_old
+    high_BT: mx.array  # ratio at which a push up stops: t/p_old
 
 
 def targets_of(
-    old: mx.array, signs: mx.array, mask: mx.array, token_ids: mx.array, group_ids: mx.array
+    old_BT: mx.array,
+    signs_Bt: mx.array,
+    mask_BT: mx.array,
+    token_ids_BT: mx.array,
+    group_ids_B: mx.array,
 ) -> Targets:
-    """Targets of all completions of whole groups. signs [B] or [B,T], the rest [B,T].
+    """Targets of all completions of whole groups.
 
     Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s from `step_sizes_of`. A token's sign
     is the sign of the sum of signs over the completions that share it and its prefix. Tokens off
     the mask, such as forced ones, are not pushed, but the prefix of later tokens contains them.
     """
-    rows, columns = mask.shape
-    signs = mx.broadcast_to(signs.reshape(rows, -1), (rows, columns))
-    logp = mx.clip(mx.stop_gradient(old).astype(mx.float32), -LIMIT, 0.0)
-    shared = group_ids[:, None] == group_ids[None, :]  # [B,B]: the same prefix so far
+    rows, columns = mask_BT.shape
+    signs_BT = mx.broadcast_to(signs_Bt.reshape(rows, -1), (rows, columns))
+    logp_BT = mx.clip(mx.stop_gradient(old_BT).astype(mx.float32), -LIMIT, 0.0)
+    prefix_BB = group_ids_B[:, None] == group_ids_B[None, :]  # the same prefix so far
     tree_signs, step_sizes = [], []
     for t in range(columns):
-        inside = mask[:, t]
-        together = shared & inside[:, None] & inside[None, :]
-        alike = token_ids[:, t][:, None] == token_ids[:, t][None, :]
-        same, shared = together & alike, shared & alike
-        sign = mx.sign(mx.where(same, signs[:, t][None, :], 0.0).sum(axis=1))
-        tree_signs.append(sign)
-        step_sizes.append(step_sizes_of(mx.exp(logp[:, t]), sign, together, same))
-    sign, step_size = mx.stack(tree_signs, axis=1), mx.stack(step_sizes, axis=1)
-    low = mx.exp(logp)
-    high = mx.where(sign > 0, 1 + step_size * (mx.exp(-logp / 2) - 1), low)
-    return Targets(sign, mx.where(sign == 0, low, low * high), low, high)
+        mask_B, ids_B = mask_BT[:, t], token_ids_BT[:, t]
+        together_BB = prefix_BB & mask_B[:, None] & mask_B[None, :]
+        same_id_BB = ids_B[:, None] == ids_B[None, :]
+        same_BB, prefix_BB = together_BB & same_id_BB, prefix_BB & same_id_BB
+        sign_B = mx.sign(mx.where(same_BB, signs_BT[:, t][None, :], 0.0).sum(axis=1))
+        tree_signs.append(sign_B)
+        step_sizes.append(step_sizes_of(mx.exp(logp_BT[:, t]), sign_B, together_BB, same_BB))
+    sign_BT, step_size_BT = mx.stack(tree_signs, axis=1), mx.stack(step_sizes, axis=1)
+    low_BT = mx.exp(logp_BT)
+    high_BT = mx.where(sign_BT > 0, 1 + step_size_BT * (mx.exp(-logp_BT / 2) - 1), low_BT)
+    return Targets(sign_BT, mx.where(sign_BT == 0, low_BT, low_BT * high_BT), low_BT, high_BT)
 
 
-def step_sizes_of(p: mx.array, sign: mx.array, together: mx.array, same: mx.array) -> mx.array:
+def step_sizes_of(
+    p_B: mx.array, sign_B: mx.array, together_BB: mx.array, same_BB: mx.array
+) -> mx.array:
     """s = min(1, (1 - Σ bad p² - Σ good p)/Σ good (√p - p)) over the distinct tokens. [B]
 
     together[i,j]: i and j have the same prefix; same[i,j]: the same token after it. Three good and
     one bad token at 1/4 each: s = (1 - 1/16 - 3/4)/(3/4) = .25, and t = .3125 for a good one.
     """
-    first = mx.argmax(same, axis=1) == mx.arange(p.shape[0])  # one completion per distinct token
-    good, bad = first & (sign > 0), first & (sign < 0)
+    distinct_B = mx.argmax(same_BB, axis=1) == mx.arange(p_B.shape[0])  # one row for each token
+    good_B, bad_B = distinct_B & (sign_B > 0), distinct_B & (sign_B < 0)
 
-    def over(chosen: mx.array, values: mx.array) -> mx.array:
-        return mx.where(together & chosen[None, :], values[None, :], 0.0).sum(axis=1)
+    def total(rows_B: mx.array, values_B: mx.array) -> mx.array:
+        return mx.where(together_BB & rows_B[None, :], values_B[None, :], 0.0).sum(axis=1)
 
-    remaining = mx.maximum(1 - over(bad, p * p) - over(good, p), 0.0)
-    reach = over(good, mx.sqrt(p) - p)
-    return mx.where(reach > remaining, remaining / reach, 1.0)
+    remaining_B = mx.maximum(1 - total(bad_B, p_B * p_B) - total(good_B, p_B), 0.0)
+    reach_B = total(good_B, mx.sqrt(p_B) - p_B)
+    return mx.where(reach_B > remaining_B, remaining_B / reach_B, 1.0)
 
 
 def push(
-    batch: Batch, recipe: Recipe, ratio: mx.array, importance: mx.array, targets: Targets | None
+    batch: Batch,
+    recipe: Recipe,
+    ratio_BT: mx.array,
+    importance_BT: mx.array,
+    targets: Targets | None,
 ) -> Push:
     """J and where it has stopped, by the recipe's rule."""
-    advantage, logprob = batch.advantage, batch.new
+    advantages_BT, logprobs_BT = batch.advantages_BT, batch.new_BT
     if targets is not None:
-        return clip(ratio, targets.sign, targets.low, targets.high)
+        return clip(ratio_BT, targets.sign_BT, targets.low_BT, targets.high_BT)
     match recipe.trust:
         case "clip":
             low, high = 1 - recipe.clip_low, 1 + recipe.clip_high
-            return clip(ratio, advantage, low, high, recipe.delta)
+            return clip(ratio_BT, advantages_BT, low, high, recipe.delta)
         case "cispo":
-            return cispo(ratio, advantage, logprob, recipe.cispo_cap)
+            return cispo(ratio_BT, advantages_BT, logprobs_BT, recipe.cispo_cap)
         case "sapo":
-            return sapo(ratio, advantage, recipe.sapo_tau_pos, recipe.sapo_tau_neg)
+            return sapo(ratio_BT, advantages_BT, recipe.sapo_tau_pos, recipe.sapo_tau_neg)
         case "vespo":
-            log_weight = answer_weight(logprob - batch.old, importance, recipe)
-            return vespo(log_weight, advantage, logprob, recipe)
-        case "none":  # J = r·A, or A·log π without a ratio: the gradient of REINFORCE
-            return unbounded(advantage * logprob if recipe.ratio == "none" else ratio * advantage)
+            log_ratio_BT = logprobs_BT - batch.old_BT
+            log_weight_B1 = completion_log_weight(log_ratio_BT, importance_BT, recipe)
+            return vespo(log_weight_B1, advantages_BT, logprobs_BT, recipe)
+        case "none" if recipe.ratio == "none":  # the gradient of REINFORCE
+            return unbounded(advantages_BT * logprobs_BT)
+        case "none":
+            return unbounded(ratio_BT * advantages_BT)
     raise MathsError(f"trust={recipe.trust} has no rule in maths/trust.py")

@@ -9,7 +9,7 @@ from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.training.samples import OldScores, SampledGroup, Samples
 
-SCORED = {"old_logprobs_BT", "ref_logprobs_BT", "entropy_BT"}  # computed by a forward
+SCORED = {"old_logprobs_BT", "ref_logprobs_BT", "entropy_BT"}  # arguments that cost a forward
 
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
@@ -61,18 +61,18 @@ def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[fl
     signal = recipe.signal if is_shown else RECIPES["grpo"].signal
     shown = recipes.recipe("grpo", signal=signal, beta=0.0)
     totals_B1 = [[total] for group in groups for total in group.totals]
-    group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
+    group_ids_B = [index for index, group in enumerate(groups) for _ in group.rollouts]
     advantages_B = advantages(totals_B1, group_ids_B, shown).values
     return list(map(float, np.array(advantages_B)))
 
 
 def scalar_advantages(samples: Samples, advantages: Advantages) -> list[float]:
     """One advantage per rollout; the mean over its tokens if each token has its own."""
-    values = np.array(advantages.values)
-    if values.ndim == 2:
+    advantages_Bt = np.array(advantages.values)
+    if advantages_Bt.ndim == 2:
         mask_BT = np.array(samples.mask_BT)
-        values = (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)
-    return list(map(float, values))
+        advantages_Bt = (advantages_Bt * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)
+    return list(map(float, advantages_Bt))
 
 
 def rows_to_train(

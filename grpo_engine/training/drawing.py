@@ -1,6 +1,6 @@
 """Draws the prompts of a step: tasks by their weights, problems by their pass rates.
 
-Everything that it depends on is in `run.progress`, which changes only when a step is complete.
+Its state is in `run.progress`, which changes only when a step is complete.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from grpo_engine.run.session import EngineRun, TaskPart
 from grpo_engine.tasks.base import Example, Generated, draw, number_of
 from grpo_engine.training.samples import SampledGroup
 
-MAX_UNUSABLE = 10_000  # generated problems in a row that cannot be used, before the run gives up
+MAX_UNUSABLE = 10_000  # unusable generated problems in a row that end a run
 
 
 class Drawing:
-    """Takes problems from where the run stands."""
+    """Draws problems from the run's position on; `finish` moves that."""
 
     def __init__(self, run: EngineRun) -> None:
         self._run = run
@@ -26,13 +26,13 @@ class Drawing:
         self._cursors[run.parts[0].label] = run.progress.cursor
         self._counts = dict(run.progress.drawn)
         self._left_out = frozenset(run.progress.left_out)
-        self.passed_over = 0  # problems that were not drawn
+        self.passed_over = 0  # problems that were left out
 
     def take(self, count: int) -> list[Example]:
         return [self._next(self._part()) for _ in range(count)]
 
     def finish(self, groups: Sequence[SampledGroup]) -> None:
-        """Keep what was drawn, and the pass rates of its answers."""
+        """Move the run's position, and keep the pass rates of what was drawn."""
         progress, (first, *further) = self._run.progress, self._run.parts
         progress.cursor = self._cursors[first.label]
         progress.cursors = {part.label: self._cursors[part.label] for part in further}
@@ -45,9 +45,9 @@ class Drawing:
             }
 
     def _part(self) -> TaskPart:
-        """The task to draw from next: each gets prompts in proportion to its weight.
+        """The next prompt's task: prompts are shared in proportion to weights.
 
-        It has the largest weight / (2 · prompts so far + 1), as Sainte-Laguë shares out seats.
+        It has the largest weight / (2 · prompts so far + 1), the rule of Sainte-Laguë for seats.
         """
         if len(self._run.parts) == 1:
             return self._run.parts[0]
@@ -57,7 +57,7 @@ class Drawing:
         return part
 
     def _next(self, part: TaskPart) -> Example:
-        """The next problem of a task that is not passed over."""
+        """The next problem of a task that is not left out."""
         train, unusable = part.task.train, 0
         limit = min(len(train), MAX_UNUSABLE) if isinstance(train, Generated) else len(train)
         while unusable < limit:
@@ -100,7 +100,7 @@ def chance(curriculum: str, right: float, tried: float) -> float:
 
 
 def take_rates(run: EngineRun) -> Iterator[Event]:
-    """Before the first step: read the given pass rates, and leave problems out by them."""
+    """Before the first step: read the pass rates, and leave problems out by them."""
     config = run.config.task
     unjudged = [part.label for part in run.parts if not part.scorer.right.function]
     if config.curriculum != "off" and unjudged:
@@ -136,16 +136,16 @@ def take_rates(run: EngineRun) -> Iterator[Event]:
     )
 
 
-def read_rates(path: Path, answers: int) -> dict[str, tuple[float, float]]:
-    """Right and tried answers by problem, from `{KEY: RATE}` or what `probe --json` writes.
+def read_rates(path: Path, tried: int) -> dict[str, tuple[float, float]]:
+    """Right and tried completions by problem, from `{KEY: RATE}` or the output of `probe --json`.
 
-    A rate counts as that of `answers` answers if the file does not say how many there were.
+    A rate counts as that of `tried` completions if the file does not give their number.
     """
     try:
         content: Any = parse_json(path.expanduser().read_text(encoding="utf-8"))
         content = content[0] if isinstance(content, list) else content
         if "pass_rates" in content:
-            answers, content = int(content.get("answers", answers)), content["pass_rates"]
+            tried, content = int(content.get("answers", tried)), content["pass_rates"]
         rates = {str(key): float(rate) for key, rate in content.items()}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise DataError(
@@ -159,4 +159,4 @@ def read_rates(path: Path, answers: int) -> dict[str, tuple[float, float]]:
         if wrong:
             problem = f"the rate of {wrong[0]!r} is {rates[wrong[0]]:g}, not between 0 and 1"
         raise DataError(f"task.pass_rates {path}: {problem}", "task.pass_rates")
-    return {key: (rate * answers, answers) for key, rate in rates.items()}
+    return {key: (rate * tried, tried) for key, rate in rates.items()}

@@ -8,36 +8,35 @@ from grpo_engine.run.session import EngineRun, TaskPart
 
 
 def reward_notes(run: EngineRun, step: int) -> Iterator[NoteWritten]:
-    """After the first steps, a warning for each function that scored all answers alike, or none."""
+    """After the first steps, a warning for each function whose scores were all equal or missing."""
     if step != min(EARLY, run.config.steps):
         return
     metrics = run.alerts.start[:EARLY]
     if all(row.get("environment/errors") == 1 for row in metrics):
-        return  # no function was asked
+        return  # no function was called
     when = "the first step" if len(metrics) == 1 else f"the first {len(metrics)} steps"
     for part in run.parts:
-        if not _has_answers(run, part, metrics):
+        if not _was_drawn(run, part, metrics):
             continue
         for name in part.scorer.names:
-            if what := _without_effect(metrics, name):
-                text = f"reward {name} {what} of {when}, so it has had no effect. "
+            if outcome := _without_effect(metrics, name):
+                text = f"reward {name} {outcome} of {when}, so it has had no effect. "
                 text += part.scorer.advice(name)
                 yield NoteWritten(step=step, severity="warning", text=text.rstrip(". "))
 
 
-def _has_answers(run: EngineRun, part: TaskPart, metrics: Sequence[Mapping[str, float]]) -> bool:
+def _was_drawn(run: EngineRun, part: TaskPart, metrics: Sequence[Mapping[str, float]]) -> bool:
     """Whether problems of a task were drawn."""
     counts = [row.get(f"task/{part.label}/groups", 0) for row in metrics]
     return len(run.parts) == 1 or sum(counts) > 0
 
 
 def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:
-    """What a function did, if its scores cannot have mattered; else empty."""
+    """How a function scored, if its scores cannot have mattered; else empty."""
     means = {row[mean_of(name)] for row in metrics if mean_of(name) in row}
     if not means:
         has_failed = any(f"rewards/{name}/failed" in row for row in metrics)
         return "scored no answer" if has_failed else "gave None to every answer"
-    spreads = [row.get(f"rewards/{name}/std") for row in metrics]
-    if len(means) == 1 and all(spread == 0 for spread in spreads):
+    if len(means) == 1 and all(row.get(f"rewards/{name}/std") == 0 for row in metrics):
         return f"scored {means.pop():g} for every answer"
     return ""

@@ -28,15 +28,15 @@ def score_tokens(
     values: bool = False,
     model: Policy | None = None,
 ) -> Generator[Event, None, TokenScores]:
-    """Score completions with the policy, what it is `under` a method such as `using`, or a `model`.
+    """Score completions with the policy, in a context such as `policy.using`, or with a `model`.
 
     Rows that are not scored are 0.
     """
-    chosen = range(len(rollouts)) if rows is None else rows
+    rows = range(len(rollouts)) if rows is None else rows
     temperature = run.config.training.temperature
 
     def scored_batches() -> Generator[Event, None, list[tuple[TokenBatch, TokenScores]]]:
-        assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
+        assigned = run.ranks.assigned(batches_of(run, rollouts, rows))
         scored: list[tuple[TokenBatch, TokenScores]] = []
         for done, (_, batch) in enumerate(assigned, 1):
             with under():

@@ -25,7 +25,7 @@ Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchResult:
-    """Loss, metrics and token arrays [B, T] of one micro-batch, evaluated.
+    """Loss, metrics and token arrays of one micro-batch, evaluated.
 
     The arrays are `logprobs` and `clipped`, and `entropy`, `kl` and `values` if there are any.
     """
@@ -33,7 +33,7 @@ class MicroBatchResult:
     batch: TokenBatch
     loss: float
     sums: Sums
-    arrays: Mapping[str, mx.array]
+    arrays_BT: Mapping[str, mx.array]
 
     @classmethod
     def of(cls, batch: TokenBatch, outputs: Mapping[str, Any]) -> "MicroBatchResult":
@@ -42,21 +42,21 @@ class MicroBatchResult:
             batch=batch,
             loss=float(outputs["loss"]),
             sums={name: (float(a), float(b)) for name, (a, b) in outputs["sums"].items()},
-            arrays=outputs["arrays"],
+            arrays_BT=outputs["arrays_BT"],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """What the losses of a pass read, besides the policy and the denominators."""
+    """Inputs of the losses of a pass, besides the policy and the denominators."""
 
     experience: Experience
     recipe: Recipe
     rollout: RolloutConfig
     targets: Targets | None
-    is_first: bool  # whether this is the first pass, which measures entropy
+    is_first: bool  # the first pass measures entropy
     step: int
-    scale: float = 1.0  # of the loss, so that small gradients survive in float16
+    scale: float = 1.0  # factor of the loss by which small gradients survive in float16
 
 
 def gradient(
@@ -86,22 +86,22 @@ def loss(
     )
     targets = inputs.targets
     if targets is not None:
-        targets = Targets(*(rows_of_batch(values, batch) for values in targets))
+        targets = Targets(*(rows_of_batch(array_BT, batch) for array_BT in targets))
     value, terms = recipe_loss(
         _inputs_of_batch(inputs, batch, new), recipe, totals, targets, inputs.rollout.max_new_tokens
     )
-    clipped = (terms.side != 0) & (terms.advantage != 0) & terms.mask
-    arrays = {
+    clipped_BT = (terms.side != 0) & (terms.advantage != 0) & terms.mask
+    arrays_BT = {
         "logprobs": new.logprobs,
         "entropy": new.entropy,
         "values": new.values,
         "kl": terms.kl,
-        "clipped": clipped.astype(mx.float32),
+        "clipped": clipped_BT.astype(mx.float32),
     }
     return value * inputs.scale, {
         "loss": value,
         "sums": metrics(terms, recipe),
-        "arrays": {name: array for name, array in arrays.items() if array is not None},
+        "arrays_BT": {name: array for name, array in arrays_BT.items() if array is not None},
     }
 
 
@@ -111,14 +111,14 @@ def reads_entropy(recipe: Recipe) -> bool:
 
 
 def _inputs_of_batch(inputs: LossInputs, batch: TokenBatch, new: TokenScores) -> Batch:
-    """The rows of a micro-batch, with what the policy gives them now."""
+    """The rows of a micro-batch, with the policy's scores of this pass."""
     experience, recipe = inputs.experience, inputs.recipe
     samples, old, advantages = experience.samples, experience.old, experience.advantages
     reads_sampler = recipe.reads_sampler or recipe.reads("sampler_logprobs_BT")
-    data = {name: [values[row] for row in batch.rows] for name, values in samples.data.items()}
+    data = {name: [column[row] for row in batch.rows] for name, column in samples.data.items()}
 
-    def rows(values: mx.array | None) -> mx.array | None:
-        return None if values is None else rows_of_batch(values, batch)
+    def rows(array_BT: mx.array | None) -> mx.array | None:
+        return None if array_BT is None else rows_of_batch(array_BT, batch)
 
     return batch_of(
         new.logprobs,

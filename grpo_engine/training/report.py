@@ -1,5 +1,6 @@
 """Turns a step's arrays into events: groups, token numbers and metrics as plain Python values."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from grpo_engine.training.samples import (
 )
 from grpo_engine.training.update import UpdateResult, mean
 
-# what a recorded group says of how it was sampled
+# Settings of sampling that are recorded with a group
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
@@ -47,11 +48,11 @@ def groups_scored(
     origin: Origin = "train",
     sampling: Sampling | None = None,
 ) -> Iterator[GroupScored]:
-    """The events of groups; `advantages` lists those of all their rollouts in order."""
-    advantages, sampling = iter(advantages_B), sampling or run.sampling
+    """The events of groups; `advantages_B` lists the advantages of all their rollouts in order."""
+    remaining, sampling = iter(advantages_B), sampling or run.sampling
     mx.synchronize()  # no number of a failed command buffer is recorded
     for group in groups:
-        pushes = [next(advantages) for _ in group.rollouts]
+        advantages = list(itertools.islice(remaining, len(group.rollouts)))
         totals = group.totals
         numbers = [total for total in totals if total is not None]
         yield GroupScored(
@@ -66,40 +67,40 @@ def groups_scored(
                 target=group.example.target,
                 refill=group.attempt,
                 rollouts=tuple(
-                    map(_completion, group.rollouts, group.scores.rewards, totals, pushes)
+                    map(_rollout, group.rollouts, group.scores.rewards, totals, advantages)
                 ),
                 reward_mean=statistics.fmean(numbers) if numbers else None,
                 reward_std=reward_std(numbers),
-                no_signal=_no_signal(group, numbers, has_signal=any(pushes)),
+                no_signal=_no_signal(group, numbers, has_signal=any(advantages)),
                 sampling={name: getattr(sampling, name) for name in SAMPLING},
             ),
         )
 
 
-def _completion(
-    rollout: Trajectory,
+def _rollout(
+    trajectory: Trajectory,
     rewards: tuple[RewardValue, ...],
     reward: float | None,
     advantage: float | None,
 ) -> Rollout:
     return Rollout(
-        index=rollout.index,
-        ids=rollout.ids,
-        text=rollout.text,
-        finish=rollout.finish,
+        index=trajectory.index,
+        ids=trajectory.ids,
+        text=trajectory.text,
+        finish=trajectory.finish,
         rewards=rewards,
         reward=reward,
         advantage=advantage,
-        sampler_logprobs=rollout.raw_logprobs,
-        ends=rollout.ends,
-        spans=rollout.spans,
+        sampler_logprobs=trajectory.raw_logprobs,
+        ends=trajectory.ends,
+        spans=trajectory.spans,
     )
 
 
 def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool) -> str:
-    """Why a group has no signal, or was replaced; empty if it has one.
+    """Why a group has no signal, or was replaced; empty if it has a signal.
 
-    It may have one by functions whose total is equal.
+    Rollouts of equal totals have one if a function tells them apart.
     """
     scores = group.scores
     if len(group.rollouts) < 2 or ((has_signal or scores.differ) and not group.alike_in):
@@ -146,9 +147,8 @@ def _token_numbers(
     rollout = samples.rollouts[row]
 
     of = partial(row_values, row=row, length=len(rollout.ids))
-
     all_passes = result.passes if result is not None else ()
-    passes = [item for item in all_passes if row in item.totals]
+    passes = [item for item in all_passes if row in item.totals]  # those that updated the row
 
     def of_passes(name: str) -> tuple[tuple[float, ...], ...]:
         return tuple(of(item.arrays_BT[name]) for item in passes if name in item.arrays_BT)
@@ -196,8 +196,8 @@ def step_metrics(
     distinct = sum(len({r.ids for r in group.rollouts}) for group in samples.groups)
     total = len(samples.rollouts)
     metrics["completions/duplicates"] = (total - distinct) / total
-    trained = np.array(samples.group_ids_B)[experience.trained_rows]
-    metrics["groups/skipped"] = float(len(samples.groups) - len(set(trained.tolist())))
+    trained_groups_N = np.array(samples.group_ids_B)[experience.trained_rows]
+    metrics["groups/skipped"] = float(len(samples.groups) - len(set(trained_groups_N.tolist())))
     if result is not None and result.complete_passes + result.updates:
         metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
@@ -219,7 +219,7 @@ def groups_by_task(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, 
 
 
 def task_metrics(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, float]:
-    """How each of several tasks did, over all answers that were sampled to its prompts."""
+    """Metrics of each of several tasks, over all rollouts of its prompts."""
     metrics: dict[str, float] = {}
     for label, of_task in groups_by_task(run, groups).items():
         values = {"sampled/groups": float(len(of_task)), **sampled_metrics(of_task)}
@@ -231,9 +231,9 @@ def task_metrics(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, fl
 
 
 def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
-    """Mean rewards of all answers that were sampled, those of replaced groups included.
+    """Mean rewards of all rollouts, those of replaced groups included.
 
-    Only groups whose answers differ are kept, so the means of the kept ones say little.
+    A refill keeps only groups whose rewards differ, so the means of these say little.
     """
     totals = [total for group in groups for total in group.totals if total is not None]
     metrics = {"sampled/reward": statistics.fmean(totals)} if totals else {}
@@ -276,7 +276,7 @@ def length_metrics(rollouts: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def dialogue_metrics(rollouts: Sequence[Trajectory]) -> dict[str, float]:
-    """Turns, tools and what environments tell about themselves; empty without environments."""
+    """Metrics of turns, of tools and from environments themselves; empty without environments."""
     outcomes = [rollout.environment for rollout in rollouts if rollout.environment is not None]
     if not outcomes:
         return {}
@@ -303,16 +303,16 @@ def dialogue_metrics(rollouts: Sequence[Trajectory]) -> dict[str, float]:
 def _sampler_gap(experience: Experience) -> dict[str, float]:
     """Difference of the sampler's and the trainer's log-probabilities, over trained rows.
 
-    The data's own answers have none of a sampler.
+    Demonstrations have no sampler.
     """
     samples = experience.samples
     rows = [row for row in experience.trained_rows if samples.rollouts[row].raw_logprobs]
-    gaps = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
-    gaps = np.abs(gaps[rows][np.array(samples.mask_BT)[rows] > 0])
-    if not gaps.size:
+    gap_BT = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
+    gap_N = np.abs(gap_BT[rows][np.array(samples.mask_BT)[rows] > 0])
+    if not gap_N.size:
         return {}
     name = "sampling/sampling_logp_difference"
-    return {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())}
+    return {f"{name}/mean": float(gap_N.mean()), f"{name}/max": float(gap_N.max())}
 
 
 def _teacher_gap(experience: Experience) -> dict[str, float]:
@@ -327,11 +327,11 @@ def _teacher_gap(experience: Experience) -> dict[str, float]:
 def _explained_variance(experience: Experience) -> float:
     """1 - Var(return - value)/Var(return) over the tokens."""
     assert experience.advantages.returns is not None
-    inside = np.array(experience.samples.mask_BT) > 0
-    returns = np.array(experience.advantages.returns)[inside]
-    error = returns - np.array(experience.old.values_BT)[inside]
-    variance = float(returns.var())
-    return 1 - float(error.var()) / variance if variance else 0.0
+    mask_BT = np.array(experience.samples.mask_BT) > 0
+    returns_N = np.array(experience.advantages.returns)[mask_BT]
+    error_N = returns_N - np.array(experience.old.values_BT)[mask_BT]
+    variance = float(returns_N.var())
+    return 1 - float(error_N.var()) / variance if variance else 0.0
 
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A step's rollouts as arrays: tokens, rewards, log-probabilities and advantages.
 
-Axes: P prompts, B all rollouts in the order they were sampled, T tokens of the longest completion,
-F reward functions.
+Axes: `P` prompts, `B` all rollouts in the order of sampling, `T` tokens of the longest completion,
+`F` reward functions, `N` what was selected or flattened; `_Bt` is [B] or [B,T].
 """
 
 import itertools
@@ -36,14 +36,14 @@ class SampledGroup:
     attempt: int
     rollouts: list[Trajectory]
     scores: Scores
-    right: Right  # which of its answers are right
-    format: str  # the function that scores their format
+    right: Right  # decides which completions are right
+    format: str  # the function that scores the format
     prefill: str = ""
     alike_in: str = ""  # the reward that did not differ, if a refill replaced the group
 
     @property
     def totals(self) -> list[float | None]:
-        """The total reward of each answer; None where no function applies, or one failed."""
+        """The total reward of each rollout; None where no function applies, or one failed."""
         return self.scores.totals()
 
 
@@ -68,8 +68,8 @@ class Samples:
     @property
     def columns(self) -> list[tuple[str, float]]:
         """The reward functions of all groups, with their weights: F."""
-        every = (reward for group in self.groups for reward in group.scores.rewards[0])
-        return list(dict.fromkeys((reward.name, reward.weight) for reward in every))
+        rewards = (reward for group in self.groups for reward in group.scores.rewards[0])
+        return list(dict.fromkeys((reward.name, reward.weight) for reward in rewards))
 
     def rows_of(self, group: int) -> list[int]:
         """The rows of a group, by its index in `groups`."""
@@ -77,14 +77,14 @@ class Samples:
         return list(range(start, start + len(self.groups[group].rollouts)))
 
     def rewards(self) -> list[list[float | None]]:
-        """Rewards [B, F]; None where a function does not apply, or is another task's."""
+        """Rewards [B,F]; None where a function does not apply, or is another task's."""
         columns = self.columns
         rows = (row for group in self.groups for row in group.scores.rewards)
         named = ({(score.name, score.weight): score.value for score in row} for row in rows)
         return [[row.get(column) for column in columns] for row in named]
 
     def counted_rewards(self) -> list[list[float | None]]:
-        """Rewards [B, F], without those of answers that have no total."""
+        """Rewards [B,F], without those of rollouts that have no total."""
         totals = (total for group in self.groups for total in group.totals)
         return [
             row if total is not None else [None] * len(row)
@@ -98,9 +98,9 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldScores:
-    """What policy, critic, reference and teacher gave each token before the update, [B, T].
+    """Scores of each token before the update, by policy, critic, reference and teacher.
 
-    None if the recipe does not read it, or reads what the first pass gives.
+    None if the recipe does not read it, or the first pass computes it.
     """
 
     logprobs_BT: mx.array | None = None
@@ -112,23 +112,21 @@ class OldScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What the passes of a step read."""
+    """The data of a step's passes."""
 
     samples: Samples
     old: OldScores
-    advantages: Advantages  # its values are [B] or [B, T]
+    advantages: Advantages
     trained_rows: list[int]  # rows that can have a gradient
 
     @property
     def first_trained_group(self) -> list[int]:
-        """The index of the first group with trained rows."""
-        trained, samples = set(self.trained_rows), self.samples
-        groups = [n for n in range(len(samples.groups)) if trained & set(samples.rows_of(n))]
-        return groups[:1]
+        """The index of the first group with trained rows, in a list; empty without any."""
+        return [int(self.samples.group_ids_B[row]) for row in self.trained_rows[:1]]
 
 
 def known_scores(groups: Iterable[SampledGroup]) -> dict[str, list[float]]:
-    """The scores of each reward function that applies to any answer of the groups."""
+    """The scores of each reward function that applies to any rollout of the groups."""
     columns: dict[str, list[float]] = {}
     for group in groups:
         for reward in itertools.chain.from_iterable(group.scores.rewards):
@@ -143,7 +141,7 @@ def mean_scores(groups: Iterable[SampledGroup]) -> dict[str, float]:
 
 
 def failures(groups: Iterable[SampledGroup]) -> Counter[str]:
-    """On how many answers each reward function failed, if on any."""
+    """The number of rollouts on which each reward function failed."""
     rows = (row for group in groups for row in group.scores.rewards)
     return Counter(reward.name for row in rows for reward in row if reward.failed)
 
@@ -155,7 +153,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
     return Samples(
         groups=list(groups),
         rollouts=rollouts,
-        group_ids_B=mx.array([n for n, group in enumerate(groups) for _ in group.rollouts]),
+        group_ids_B=mx.array([index for index, group in enumerate(groups) for _ in group.rollouts]),
         mask_BT=padded([in_loss(rollout, recipe) for rollout in rollouts], width),
         token_ids_BT=padded([r.ids for r in rollouts], width, np.int32),
         sampler_logprobs_BT=padded([r.logprobs for r in rollouts], width),
@@ -165,7 +163,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
 
 
 def in_loss(rollout: Trajectory, recipe: Recipe) -> list[int]:
-    """1 for each token that was sampled, unless the recipe leaves out answers that were cut."""
+    """1 for each sampled token; none of a completion that was cut, if the recipe masks these."""
     if recipe.mask_truncated and rollout.finish in CUT:
         return []
     forced = set(rollout.forced)
@@ -173,40 +171,42 @@ def in_loss(rollout: Trajectory, recipe: Recipe) -> list[int]:
 
 
 def gather_rollouts(rollouts: Sequence[Trajectory]) -> tuple[mx.array, mx.array]:
-    """Mask and sampler log-probabilities of rollouts outside a training step, [B, T]."""
+    """Mask and sampler log-probabilities of rollouts outside a training step. [B,T]"""
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width)
-    return mask, padded([rollout.raw_logprobs for rollout in rollouts], width)
+    mask_BT = padded([(1,) * len(rollout.ids) for rollout in rollouts], width)
+    return mask_BT, padded([rollout.raw_logprobs for rollout in rollouts], width)
 
 
 def padded(rows: Sequence[Sequence[float]], width: int, dtype: type = np.float32) -> mx.array:
-    """Rows of different lengths as one array, padded with zeros."""
-    out: np.ndarray[tuple[int, int], Any] = np.zeros((len(rows), width), dtype=dtype)
-    for line, row in zip(out, rows, strict=True):
-        line[: len(row)] = row
-    return mx.array(out)
+    """Rows of different lengths as one array [B,T], padded with zeros."""
+    padded_BT: np.ndarray[tuple[int, int], Any] = np.zeros((len(rows), width), dtype=dtype)
+    for padded_T, row in zip(padded_BT, rows, strict=True):
+        padded_T[: len(row)] = row
+    return mx.array(padded_BT)
 
 
-def rows_of_batch(values: mx.array, batch: TokenBatch) -> mx.array:
-    """The rows of a micro-batch from a [B] or [B, T] array, truncated or padded to its width."""
-    rows = values[mx.array(batch.rows)]
-    return rows if values.ndim == 1 else fitted(rows, batch.width)
+def rows_of_batch(values_Bt: mx.array, batch: TokenBatch) -> mx.array:
+    """The rows of a micro-batch from a [B] or [B,T] array, truncated or padded to its width."""
+    rows_Bt = values_Bt[mx.array(batch.rows)]
+    return rows_Bt if values_Bt.ndim == 1 else fitted(rows_Bt, batch.width)
 
 
-def fitted(values: mx.array, width: int) -> mx.array:
-    """[B, T] truncated, or padded with zeros, to `width` columns."""
-    missing = width - int(values.shape[1])
-    return mx.pad(values, [(0, 0), (0, missing)]) if missing > 0 else values[:, :width]
+def fitted(values_BT: mx.array, width: int) -> mx.array:
+    """[B,T] truncated, or padded with zeros, to `width` columns."""
+    missing = width - int(values_BT.shape[1])
+    return mx.pad(values_BT, [(0, 0), (0, missing)]) if missing > 0 else values_BT[:, :width]
 
 
-def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: int) -> mx.array:
-    """Combine the [b, t] results of micro-batches into [B, T]; missing rows are 0."""
-    out = np.zeros((rows, width), dtype=np.float32)
-    for batch, values in parts:
-        out[list(batch.rows)] = np.array(fitted(values.astype(mx.float32), width))
-    return mx.array(out)
+def assembled(parts: Iterable[tuple[TokenBatch, mx.array]], row_count: int, width: int) -> mx.array:
+    """Combine the arrays of micro-batches into [B,T]; missing rows are 0."""
+    assembled_BT = np.zeros((row_count, width), dtype=np.float32)
+    for batch, part_BT in parts:
+        assembled_BT[list(batch.rows)] = np.array(fitted(part_BT.astype(mx.float32), width))
+    return mx.array(assembled_BT)
 
 
-def row_values(values: mx.array | None, row: int, length: int) -> tuple[float, ...]:
+def row_values(values_BT: mx.array | None, row: int, length: int) -> tuple[float, ...]:
     """A row of a token array as numbers, cut to the completion's length; empty for None."""
-    return () if values is None else tuple(values[row, :length].tolist())  # type: ignore[arg-type]
+    if values_BT is None:
+        return ()
+    return tuple(values_BT[row, :length].tolist())  # type: ignore[arg-type]

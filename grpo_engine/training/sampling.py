@@ -1,4 +1,4 @@
-"""Samples and scores a step's groups; refills replace groups whose answers are equally good."""
+"""Samples and scores a step's groups; refills replace groups whose rewards do not differ."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,7 @@ from grpo_engine.training.samples import SampledGroup
 
 FIXED_STEP = 0  # the step number for the noise of pinned prompts and evaluations
 
-
-ScoredRollouts = tuple[list[Trajectory], Scores]  # for one prompt
+ScoredRollouts = tuple[list[Trajectory], Scores]  # those of one prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +41,12 @@ class SampleRequest:
 
     examples: Sequence[Example]
     sampling: Sampling
-    rows: int  # completions of each
+    rows: int  # completions per prompt
     first: int = 0
     attempt: int = 0
     seed_step: int = FIXED_STEP
     origin: Origin = "train"
-    demonstrates: bool = False  # the answers are those of the data, without scores
+    demonstrates: bool = False  # completions are the data's, without scores
 
     @property
     def phase(self) -> Phase:
@@ -56,7 +55,7 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGroups:
-    """Groups sampled in a step: those to train on, and those that refills replaced."""
+    """A step's groups: those to train on, and those that refills replaced."""
 
     groups: list[SampledGroup]
     replaced: list[SampledGroup]
@@ -125,9 +124,9 @@ def sample_and_score(
             index: rollouts[n * request.rows : (n + 1) * request.rows]
             for n, (index, _) in enumerate(assigned)
         }
-        scores_by_index = _scored(run, step, request, prompts, local)
+        local_scores = _scored(run, step, request, prompts, local)
         scored = all_rollouts(
-            run.ranks, [(index, (local[index], scores_by_index[index])) for index in local]
+            run.ranks, [(index, (local[index], local_scores[index])) for index in local]
         )
     yield from dict.fromkeys(alert for _, scores in scored for alert in scores.alerts)
     yield from handle_requests(run)
@@ -168,7 +167,7 @@ def _sample(
 def _sampled(
     run: EngineRun, step: int, request: SampleRequest, rows: Sequence[PromptRows]
 ) -> Generator[Event, None, list[Trajectory]]:
-    """This rank's rollouts, with what their environments say at the end."""
+    """This rank's rollouts, with the final outcomes of their environments."""
     if request.demonstrates:
         examples = (request.examples[row.group - request.first] for row in rows)
         ids = [run.part_of(example).render.completion_ids(example) for example in examples]
@@ -195,7 +194,7 @@ def _sampled(
 
 
 def _rendered(run: EngineRun, request: SampleRequest) -> list[RenderedPrompt]:
-    """The prompts; an environment may add to them when its episodes begin."""
+    """The prompts, with the additions of environments when their episodes begin."""
     environments, examples = run.environments, request.examples
     if environments is None:
         return [run.part_of(example).render(example) for example in examples]
@@ -222,10 +221,11 @@ def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> l
 
 
 def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
-    """The reward by which refills judge a group, if its answers do not differ in it; else empty.
+    """The reward that refills compare, if it is the same in the whole group; else empty.
 
     `refill_on` is a reward function, `total`, or `accuracy`: the function that says right or wrong.
-    Without one, and for scores of steps, the length penalty is left out of the total.
+    Without such a function, and for scores of steps, the total is compared without the length
+    penalty.
     """
     name = refill_on
     if refill_on == "accuracy":
@@ -239,7 +239,7 @@ def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
 
 
 def rows_to_sample(request: SampleRequest, prompts: Sequence[RenderedPrompt]) -> list[PromptRows]:
-    """The rows of every prompt, before ranks share them; a repeated prompt gets its own noise."""
+    """The rows of every prompt, for all ranks; a repeated prompt gets noise of its own."""
     repeats = occurrences([example.key for example in request.examples])
     return [
         PromptRows(
@@ -260,7 +260,7 @@ def rows_to_sample(request: SampleRequest, prompts: Sequence[RenderedPrompt]) ->
 def _announced(
     step: int, request: SampleRequest, prompts: Sequence[RenderedPrompt]
 ) -> Iterator[Event]:
-    """Events that announce the prompts to be sampled, and why."""
+    """Events that announce the prompts, and whether they refill or are pinned."""
     detail = "pinned prompts" if request.origin == "pinned" else ""
     yield PhaseStarted(
         step=step,
@@ -292,7 +292,7 @@ def _scored(
     prompts: Sequence[RenderedPrompt],
     local: Mapping[int, list[Trajectory]],
 ) -> dict[int, Scores]:
-    """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
+    """The scores of this rank's rollouts, by the index of their prompt."""
     if request.demonstrates:
         return dict.fromkeys(local, Scores(rewards=((),)))
     by_prompt: dict[int, Scores] = {}
@@ -302,10 +302,10 @@ def _scored(
         rollouts = [rollout for index in indices for rollout in local[index]]
         if not indices:
             continue
-        repeated = [index for index in indices for _ in range(rows)]
+        repeated_indices = [index for index in indices for _ in range(rows)]
         scores = part.scorer.score(
-            [examples[index] for index in repeated],
-            [prompts[index] for index in repeated],
+            [examples[index] for index in repeated_indices],
+            [prompts[index] for index in repeated_indices],
             rollouts,
             step=step,
             held_out=request.origin == "eval",

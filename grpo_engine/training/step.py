@@ -26,7 +26,7 @@ def begin_step(run: EngineRun) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     store_state(run)
-    run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
+    run.policy.forget_peak_memory()  # the peak excludes an earlier evaluation
     run.earlier_peak = run.update_peak = 0
     run.is_planned_anew = False
 
@@ -108,7 +108,7 @@ def finish_step(
 
 
 def end_if_met(run: EngineRun, metrics: Mapping[str, float]) -> Iterator[Event]:
-    """Take in measurements; if `stop_when` holds, this step is the run's last."""
+    """Make this step the run's last if `stop_when` holds for its metrics and earlier ones."""
     progress, text = run.progress, run.config.stop_when
     if not text or progress.ended_by:
         return
@@ -153,7 +153,7 @@ def check_finite(run: EngineRun, result: UpdateResult | None) -> Iterator[Event]
 
 
 def check_environments(run: EngineRun, sampled: SampledGroups) -> None:
-    """End the run after several steps in which no answer was without an error."""
+    """End the run after several steps in which the environment failed for every rollout."""
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
     if not all(rollout.failed for rollout in rollouts):
         run.progress.failed_steps = 0

@@ -42,29 +42,29 @@ from grpo_engine.training.samples import Experience, Samples, assembled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass over the rollouts, before its updates; a row without totals had none."""
+    """One pass over the rollouts, before its updates."""
 
-    arrays_BT: Mapping[str, mx.array]  # those of its micro-batches
-    totals: Mapping[int, UpdateTotals]  # by row
+    arrays_BT: Mapping[str, mx.array]  # by the names of `MicroBatchResult.arrays_BT`
+    totals: Mapping[int, UpdateTotals]  # by row, for those that were updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
     """Result of the passes of a step so far."""
 
-    experience: Experience  # with the old log-probabilities of the first pass
-    learning_rate: float = 0.0  # of the last update
+    experience: Experience  # with the first pass's scores as old ones, if these were missing
+    learning_rate: float = 0.0  # the last update's
     updates: int = 0
     complete_passes: int = 0
     passes: tuple[Pass, ...] = ()
     objective: float | None = None  # minus the loss of the last pass
     grad_norm: float = 0.0
-    sums: Sums = field(default_factory=dict)  # from the last pass
-    entropy: tuple[float, float] = (0.0, 0.0)  # from the first pass
+    sums: Sums = field(default_factory=dict)  # the last pass's metrics
+    entropy: tuple[float, float] = (0.0, 0.0)  # the first pass's (sum, count)
     not_finite: str = ""
     culprit: int | None = None  # the first group whose gradient alone is not finite
     stopped: str = ""
-    updated_logprobs_BT: mx.array | None = None  # of the trained rows, if targets are measured
+    updated_logprobs_BT: mx.array | None = None  # the trained rows', if targets are measured
 
     @property
     def has_ended(self) -> bool:
@@ -76,9 +76,9 @@ class UpdateResult:
 class Minibatch:
     """The micro-batches of one optimiser update, and its denominators."""
 
-    index: int  # in its pass
-    before: int  # updates of the step before this one
-    updates: int  # of the step, if no rule stops it
+    index: int  # position in its pass
+    before: int  # earlier updates of the step
+    updates: int  # the step's updates, if no rule stops it
     totals: Totals
     batches: list[TokenBatch]
 
@@ -142,7 +142,7 @@ def _make_pass(
     fewer = partial(fewer_scored, run, gradient=True)
 
     def next_gradient(index: int) -> Generator[Event, None, Gradient]:
-        if run.plan != plan:  # another number of rows in a micro-batch
+        if run.plan != plan:  # micro-batches have fewer rows now
             minibatches[:] = _minibatches(run, step, inputs, before)
         return (yield from _gradient(run, step, inputs, minibatches[index]))
 
@@ -184,8 +184,8 @@ def row_order(run: EngineRun, samples: Samples, step: int, index: int) -> list[i
     if run.recipe.minibatches == 1:
         return list(range(len(samples.rollouts)))
     group_ids_B = np.array(samples.group_ids_B)
-    order = np.random.default_rng([run.config.seed, step, index]).permutation(len(samples.groups))
-    return [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
+    order_P = np.random.default_rng([run.config.seed, step, index]).permutation(len(samples.groups))
+    return [row for group in order_P for row in np.flatnonzero(group_ids_B == group).tolist()]
 
 
 def _minibatches(
@@ -206,11 +206,11 @@ def _minibatches(
         )
         if not batches:
             continue
-        indices = mx.array(rows[start:end])
+        rows_N = mx.array(rows[start:end])
         totals = totals_of(
-            samples.mask_BT[indices],
+            samples.mask_BT[rows_N],
             micro_batches=len(batches),
-            entropy=None if entropy_BT is None else entropy_BT[indices],
+            entropy=None if entropy_BT is None else entropy_BT[rows_N],
             recipe=recipe,
         )
         parts.append((totals, batches))
@@ -343,26 +343,21 @@ def _of_all_ranks(
     if run.ranks.size == 1:
         return list(local.values())
     plain = run.ranks.gather_indexed(
-        (index, [result.loss, result.sums, *result.arrays]) for index, result in local.items()
+        (index, [result.loss, result.sums, *result.arrays_BT]) for index, result in local.items()
     )
     names = plain[0][2:]
+
+    def array_of(index: int, name: str) -> mx.array:
+        if index not in local:
+            return mx.zeros(batches[index].mask_BT.shape)
+        return local[index].arrays_BT[name].astype(mx.float32)
+
     arrays = run.ranks.sum(
-        {
-            name: [
-                local[index].arrays[name].astype(mx.float32)
-                if index in local
-                else mx.zeros(batch.mask_BT.shape)
-                for index, batch in enumerate(batches)
-            ]
-            for name in names
-        }
+        [{name: array_of(index, name) for name in names} for index in range(len(batches))]
     )
     return [
-        MicroBatchResult.of(
-            batch,
-            {"loss": loss, "sums": sums, "arrays": {name: arrays[name][index] for name in names}},
-        )
-        for index, (batch, (loss, sums, *_)) in enumerate(zip(batches, plain, strict=True))
+        MicroBatchResult.of(batch, {"loss": loss, "sums": sums, "arrays_BT": arrays_BT})
+        for batch, (loss, sums, *_), arrays_BT in zip(batches, plain, arrays, strict=True)
     ]
 
 
@@ -396,7 +391,7 @@ def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
 
 
 def _totals_by_row(inputs: LossInputs, minibatch: Minibatch) -> dict[int, UpdateTotals]:
-    """What the terms of each row of a minibatch were divided by and compared with."""
+    """The denominators and the entropy threshold of each row of a minibatch."""
     totals, mask_BT = minibatch.totals, np.array(inputs.experience.samples.mask_BT)
     floor, updated = totals.entropy_floor, totals.updated_tokens
     return {
@@ -421,7 +416,7 @@ def _with_pass(
     results: Sequence[MicroBatchResult],
     totals: Mapping[int, UpdateTotals],
 ) -> UpdateResult:
-    """The result with a pass's token arrays; the old ones are those of a first pass, if missing."""
+    """The result with a pass's token arrays; the first pass's are the old scores, if missing."""
     experience, sums = inputs.experience, _sums(results)
     arrays_BT = _assembled(results, experience.samples)
     if inputs.is_first:
@@ -445,12 +440,12 @@ def _with_pass(
 
 
 def _assembled(results: Sequence[MicroBatchResult], samples: Samples) -> dict[str, mx.array]:
-    """The arrays of micro-batches as [B, T]; rows without a micro-batch are 0."""
+    """The arrays of micro-batches as [B,T]; rows without a micro-batch are 0."""
     return {
         name: assembled(
-            [(result.batch, result.arrays[name]) for result in results],
+            [(result.batch, result.arrays_BT[name]) for result in results],
             len(samples.rollouts),
             samples.width,
         )
-        for name in results[0].arrays
+        for name in results[0].arrays_BT
     }

@@ -11,7 +11,7 @@ from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.maths.ratio import answer_weight
+from grpo_engine.maths.ratio import completion_log_weight
 from grpo_engine.maths.weight import Totals, totals_of
 from tests.engine.maths.helpers import (
     assert_close,
@@ -237,7 +237,7 @@ def test_the_ratio_of_an_answer_in_vespo_is_held_at_both_ends(
     x: list[float], expected: float
 ) -> None:
     unread = mx.full((1, len(x)), 7.0)  # without a cap there is no correction for the sampler
-    found = answer_weight(mx.array([x]), unread, recipe("vespo"))
+    found = completion_log_weight(mx.array([x]), unread, recipe("vespo"))
     assert numbers(found) == [[pytest.approx(expected, abs=1e-5)]]
 
 
@@ -245,12 +245,14 @@ def test_a_weight_of_nought_for_the_sampler_counts_as_one_in_a_hundred_million()
     # Σ x = 1; weights 0 and e: log 1e-8 + 1; one weight e for the answer: 1
     x, weights = mx.array([[0.5, 0.5]]), mx.array([[0.0, math.e]])
     how = recipe("vespo", importance_cap=3.0)
-    assert numbers(answer_weight(x * 9, weights, how)) == [[pytest.approx(math.log(1e-8) + 10)]]
+    assert numbers(completion_log_weight(x * 9, weights, how)) == [
+        [pytest.approx(math.log(1e-8) + 10)]
+    ]
     of_answer = recipe("vespo", importance_cap=3.0, importance_mode="sequence_mask")
     both = mx.full((1, 2), math.e)
-    assert numbers(answer_weight(x, both, of_answer)) == [[pytest.approx(2.0)]]
+    assert numbers(completion_log_weight(x, both, of_answer)) == [[pytest.approx(2.0)]]
     least = recipe("vespo", importance_cap=1.0)
-    assert numbers(answer_weight(x, 1 / both, least)) == [[pytest.approx(-1.0)]]
+    assert numbers(completion_log_weight(x, 1 / both, least)) == [[pytest.approx(-1.0)]]
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])

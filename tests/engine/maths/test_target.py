@@ -41,8 +41,8 @@ def tree(seed: int, forced: float = 0.0) -> dict[str, Any]:
 
 
 def targets(made: dict[str, Any]) -> Targets:
-    arrays = {name: mx.array(values) for name, values in made.items()}
-    return targets_of(**arrays)
+    names = ("old", "signs", "mask", "token_ids", "group_ids")
+    return targets_of(*(mx.array(made[name]) for name in names))
 
 
 def first_tokens(p: list[float], signs: list[float], tokens: list[int] | None = None) -> Targets:
@@ -61,38 +61,38 @@ def test_three_good_and_one_bad_token_at_a_quarter() -> None:
     # bad: (1/4)² = .0625; room 1 - .0625 - .75 = .1875; √.25 - .25 = .25, three of them .75
     # s = .1875/.75 = .25: .25 + .25·.25 = .3125
     found = first_tokens([0.25] * 4, [1, 1, 1, -1])
-    assert numbers(found.probability[:, 0]) == pytest.approx([0.3125] * 3 + [0.0625], abs=1e-6)
-    assert numbers(found.low[:, 0]) == pytest.approx([0.25] * 4, abs=1e-6)
-    assert numbers(found.high[:, 0]) == pytest.approx([1.25] * 3 + [0.25], abs=1e-6)
+    assert numbers(found.probability_BT[:, 0]) == pytest.approx([0.3125] * 3 + [0.0625], abs=1e-6)
+    assert numbers(found.low_BT[:, 0]) == pytest.approx([0.25] * 4, abs=1e-6)
+    assert numbers(found.high_BT[:, 0]) == pytest.approx([1.25] * 3 + [0.25], abs=1e-6)
 
 
 def test_a_good_token_with_room_goes_to_the_root_of_its_probability() -> None:
     # √.04 = .2, nothing else is pushed; .5 keeps its probability
     found = first_tokens([0.04, 0.5], [1, 0])
-    assert numbers(found.probability[:, 0]) == pytest.approx([0.2, 0.5], abs=1e-6)
-    assert numbers(found.sign[:, 0]) == [1, 0]
+    assert numbers(found.probability_BT[:, 0]) == pytest.approx([0.2, 0.5], abs=1e-6)
+    assert numbers(found.sign_BT[:, 0]) == [1, 0]
 
 
 def test_a_token_that_is_left_alone_takes_no_room_from_the_good_ones() -> None:
     # remaining 1 - .25 - .25 = .5, reach 2·(√.25 - .25) = .5: s = 1, both go to √.25 = .5
     found = first_tokens([0.25, 0.25, 0.5], [1, 1, 0])
-    assert numbers(found.probability[:, 0]) == pytest.approx([0.5] * 3, abs=1e-6)
+    assert numbers(found.probability_BT[:, 0]) == pytest.approx([0.5] * 3, abs=1e-6)
 
 
 def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() -> None:
     # token 5: +1 +1 -1 -> +1; token 6: +1 -1 -> 0; token 7: -1
     tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
     found = first_tokens([0.3, 0.3, 0.3, 0.2, 0.2, 0.1], signs, tokens)
-    assert numbers(found.sign[:, 0]) == [1, 1, 1, 0, 0, -1]
-    assert numbers(found.high[3:5]) == numbers(found.low[3:5])  # no room where signs cancel
+    assert numbers(found.sign_BT[:, 0]) == [1, 1, 1, 0, 0, -1]
+    assert numbers(found.high_BT[3:5]) == numbers(found.low_BT[3:5])  # no room where signs cancel
     # one completion counts for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
-    assert numbers(found.probability[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
+    assert numbers(found.probability_BT[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
 
 
 def test_a_good_token_that_is_certain_stays() -> None:
     found = first_tokens([1.0, 1.0], [1, 1], [3, 3])
-    assert numbers(found.probability[:, 0]) == [1, 1]
-    assert numbers(found.high[:, 0]) == [1, 1]
+    assert numbers(found.probability_BT[:, 0]) == [1, 1]
+    assert numbers(found.high_BT[:, 0]) == [1, 1]
 
 
 def test_a_token_that_was_all_but_impossible_gets_finite_bounds() -> None:
@@ -117,12 +117,12 @@ def test_a_forced_token_does_not_end_the_pushes_after_it() -> None:
         "group_ids": np.zeros(2),
     }
     found = targets(made)
-    assert numbers(found.sign) == [[0, 1], [0, -1]]
-    assert_close(found.probability[:, 1], first.probability[:, 0])
+    assert numbers(found.sign_BT) == [[0, 1], [0, -1]]
+    assert_close(found.probability_BT[:, 1], first.probability_BT[:, 0])
     # with different forced tokens the prefixes differ: 8 does not share its room with 9
     apart = targets(made | {"token_ids": np.array([[7, 8], [6, 9]])})
-    assert numbers(apart.sign) == [[0, 1], [0, -1]]
-    assert numbers(apart.probability[:, 1]) == pytest.approx([0.25**0.5, 0.0625], abs=1e-6)
+    assert numbers(apart.sign_BT) == [[0, 1], [0, -1]]
+    assert numbers(apart.probability_BT[:, 1]) == pytest.approx([0.25**0.5, 0.0625], abs=1e-6)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 4))
@@ -142,7 +142,7 @@ def test_targets_are_those_of_the_independent_walk(seed: int, forced: float) -> 
     for mine, other in zip(found[:3], (sign, probability, low), strict=True):
         assert_close(np.array(mine)[inside], other[inside], rtol=1e-4)
     pushed = inside & (sign != 0)
-    assert_close(np.array(found.high)[pushed], high[pushed], rtol=1e-4)
+    assert_close(np.array(found.high_BT)[pushed], high[pushed], rtol=1e-4)
 
 
 @given(st.integers(0, 10_000))
@@ -151,9 +151,9 @@ def test_the_targets_of_pushed_tokens_never_sum_above_one(seed: int) -> None:
     found, tokens = targets(made), made["token_ids"]
     sums: dict[tuple[int, ...], dict[int, float]] = {}
     for i, t in np.argwhere(made["mask"]):
-        if number(found.sign[int(i), int(t)]) != 0:
+        if number(found.sign_BT[int(i), int(t)]) != 0:
             prefix = (i // 4, *tokens[i, :t].tolist())
-            target = number(found.probability[int(i), int(t)])
+            target = number(found.probability_BT[int(i), int(t)])
             sums.setdefault(prefix, {})[int(tokens[i, t])] = target
     assert all(sum(there.values()) <= 1 + 1e-5 for there in sums.values())
 

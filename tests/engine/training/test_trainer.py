@@ -222,7 +222,7 @@ def test_how_much_pushes_tokens_after_a_forced_one(
     )
     assert isinstance(events_of(config, tmp_path)[-1], RunFinished)
     targets, samples = seen[0]
-    sign, mask = np.array(targets.sign), np.array(samples.mask_BT) > 0
+    sign, mask = np.array(targets.sign_BT), np.array(samples.mask_BT) > 0
     pushed_after = 0
     for row, rollout in enumerate(samples.rollouts):
         if rollout.forced:
