@@ -1,11 +1,12 @@
 """Changes a package one operator, comparison or constant at a time and counts what tests notice.
 
-    python -m tests.tools.mutants [TARGET] [--seconds N] [--workers N] [--again]
+    python -m tests.tools.mutants [TARGET] [--sample N] [--seconds N] [--workers N] [--again]
 
 TARGET is one of `TARGETS`, the maths unless told otherwise. Results are kept in `.mutants.jsonl`,
-so that an interrupted run can be continued; `--again` tries the survivors once more. When every
-mutant has a result, a report is printed, and the exit status says whether at least 95 % were
-noticed and every survivor is explained in `survivors/`.
+so that an interrupted run can be continued; `--again` tries the survivors once more, `--sample`
+takes the same N mutants each time, drawn at random. When every mutant has a result, a report is
+printed, and the exit status says whether at least 95 % were noticed and every survivor is explained
+in `survivors/`.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import hashlib
 import importlib
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -483,20 +485,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="stop starting after this long")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="try survivors once more")
-    asked = parser.parse_args()
-    target = TARGETS[asked.target]
+    parser.add_argument("--sample", type=int, help="try so many mutants, the same each time")
+    options = parser.parse_args()
+    target = TARGETS[options.target]
     every, known = jobs(target), results()
-    todo = [job for job in every if job.key not in known or (asked.again and known[job.key])]
+    if options.sample:
+        every = random.Random(0).sample(every, min(options.sample, len(every)))
+    todo = [job for job in every if job.key not in known or (options.again and known[job.key])]
     if todo:
         plain = ["-s", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        loop = Loop(target, todo, asked.workers, asked.seconds)
+        loop = Loop(target, todo, options.workers, options.seconds)
         pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
     known = results()
     missing = sum(job.key not in known for job in every)
     if missing:
         print(f"{missing} of {len(every)} mutants have no result yet; run this again")
         return 3
-    page, good = table(asked.target, every, known)
+    page, good = table(options.target, every, known)
     print(page)
     return 0 if good else 1
 
