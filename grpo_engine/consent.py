@@ -27,24 +27,14 @@ from functools import cached_property
 from importlib.machinery import PathFinder
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, Final, Literal
 
 from grpo_engine import names
 from grpo_engine.config import parse
 from grpo_engine.config.custom import is_name
 from grpo_engine.config.recipes import OPEN, RECIPES
 from grpo_engine.config.removed import without_removed
-from grpo_engine.config.settings import (
-    ModelConfig,
-    RewardsConfig,
-    RunConfig,
-    Section,
-    TaskConfig,
-    TasksConfig,
-    TeacherConfig,
-)
+from grpo_engine.config.settings import ModelConfig, RewardsConfig, RunConfig, TaskConfig
 from grpo_engine.errors import ConfigError, EngineError, RewardError
 from grpo_engine.platform.private import private_folder
 from grpo_engine.policy.embedded import EMBEDDED
@@ -53,39 +43,39 @@ from grpo_engine.rewards.rubric import read_rubric
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 from grpo_engine.tasks.base import is_code
 
-Kind = Literal["import", "run", "read", "contact", "send"]
-S = TypeVar("S", bound=Section)
-MOST: Final = 10_000  # digests that are kept
-FILES, WHOLE, PIECES, PIECE = 2_000, 256 << 20, 64, 1 << 16  # of what is digested
-LONGEST: Final = 2_000  # characters of an item that are shown
+Action = Literal["import", "run", "read", "contact", "send"]
+MOST: Final = 10_000  # digests in the folder
+FILES: Final = 2_000  # files of a folder that are digested
+LIMIT: Final = 256 << 20  # bytes of a file that is digested as a whole
+PIECES, PIECE = 64, 1 << 16  # number and bytes of the pieces of a larger file
+LONGEST: Final = 2_000  # characters of an item on a screen
 JUDGE, AGENT, TASKSET = "judge:", "agent:", "verifiers:"
 VARYING = ("name", "seed", "steps")  # settings in which a run and its clone may differ
+READ = ("model", "teacher", "optimizer", "rewards", "task", "record", "sandbox")
 
-_kept: set[str] = set()  # in this process, also where the folder cannot be written
+_digests: set[str] = set()  # of this process, also where the folder cannot be written
 _accepting = False
 
 
 @dataclass(frozen=True, slots=True)
 class TrustItem:
-    """One thing that settings name: what happens to it, where it is, and the files it consists of.
+    """One thing that a setting names: what happens to it, and the files that it consists of."""
 
-    The path is that of the setting.
-    """
-
-    kind: Kind
-    path: str
-    what: str
+    action: Action
+    path: str  # the setting's
+    target: str
     files: tuple[Path, ...] = ()
 
     @property
     def is_code(self) -> bool:
-        return self.kind in ("import", "run")
+        return self.action in ("import", "run")
 
     def __str__(self) -> str:
-        cut = f"… ({len(self.what):,} characters, sha256 {_digest_of(self.what)})"
-        what = self.what if len(self.what) <= LONGEST else self.what[:LONGEST] + cut
-        what = what.replace("\n", "↵")  # or one item could look like several
-        return f"{self.kind} {what} ({self.path})"
+        text = self.target
+        if len(text) > LONGEST:
+            text = f"{text[:LONGEST]}… ({len(text):,} characters, sha256 {_digest_of(text)})"
+        text = text.replace("\n", "↵")  # lines would look like several items
+        return f"{self.action} {text} ({self.path})"
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,7 @@ class Question:
     @cached_property
     def began(self) -> str:
         """The digest of the settings and of what they name."""
-        return _digest_of([dict(self.settings), [(i.kind, i.path, i.what) for i in self.items]])
+        return _digest_of([dict(self.settings), [(i.action, i.path, i.target) for i in self.items]])
 
     @cached_property
     def content(self) -> str:
@@ -111,27 +101,26 @@ class Question:
         return not self.items or _has("here", self.began) or _has("yes", self.content)
 
     @property
+    def _codes(self) -> list[str]:
+        return [_digest_of(item.target) for item in self.items if item.is_code]
+
+    @property
     def is_foreign(self) -> bool:
         """Whether code in it was allowed before it was part of a run that began here."""
-        codes = [_digest_of(item.what) for item in self.items if item.is_code]
-        return any(_has("elsewhere", code) and not _has("own", code) for code in codes)
+        return any(_has("elsewhere", code) and not _has("own", code) for code in self._codes)
 
     def allow(self) -> str:
-        """Keep the yes; return why it lasts only as long as this process, if so."""
-        codes = [_digest_of(item.what) for item in self.items if item.is_code]
-        return _keep(
-            f"yes-{self.content}",
-            *(f"elsewhere-{code}" for code in codes if not _has("own", code)),
-        )
+        """Store the yes; return why it lasts only as long as this process, if so."""
+        foreign = [f"elsewhere-{code}" for code in self._codes if not _has("own", code)]
+        return _store(f"yes-{self.content}", *foreign)
 
     def begin(self) -> str:
-        """Note that a run with this begins here; return why that cannot be kept, if so."""
+        """Note that a run with this begins here; return why that cannot be stored, if so."""
         if not self.items:
             return ""
         if self.is_foreign:
-            return _keep(f"yes-{self.content}")
-        codes = [_digest_of(item.what) for item in self.items if item.is_code]
-        return _keep(f"here-{self.began}", *(f"own-{code}" for code in codes))
+            return _store(f"yes-{self.content}")
+        return _store(f"here-{self.began}", *(f"own-{code}" for code in self._codes))
 
 
 class UntrustedError(EngineError, ValueError):
@@ -169,11 +158,11 @@ def build(tree: Mapping[str, Any], subject: str) -> RunConfig:
 def accepting(accept: bool) -> Iterator[None]:
     """Take everything that is asked meanwhile as allowed."""
     global _accepting
-    before, _accepting = _accepting, accept or _accepting
+    previous, _accepting = _accepting, accept or _accepting
     try:
         yield
     finally:
-        _accepting = before
+        _accepting = previous
 
 
 def accept_all() -> None:
@@ -205,10 +194,10 @@ def question_of(tree: Mapping[str, Any], subject: str = "the run") -> Question:
     }
     settings = {k: v for k, v in parse.changed(flat).items() if k not in VARYING}
     try:
-        return Question(subject, settings, tuple(dict.fromkeys(_items(current))))
+        return Question(subject, settings, tuple(dict.fromkeys(_items(current, subject))))
     except ConfigError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # of a path that no system takes
+    except (OSError, RuntimeError, ValueError) as error:  # no system takes such a path
         raise ConfigError(f"{subject}: {error}") from error
 
 
@@ -220,50 +209,39 @@ def question_of_functions(
     for choice, source in sorted(sources.items()):
         name, file = str(source.get("name", "")), Path(str(source.get("file", "")))
         if not name.startswith(names.IN_PROCESS):
-            what = f"{file}:{name.rpartition(':')[2]}"
-            items.append(TrustItem("import", f"algorithm.{choice}", what, (file,)))
+            target = f"{file}:{name.rpartition(':')[2]}"
+            items.append(TrustItem("import", f"algorithm.{choice}", target, (file,)))
     return Question(subject, {}, tuple(items))
 
 
-def _items(tree: Mapping[str, Any]) -> Iterator[TrustItem]:
-    model = _section(ModelConfig, tree, "model")
+def _items(tree: Mapping[str, Any], subject: str) -> Iterator[TrustItem]:
+    # The section `algorithm` is left out: it would import a package's recipe.
+    config = parse.build({name: tree[name] for name in READ if tree.get(name)}, subject)
+    model, task, rewards = config.model, config.task, config.rewards
     yield from _model(model, "model.path", model.path)
     if model.adapter:
         yield _file("model.adapter", model.adapter)
-    if teacher := _section(TeacherConfig, tree, "teacher").path:
+    if teacher := config.teacher.path:
         yield from _model(model, "teacher.path", teacher)
-    optimizer = tree.get("optimizer")
-    if isinstance(optimizer, Mapping) and optimizer.get("start"):
-        yield _file("optimizer.start", str(optimizer["start"]))
-    rewards, tasks = _section(RewardsConfig, tree, "rewards"), _section(TasksConfig, tree, "task")
+    if config.optimizer.start:
+        yield _file("optimizer.start", config.optimizer.start)
     for name in rewards.functions:
         yield from _reward(name, "rewards.functions", rewards)
-    yield from _task(tasks, "task")
-    for label, other in tasks.others.items():
-        yield from _task(other, f"task.others.{label}")
-        for name in other.rewards:
+    yield from _task(task, "task")
+    for label, further in task.others.items():
+        yield from _task(further, f"task.others.{label}")
+        for name in further.rewards:
             yield from _reward(name, f"task.others.{label}.rewards", rewards)
-    if tasks.pass_rates:
-        yield _file("task.pass_rates", tasks.pass_rates)
+    if task.pass_rates:
+        yield _file("task.pass_rates", task.pass_rates)
     yield from _algorithm(tree.get("algorithm"))
-    record, sandbox = tree.get("record"), tree.get("sandbox")
-    trackers = record.get("trackers") if isinstance(record, Mapping) else None
-    for tracker in trackers if isinstance(trackers, list | tuple) else [trackers]:
-        if tracker and tracker != "tensorboard":
+    for tracker in config.record.trackers:
+        if tracker != "tensorboard":
             yield TrustItem("contact", "record.trackers", f"the tracker {tracker}")
-    if isinstance(sandbox, Mapping) and (variables := sandbox.get("environment")):
+    if variables := config.sandbox.environment:
         yield TrustItem(
             "send", "sandbox.environment", f"the variables {_json(variables)} to its code"
         )
-
-
-def _section(kind: type[S], tree: Mapping[str, Any], name: str) -> S:
-    """A section as the settings have it; what is wrong with it is said like that of all."""
-    try:
-        return kind.model_validate(tree.get(name) or {})
-    except ValidationError:
-        parse.build({name: tree.get(name)})
-        raise
 
 
 def _model(model: ModelConfig, path: str, named: str) -> Iterator[TrustItem]:
@@ -271,12 +249,15 @@ def _model(model: ModelConfig, path: str, named: str) -> Iterator[TrustItem]:
     if named in EMBEDDED:
         return
     code = " with the code that comes with it" * model.trust_remote_code
-    kind: Kind = "run" if code else "read"
-    folder = Path(named).expanduser()
-    if not folder.exists() and named.count("/") == 1 and not named.startswith((".", "~", "/")):
-        yield TrustItem(kind if code else "contact", path, f"the hub's model {named}{code}")
+    if named.count("/") == 1 and _is_of_hub(named):
+        yield TrustItem("run" if code else "contact", path, f"the hub's model {named}{code}")
     else:
-        yield TrustItem(kind, path, f"{folder.absolute()}{code}", (folder.absolute(),))
+        folder = Path(named).expanduser().absolute()
+        yield TrustItem("run" if code else "read", path, f"{folder}{code}", (folder,))
+
+
+def _is_of_hub(named: str) -> bool:
+    return not (named.startswith((".", "~", "/")) or Path(named).exists())
 
 
 def _reward(name: str, path: str, rewards: RewardsConfig) -> Iterator[TrustItem]:
@@ -306,8 +287,8 @@ def _judge(name: str, path: str) -> TrustItem:
 
 def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
     """The task, its data, tools, environment, interpreter and template."""
-    kind = task.name.partition(":")[0]
-    if kind in TASKS and f"{kind}:" != TASKSET:
+    source = task.name.partition(":")[0]
+    if source in TASKS and f"{source}:" != TASKSET:
         if data := task.options.get("path"):
             yield _data(f"{at}.options", str(data))
     elif task.name.startswith(TASKSET) or is_code(task.name):
@@ -318,10 +299,10 @@ def _task(task: TaskConfig, at: str) -> Iterator[TrustItem]:
         yield from _code(tool, f"{at}.tools", "environments")
     for name in filter(None, task.environments.values()):
         if name.startswith(AGENT):
-            words = name.removeprefix(AGENT).split()
-            files = tuple(path for word in words if (path := Path(word).absolute()).is_file())
-            command = f"{name.removeprefix(AGENT).strip()} in {Path.cwd()}"
-            yield TrustItem("run", f"{at}.environment", command, files)
+            command = name.removeprefix(AGENT).strip()
+            paths = (Path(part).absolute() for part in command.split())
+            files = tuple(path for path in paths if path.is_file())
+            yield TrustItem("run", f"{at}.environment", f"{command} in {Path.cwd()}", files)
         else:
             options = task.options if name.startswith(TASKSET) else {}
             yield from _code(name, f"{at}.environment", "environments", options)
@@ -349,30 +330,34 @@ def _code(
     """A function or class by its name, where it is, and what it is called with."""
     if name.startswith(names.IN_PROCESS):
         return
-    keywords = f" with {' or '.join(map(_json, options))}" if any(options) else ""
     location, _, attribute = name.rpartition(":")
+    files: tuple[Path, ...] = ()
     if group is not None and (point := names.installed(group).get(name)) is not None:
-        where, location = f"{name} of the package {names.package_of(point)}", point.module
-        file = _module_file(location)
-        yield TrustItem("import", path, f"{where} ({point.value}, {file}){keywords}", (file,))
+        files = (_module_file(point.module),)
+        target = f"{name} of the package {names.package_of(point)} ({point.value}, {files[0]})"
     elif name.startswith(TASKSET):
-        yield TrustItem("import", path, f"the package of {name}{keywords}")
+        target = f"the package of {name}"
     elif location.endswith(".py") or "/" in location:
-        file = Path(location).expanduser().resolve()
-        yield TrustItem("import", path, f"{file}:{attribute}{keywords}", (file,))
+        files = (Path(location).expanduser().resolve(),)
+        target = f"{files[0]}:{attribute}"
     elif location:
-        file = _module_file(location)
-        yield TrustItem("import", path, f"{name} ({file}){keywords}", (file,))
+        files = (_module_file(location),)
+        target = f"{name} ({files[0]})"
+    else:
+        return
+    keywords = f" with {' or '.join(map(_json, options))}" if any(options) else ""
+    yield TrustItem("import", path, f"{target}{keywords}", files)
 
 
 def _module_file(module: str) -> Path:
     """The file of a module, which is not imported; `.` where there is none."""
-    first, *others = module.split(".")
+    name, *parts = module.split(".")
     with suppress(ImportError, ValueError, AttributeError, OSError):
-        spec = importlib.util.find_spec(first)
-        for number, _ in enumerate(others, 2):
-            where = spec.submodule_search_locations if spec is not None else None
-            spec = PathFinder.find_spec(".".join(module.split(".")[:number]), list(where or ()))
+        spec = importlib.util.find_spec(name)
+        for part in parts:
+            folders = spec.submodule_search_locations if spec is not None else None
+            name = f"{name}.{part}"
+            spec = PathFinder.find_spec(name, list(folders or ()))
         if spec is not None and spec.origin:
             return Path(spec.origin)
     return Path()
@@ -384,7 +369,7 @@ def _file(path: str, named: str) -> TrustItem:
 
 
 def _data(path: str, named: str) -> TrustItem:
-    if not Path(named).expanduser().exists() and not named.startswith((".", "~", "/")):
+    if _is_of_hub(named):
         return TrustItem("contact", path, f"the hub's data set {named}")
     return _file(path, named)
 
@@ -411,9 +396,9 @@ def _digest_of_file(path: Path) -> str:
             continue
         with suppress(OSError, ValueError), file.open("rb") as stream:
             status = os.fstat(stream.fileno())
-            size, whole = status.st_size, WHOLE if file == path else PIECES * PIECE
+            size, limit = status.st_size, LIMIT if file == path else PIECES * PIECE
             digest.update(f"{file.name} {size}\n".encode("utf-8", "surrogateescape"))
-            if size <= whole:
+            if size <= limit:
                 while data := stream.read(1 << 20):
                     digest.update(data)
                 continue
@@ -424,32 +409,33 @@ def _digest_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-# -- what is kept -----------------------------------------------------------------------------
+# -- the folder of digests --------------------------------------------------------------------
 
 
 def folder() -> Path:
-    """Where digests are kept, beside the user's settings of the workbench."""
+    """Where digests are stored, beside the user's settings of the workbench."""
     from platformdirs import user_config_path
 
     return user_config_path("grpo-tui", appauthor=False) / "trust"
 
 
-def _has(kind: str, digest: str) -> bool:
-    name = f"{kind}-{digest}"
-    if name not in _kept and (private := private_folder(folder())) and (private / name).is_file():
-        _kept.add(name)
-    return name in _kept
+def _has(group: str, digest: str) -> bool:
+    name = f"{group}-{digest}"
+    private = None if name in _digests else private_folder(folder())
+    if private is not None and (private / name).is_file():
+        _digests.add(name)
+    return name in _digests
 
 
-def _keep(*digests: str) -> str:
-    """Keep digests, in this process at least; return why nowhere else, if so."""
-    _kept.update(digests)
+def _store(*digests: str) -> str:
+    """Remember digests in this process, and in the folder; return why not there, if so."""
+    _digests.update(digests)
     path = folder()
     try:
         if (private := private_folder(path)) is None:
             raise OSError("it is no folder of yours alone")  # noqa: TRY301 - as if it were closed
         for name in digests:
-            # each file is whole as soon as it is there, whoever else writes
+            # An empty file is complete as soon as it exists, whoever else writes.
             os.close(os.open(private / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         _drop_oldest(private)
     except OSError as error:

@@ -80,7 +80,7 @@ OTHERS = {
 @pytest.fixture(autouse=True)
 def _nothing_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(consent, "_kept", set())
+    monkeypatch.setattr(consent, "_digests", set())
     monkeypatch.setattr(consent, "_accepting", False)
 
 
@@ -195,7 +195,7 @@ def test_with_trust_a_verb_goes_on_and_the_next_one_need_not_ask(
     monkeypatch.setenv("SECRET_KEY", "x")
     done = cli("chat", "theirs", "--trust", "hello")  # the checkpoint has no weights
     assert "did not begin here" not in done.err
-    consent._kept.clear()
+    consent._digests.clear()
     monkeypatch.setattr(consent, "_accepting", False)
     with closing(StoreReader(planted.store)) as reader:
         assert pair_of(reader, "theirs", None).step == 2

@@ -22,7 +22,7 @@ from tests.engine.runs import events_of, settings, write_world
 @pytest.fixture(autouse=True)
 def _nothing_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(consent, "_kept", set())
+    monkeypatch.setattr(consent, "_digests", set())
     monkeypatch.setattr(consent, "_accepting", False)
     monkeypatch.chdir(tmp_path)
 
@@ -36,14 +36,14 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 def is_asked(settings: dict[str, Any]) -> bool:
     """Whether another process would ask."""
-    consent._kept.clear()
+    consent._digests.clear()
     return not question_of(settings).is_allowed
 
 
 @pytest.mark.parametrize("name", presets())
 def test_presets_name_nothing_that_is_asked_but_models_and_data_of_the_hub(name: str) -> None:
     items = question_of(preset(name).config.model_dump(mode="json")).items
-    assert {item.kind for item in items} <= {"contact"}
+    assert {item.action for item in items} <= {"contact"}
 
 
 def test_a_run_that_began_here_is_not_asked_again_though_its_reward_file_is_edited() -> None:
@@ -172,8 +172,8 @@ def test_a_long_item_shows_its_beginning_length_and_digest() -> None:
     settings = {"task": {"name": "mine.py:f", "options": {"x": "y" * 50_000}}}
     (item,) = question_of(settings).items
     assert len(str(item)) < 2_200
-    assert f"{len(item.what):,} characters" in str(item)
-    assert len(item.what) > 50_000
+    assert f"{len(item.target):,} characters" in str(item)
+    assert len(item.target) > 50_000
 
 
 @pytest.mark.parametrize("name", ["~nobody-here/x.py:f", "a\0b.py:f", "x" * 5_000 + "/y.jsonl"])
@@ -212,7 +212,7 @@ def test_code_of_a_run_from_elsewhere_sees_a_short_list_of_variables_after_the_y
     assert "SERVICE_TOKEN" not in foreign
     assert foreign["PATH"] == os.environ["PATH"]
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
-    monkeypatch.setattr(consent, "_kept", set())
+    monkeypatch.setattr(consent, "_digests", set())
     assert variables("own")["SERVICE_TOKEN"] == "secret"
 
 
