@@ -292,7 +292,7 @@ def mistakes():
 blas_check.mistakes = mistakes
 blas_check.main()
 """
-    monkeypatch.setattr(blas_check, "BOOT", boot)
+    monkeypatch.setattr(blas_check, "CODE", boot)
     found = blas_check.verdict(bundled())
     assert (found.works, found.reason) == (False, "fails in its check (a shape)")
 
