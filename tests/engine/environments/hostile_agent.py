@@ -1,7 +1,9 @@
-"""A program that does what its row says: it behaves, or it does not."""
+"""A program that does what its row says: it behaves, or it harms its rollout or its machine."""
 
 import json
 import os
+import shutil
+import signal
 import sys
 import threading
 import time
@@ -14,6 +16,7 @@ from urllib.request import Request, urlopen
 
 row: Any = json.load(sys.stdin)
 URL, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+REWARD, HOME = Path(os.environ["GRPO_TUI_REWARD"]), Path.home()
 USER = {"role": "user", "content": "hello"}
 
 
@@ -31,7 +34,7 @@ def post(messages: list[Any], key: str = KEY, **more: Any) -> tuple[int, Any]:
 
 
 def score(value: Any) -> None:
-    Path(os.environ["GRPO_TUI_REWARD"]).write_text(json.dumps(value))
+    REWARD.write_text(json.dumps(value))
 
 
 def talk(turns: int, **more: Any) -> list[Any]:
@@ -42,6 +45,33 @@ def talk(turns: int, **more: Any) -> list[Any]:
     return messages
 
 
+ODD_REQUESTS: dict[str, Any] = {
+    "half a character": {"messages": [{"role": "user", "content": "\ud800"}]},
+    "many tokens": {"messages": [USER], "max_tokens": 10**4000},
+    "deep arguments": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "f", "arguments": "[" * 900 + "]" * 900}}],
+            },
+            USER,
+        ]
+    },
+    "odd tools": {"messages": [USER], "tools": [{"function": {"name": "\ud800", "x": [[]] * 99}}]},
+    "odd calls": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"function": {"name": {"a": []}, "arguments": "{}"}}],
+            },
+            USER,
+        ]
+    },
+}
 kind = row["kind"]
 if kind == "behaves":
     score(len(talk(3)))
@@ -115,3 +145,43 @@ elif kind == "guesses a key":
 elif kind == "leaves a child":
     os.system(f"(sleep 4321; : {__file__}) &")
     talk(1)
+elif kind == "reports usage":
+    _, body = post([USER])
+    score({"reward": 1, **body["usage"], "cut": body["choices"][0]["finish_reason"]})
+else:
+    post(**ODD_REQUESTS.get(kind, {"messages": [USER]}))
+if kind == "a fifo":
+    os.mkfifo(REWARD)
+elif kind == "zeros":
+    REWARD.symlink_to("/dev/zero")
+elif kind == "a hole":
+    with REWARD.open("wb") as file:
+        file.truncate(40 << 30)
+elif kind == "a folder":
+    REWARD.mkdir()
+elif kind == "a loop":
+    REWARD.symlink_to(REWARD)
+elif kind == "unreadable":
+    REWARD.symlink_to("/proc/self/mem")
+elif kind == "many numbers":
+    REWARD.write_text(json.dumps({"reward": 1, **{f"k{n}\x1b]0;x\x07": n for n in range(5000)}}))
+elif kind == "digits":
+    REWARD.write_text("9" * 5000)
+elif kind == "deep":
+    os.chdir(HOME)
+    for _ in range(3000):
+        Path("d").mkdir()
+        os.chdir("d")
+elif kind == "a link as home":
+    shutil.rmtree(HOME)
+    HOME.symlink_to(row["precious"])
+elif kind == "no home":
+    shutil.rmtree(HOME)
+elif kind == "a file as home":
+    shutil.rmtree(HOME)
+    HOME.touch()
+elif kind == "ends its parent":
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+elif kind == "ends its group":
+    os.kill(0, signal.SIGKILL)

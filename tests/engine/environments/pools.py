@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.client import EnvironmentClient
+from grpo_engine.environments.client import EnvironmentClient, Episode
+from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.tasks.base import Task
 
 
@@ -29,3 +30,37 @@ def client_of(
         }
     )
     return EnvironmentClient(config, Task(name="t", train=()), folder, interrupted, objects)
+
+
+def play(
+    environments: EnvironmentClient,
+    rows: Sequence[Mapping[str, Any]],
+    *texts: str,
+    turns: int | None = None,
+) -> list[list[EnvironmentReply]]:
+    """The replies of an episode for each row, until it ends or has had its turns.
+
+    The completions are these texts in turn, and then the last one again and again.
+    """
+    environments.begin(
+        [Episode(environment="", row=row, seed=3, index=index) for index, row in enumerate(rows)]
+    )
+    replies: list[list[EnvironmentReply]] = [[] for _ in rows]
+    running = set(range(len(rows)))
+
+    def proceed(index: int, reply: EnvironmentReply) -> None:
+        number = len(replies[index])
+        if reply.done or reply.error or number == turns:
+            running.discard(index)
+        else:
+            environments.submit(index, texts[min(number, len(texts) - 1)])
+
+    for index in range(len(rows)):
+        begun = environments.last(index)
+        replies[index] = [begun] if begun.error else []
+        proceed(index, begun)
+    while running:
+        for index, reply in environments.replies(0.1):
+            replies[index].append(reply)
+            proceed(index, reply)
+    return replies

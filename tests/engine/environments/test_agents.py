@@ -1,9 +1,9 @@
 """Programs as environments: what each may do, and that a run with one equals the built-in one."""
 
-import asyncio
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +19,6 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments import client
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.environments.endpoint import (
-    Endpoint,
     Request,
     RequestRefusedError,
     as_events,
@@ -31,6 +30,7 @@ from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, To
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.dialogue import EnvironmentReply, TurnLimits, Usage
 from tests.engine.environments.pools import client_of
+from tests.engine.environments.pools import play as play_rows
 from tests.engine.environments.test_runs import CHILD, facts
 from tests.engine.environments.test_runs import _step as step_of
 from tests.engine.runs import events_of
@@ -71,27 +71,11 @@ def begin(environments: EnvironmentClient, kinds: Sequence[str]) -> list[Any]:
 
 
 def play(
-    environments: EnvironmentClient, kinds: Sequence[str], turns: int = 99
+    environments: EnvironmentClient, kinds: Sequence[str], turns: int | None = None
 ) -> list[list[EnvironmentReply]]:
-    """Answer each request until the program ends, or has had its turns."""
-    begin(environments, kinds)
-    replies: list[list[EnvironmentReply]] = [[] for _ in kinds]
-    waiting = set()
-    for index in range(len(kinds)):
-        begun = environments.last(index)
-        if begun.error:
-            replies[index].append(begun)
-        else:
-            environments.submit(index, "a1")
-            waiting.add(index)
-    while waiting:
-        for index, reply in environments.replies(0.1):
-            replies[index].append(reply)
-            if reply.done or reply.error or len(replies[index]) == turns:
-                waiting.remove(index)
-            else:
-                environments.submit(index, f"a{len(replies[index]) + 1}")
-    return replies
+    """Play a program of each of these kinds."""
+    texts = (f"a{number}" for number in range(1, 9))
+    return play_rows(environments, [{"kind": kind} for kind in kinds], *texts, turns=turns)
 
 
 ENDS = {
@@ -158,21 +142,35 @@ def test_requests_after_the_end_are_refused_and_the_program_may_still_score(tmp_
     assert (outcome.reward, outcome.state) == (0.25, {"refused": 400})
 
 
-def test_a_status_is_no_reward_where_functions_score(tmp_path: Path) -> None:
-    with hostile(tmp_path, by_status=False) as environments:
-        well, failed, raised = (
-            replies[-1] for replies in play(environments, ["ends well", "ends as failed", "raises"])
-        )
-    assert (well.done, well.reward, well.error) == (True, None, "")
-    assert failed.error == "step: the program exited with status 1"
-    assert raised.error == "step: the program exited with status 1: ValueError: bang"
+FAILED = "step: the program exited with status 1"
+RAISED = f"{FAILED}: ValueError: bang"
+REFUSED = ".*refused: {}, but the run samples with 1.*"
 
 
-def test_a_program_that_raises_has_no_reward(tmp_path: Path) -> None:
-    with hostile(tmp_path) as environments:
-        ((raised,), (noted,)) = play(environments, ["raises", "notes an error"])
-    assert raised.error == "step: the program exited with status 1: ValueError: bang"
-    assert (noted.error, noted.reward) == ("", 0.0)
+@pytest.mark.parametrize(
+    ("by_status", "ends"),
+    [
+        (True, {"raises": (RAISED, None), "notes an error": ("", 0.0)}),
+        (
+            False,
+            {
+                "ends well": ("", None),
+                "ends as failed": (FAILED, None),
+                "raises": (RAISED, None),
+                "is refused": (REFUSED.format("n is 2"), None),
+                "begins refused": (REFUSED.format("temperature is 0.2"), None),
+            },
+        ),
+    ],
+)
+def test_a_status_is_a_reward_unless_the_program_raised_or_functions_score(
+    tmp_path: Path, by_status: bool, ends: dict[str, tuple[str, float | None]]
+) -> None:
+    with hostile(tmp_path, by_status=by_status) as environments:
+        played = [replies[-1] for replies in play(environments, list(ends))]
+    for (kind, (error, reward)), reply in zip(ends.items(), played, strict=True):
+        assert re.fullmatch(error, reply.error), (kind, reply.error)
+        assert reply.reward == reward, kind
 
 
 @pytest.mark.parametrize("by_status", [True, False])
@@ -184,13 +182,6 @@ def test_a_program_may_fail_at_the_request_after_its_last_turn(
         (outcome,) = environments.finish([False])
         assert environments.last(0).error == ""
     assert outcome.reward == (0.0 if by_status else None)
-
-
-def test_an_error_ends_with_the_request_that_was_refused_last(tmp_path: Path) -> None:
-    with hostile(tmp_path) as environments:
-        played = play(environments, ["is refused", "begins refused"])
-    for (reply,), reason in zip(played, ("n is 2", "temperature is 0.2"), strict=True):
-        assert f"refused: {reason}, but the run samples with 1" in reply.error
 
 
 def test_a_request_that_does_not_follow_the_last_answer_begins_a_new_context(
@@ -337,77 +328,6 @@ def test_a_stream_has_the_answer() -> None:
     assert choice["delta"]["content"] == "so"
     assert choice["finish_reason"] == "tool_calls"
     assert event["usage"]["total_tokens"] == 10
-
-
-def exchange(*requests: bytes) -> list[tuple[int, Any]]:
-    """The status and the body of each response of an endpoint, which answers `yes`."""
-
-    class Agreeing(Endpoint):
-        async def respond(self, request: Request) -> Any:
-            return response_of(request, "yes", 1, context=1, tokens=1, is_cut=False)
-
-    async def send(port: int, data: bytes) -> tuple[int, Any]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(data)
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        is_stream = b"Content-Type: text/event-stream" in head
-        return int(head.split()[1]), body.decode() if is_stream else json.loads(body)
-
-    async def all_of() -> list[tuple[int, Any]]:
-        endpoint = Agreeing(SAMPLING)
-        url, key = await endpoint.open()
-        port = int(url.split(":")[2].split("/")[0])
-        keys = [data.replace(b"KEY", key.encode()) for data in requests]
-        responses = [await send(port, data) for data in keys]
-        assert key not in str(responses)
-        endpoint.close()
-        with pytest.raises(ConnectionRefusedError):
-            await send(port, b"")
-        return responses
-
-    return asyncio.run(all_of())
-
-
-def http(
-    method: str = "POST",
-    path: str = "/v1/chat/completions",
-    key: str = "KEY",
-    more: str = "",
-    body: Any = None,
-) -> bytes:
-    data = json.dumps({"messages": [USER]} if body is None else body)
-    return (
-        f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{more}"
-        f"Content-Length: {len(data)}\r\n\r\n{data}"
-    ).encode()
-
-
-def test_only_the_program_of_a_rollout_is_served() -> None:
-    expected = {
-        http(): 200,
-        http(path="/v1/models", method="GET"): 200,
-        http(key="other"): 401,
-        http(key=""): 401,
-        http(key="h\u00e9"): 401,
-        http(method="OPTIONS"): 404,
-        http(path="/v1/embeddings"): 404,
-        http(body={"messages": [USER], "temperature": 0}): 400,
-        http(more="Transfer-Encoding: chunked\r\n"): 400,
-        http().replace(b"Content-Length: ", b"Content-Length: 999999"): 400,
-        http().replace(b"Content-Length: ", b"Content-Length: -"): 400,
-        b"hello\r\n\r\n": 400,
-        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n": 400,
-    }
-    responses = exchange(*expected)
-    assert [status for status, _ in responses] == list(expected.values())
-    assert responses[0][1]["choices"][0]["message"]["content"] == "yes"
-    assert responses[1][1]["data"][0]["id"] == "policy"
-    ((status, stream),) = exchange(http(body={"messages": [USER], "stream": True}))
-    assert (status, stream.endswith("data: [DONE]\n\n")) == (200, True)
-    assert {tuple(body["error"]) for _, body in responses[2:]} == {
-        ("message", "type", "param", "code")
-    }
 
 
 def guess(environment: str = "", interpreter: str = "", **changes: Any) -> RunConfig:
@@ -560,13 +480,9 @@ def test_twelve_programs_play_at_once(tmp_path: Path) -> None:
     assert [(len(replies), replies[-1].reward) for replies in played] == [(3, 7.0)] * 12
 
 
-def test_the_usage_of_an_answer_reaches_the_program(tmp_path: Path) -> None:
-    (tmp_path / "usage.py").write_text(
-        (HERE / "hostile_agent.py").read_text() + "status, body = post([USER])\n"
-        "score({'reward': 1, **body['usage'], 'cut': body['choices'][0]['finish_reason']})\n"
-    )
-    with pool(tmp_path, f"python {tmp_path}/usage.py") as environments:
-        begin(environments, ["none of them"])
+def test_the_usage_of_a_completion_reaches_the_program(tmp_path: Path) -> None:
+    with hostile(tmp_path) as environments:
+        begin(environments, ["reports usage"])
         environments.submit(0, "x", Usage(context=4, tokens=2, is_cut=True))
         while not (found := environments.replies(0.1)):
             pass

@@ -3,15 +3,13 @@
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grpo_engine.control import StopNow
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.rollouts.dialogue import EnvironmentReply
-from tests.engine.environments.pools import client_of
+from tests.engine.environments.pools import client_of, play
 
 HOSTILE = f"{Path(__file__).parent}/hostile.py:Hostile"
 SAID = {
@@ -50,27 +48,6 @@ def pool(
     return client_of(tools, {"": name}, folder, limit)
 
 
-def play(
-    environments: EnvironmentClient, rows: Sequence[dict[str, Any]], answer: str = "a"
-) -> list[list[EnvironmentReply]]:
-    """Play an episode per row to its end, with the same answer in each turn."""
-    jobs = [Episode(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
-    environments.begin(jobs)
-    found: list[list[EnvironmentReply]] = [[] for _ in rows]
-    for place in range(len(rows)):
-        begun = environments.last(place)
-        if begun.error:
-            found[place].append(begun)
-        else:
-            environments.submit(place, answer)
-    while any(not (each and (each[-1].done or each[-1].error)) for each in found):
-        for place, reply in environments.replies(0.1):
-            found[place].append(reply)
-            if not (reply.done or reply.error):
-                environments.submit(place, answer)
-    return found
-
-
 def test_an_async_tool_that_is_late_fails_its_rollout(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text('''
 import asyncio
@@ -92,7 +69,7 @@ async def late(x: int) -> str:
 @pytest.mark.slow
 def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_path: Path) -> None:
     with pool(tmp_path) as environments:
-        found = play(environments, [{"kind": kind} for kind in SAID])
+        found = play(environments, [{"kind": kind} for kind in SAID], "a")
         for (kind, said), replies in zip(SAID.items(), found, strict=True):
             assert replies[-1].error.startswith(said), kind
             assert bool(replies[-1].error) == bool(said), kind
@@ -139,13 +116,13 @@ def test_episodes_of_a_lost_process_are_repeated_and_continue_as_if_nothing_had_
 ) -> None:
     (tmp_path / "count.py").write_text(COUNTING)
     with pool(tmp_path / "a", f"{tmp_path}/count.py:Count", limit=20) as environments:
-        expected = play(environments, [{}] * 4)
+        expected = play(environments, [{}] * 4, "a")
     with pool(tmp_path / "b", f"{tmp_path}/count.py:Count", limit=20) as environments:
         # the process of places 0, 2 and 4 is lost once, in the second turn of place 2
         mark = str(tmp_path / "mark")
         dies = {"dies": True, "together": True, "mark": mark}
         found = play(
-            environments, [{"lost": True, "mark": mark}, {}, dies, {}, {"by the clock": True}]
+            environments, [{"lost": True, "mark": mark}, {}, dies, {}, {"by the clock": True}], "a"
         )
     assert [[r.messages for r in each] for each in found[:4]] == [
         [r.messages for r in each] for each in expected
@@ -167,7 +144,7 @@ class Hangs:
         time.sleep(1000)
 """)
     with pool(tmp_path, f"{tmp_path}/hangs.py:Hangs") as environments:
-        *_, (late,) = play(environments, [{"dies": True}, {}, {}])
+        *_, (late,) = play(environments, [{"dies": True}, {}, {}], "a")
     assert late.error.startswith("step: took longer than 1 s")
 
 
@@ -175,7 +152,7 @@ def test_an_episode_that_does_not_repeat_its_replies_fails(tmp_path: Path) -> No
     (tmp_path / "count.py").write_text(COUNTING)
     with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
         row = {"by the clock": True, "dies": True, "mark": str(tmp_path / "mark")}
-        lost = play(environments, [row, {}, row])
+        lost = play(environments, [row, {}, row], "a")
     assert not lost[1][-1].error
     said = [each[-1].error for each in (lost[0], lost[2]) if each[-1].error]
     assert said
@@ -186,7 +163,7 @@ def test_an_instance_serves_one_rollout_and_is_reset_for_the_next(tmp_path: Path
     (tmp_path / "count.py").write_text(COUNTING)
     with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
         for _ in range(3):
-            play(environments, [{"x": 1}] * 6)
+            play(environments, [{"x": 1}] * 6, "a")
             states = [outcome.state for outcome in environments.finish([False] * 6)]
     # three in each of two processes, beside the one that was made to describe the class
     assert {state["instances"] for state in states} == {4}
@@ -213,11 +190,7 @@ def test_a_tool_that_needs_too_much_memory_fails_its_episode_and_one_that_may_do
     for declared in ("", "large.memory_gb = 6\n"):
         (tmp_path / "large.py").write_text(LARGE + declared)
         with pool(tmp_path, "", tools=[f"{tmp_path}/large.py:large"], limit=20) as environments:
-            environments.begin([Episode(environment="", row={}, seed=0, index=0)])
-            environments.submit(0, call)
-            while not (replies := environments.replies(0.1)):
-                pass
-        ((_, reply),) = replies
+            ((reply,),) = play(environments, [{}], call, turns=1)
         if declared:
             assert reply.error == ""
             assert reply.text == f"⚙ large(5) → {5 << 30}"
@@ -254,12 +227,7 @@ def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
     (tmp_path / "wait.py").write_text(WAITING)
     call = f'<tool_call>{{"name": "{name}", "arguments": {{"seconds": 1.0}}}}</tool_call>'
     with pool(tmp_path, "", tools=[f"{tmp_path}/wait.py:{name}"], limit=20) as environments:
-        environments.begin([Episode(environment="", row={}, seed=0, index=i) for i in range(40)])
-        for place in range(40):
-            environments.submit(place, call)
-        found: list[EnvironmentReply] = []
-        while len(found) < 40:
-            found += [reply for _, reply in environments.replies(0.1)]
+        found = [reply for (reply,) in play(environments, [{}] * 40, call, turns=1)]
     assert [reply.text for reply in found] == [f"⚙ {name}(1.0) → waited"] * 40
     assert sum(reply.ms for reply in found) >= 40 * 1000
 
@@ -272,6 +240,7 @@ STEP = "  def step(self, answer): return 1"
     [
         ("x = 1", "e.py:X", "environment {f}:X: {p} has no 'X'; it has"),
         ("def (", "e.py:X", "{f}:X cannot be loaded: SyntaxError"),
+        ("x = 1\ndef f(:\n  pass", "e.py:X", "(at {p}:2)"),
         ("class X:\n  pass", "e.py:X", "has neither `reset(row, seed)` and `step(answer)` nor"),
         ("import os; os._exit(5)", "e.py:X", "exited with status 5"),
         ("class X:\n  def go(self, x): return 1", "e.py:X", "tool go cannot be described"),

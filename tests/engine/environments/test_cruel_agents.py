@@ -4,17 +4,15 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grpo_engine.config.parse import build
-from grpo_engine.environments.client import Episode
 from grpo_engine.events import GroupScored, RunFinished
-from tests.engine.environments.pools import client_of
+from tests.engine.environments.pools import client_of, play
 from tests.engine.runs import events_of
 
-SCRIPT = Path(__file__).parent / "cruel_agent.py"
+SCRIPT = Path(__file__).parent / "hostile_agent.py"
 CONTINUED = {
     "half a character",
     "many tokens",
@@ -63,18 +61,8 @@ def test_a_cruel_program_harms_its_own_rollout_at_most(
     script.write_text(SCRIPT.read_text())
     with client_of((), {"": f"agent: python {script}"}, tmp_path, 10.0) as environments:
         # the third lives in the same process
-        rows: list[Any] = [{"kind": k, "precious": str(precious)} for k in (kind, "", "")]
-        episodes = [Episode(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
-        environments.begin(episodes)
-        for index in range(3):
-            if not environments.last(index).error:
-                environments.submit(index, "a")
-        waiting = {i for i in range(3) if not environments.last(i).error}
-        ends = {i: environments.last(i) for i in range(3) if i not in waiting}
-        while waiting:
-            for index, reply in environments.replies(0.1):
-                ends[index] = reply
-                waiting.discard(index)
+        rows = [{"kind": k, "precious": str(precious)} for k in (kind, "", "")]
+        ends = [replies[-1] for replies in play(environments, rows, "a")]
     assert [(ends[i].error, ends[i].reward) for i in (1, 2)] == [("", 1.0)] * 2
     assert bool(ends[0].error) == (kind in FAILED), ends[0]
     assert len(ends[0].error) < 1000

@@ -22,7 +22,7 @@ class Greeting(Endpoint):
     """Answers each request, or when it is let go."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__({"temperature": 1.0})
         self.waits: asyncio.Event | None = None
 
     async def respond(self, request: Request) -> Mapping[str, Any]:
@@ -192,15 +192,58 @@ def test_the_end_of_a_rollout_ends_its_connections(served: Served) -> None:
         until(lambda: served.open == 2)
         served.loop.call_soon_threadsafe(served.endpoint.close)
         assert all(map(has_ended, (idle, asking)))
+    with pytest.raises(ConnectionRefusedError):
+        served.connect()
+
+
+CHAT = "POST /v1/chat/completions HTTP/1.1"
+
+
+def request(key: str, first: str = CHAT, *, length: int | str | None = None, **body: Any) -> bytes:
+    data = json.dumps({**json.loads(BODY), **body})
+    headers = (
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(data) if length is None else length}"
+    )
+    return f"{first}\r\n{headers}\r\n\r\n{data}".encode("latin-1")
 
 
 @pytest.mark.parametrize(
-    "length", ["8388609", "-1", "1_0", "9" * 5000, "\u00b2", "0x10", "1e3", "10, 10"]
+    ("change", "status"),
+    [
+        *(
+            ({"length": text}, 400)
+            for text in ("8388609", "-1", "1_0", "9" * 5000, "\u00b2", "10, 10")
+        ),
+        ({"key": "other"}, 401),
+        ({"key": ""}, 401),
+        ({"key": "h\u00e9"}, 401),
+        ({"first": "OPTIONS /v1/chat/completions HTTP/1.1"}, 404),
+        ({"first": "POST /v1/embeddings HTTP/1.1"}, 404),
+        ({"first": "hello"}, 400),
+        ({"first": f"{CHAT}\r\nTransfer-Encoding: chunked"}, 400),
+        ({"temperature": 0}, 400),
+        ({}, 200),
+        ({"first": "GET /v1/models HTTP/1.1"}, 200),
+        ({"stream": True}, 200),
+    ],
+    ids=str,
 )
-def test_a_length_that_is_none_is_refused(served: Served, length: str) -> None:
+def test_only_the_program_of_a_rollout_is_served(
+    served: Served, change: dict[str, Any], status: int
+) -> None:
     with served.connect() as client:
-        client.sendall(served.head(served.key, length) + BODY)
-        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+        client.sendall(request(**{"key": served.key, **change}))
+        head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert served.key.encode() not in head + body
+    if "stream" in change:
+        assert b"Content-Type: text/event-stream" in head
+        assert body.endswith(b"data: [DONE]\n\n")
+    elif status == 200:
+        reply = json.loads(body)
+        assert reply["data"][0]["id"] == "policy" if "first" in change else reply["choices"]
+    else:
+        assert [*json.loads(body)["error"]] == ["message", "type", "param", "code"]
 
 
 @pytest.mark.parametrize(

@@ -69,23 +69,39 @@ def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
     assert mean_metrics(scored) == {"step_seen": 3.0}
 
 
-def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> None:
-    with worker(tmp_path, "only_some") as made:
-        scored = score(made, "yes 5", "no", answer=["5", "5"], other=[1, 2])
-    assert values_of(scored) == ((1.0, 0.0),)
-
-
-def test_a_callable_object_and_options_work(tmp_path: Path) -> None:
-    with worker(tmp_path, "judge", spec("with_options", bonus=0.25)) as made:
-        scored = score(made, "a", "b")
-    assert made.names == ("Judge", "with_options")
-    assert values_of(scored) == ((2.0, 2.0), (0.25, 0.25))
-
-
-def test_one_function_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
-    with worker(tmp_path, "changes_its_input", "length_of") as made:
-        scored = score(made, "abc", "a")
-    assert values_of(scored)[1] == (3.0, 1.0)
+@pytest.mark.parametrize(
+    ("functions", "names", "texts", "columns", "values"),
+    [
+        (["only_some"], ("only_some",), ["yes 5", "no"], ["5", "5"], ((1.0, 0.0),)),
+        (
+            ["judge", spec("with_options", bonus=0.25)],
+            ("Judge", "with_options"),
+            ["a", "b"],
+            [],
+            ((2.0, 2.0), (0.25, 0.25)),
+        ),
+        (
+            ["changes_its_input", "length_of", "length_of"],
+            ("changes_its_input", "length_of", "length_of_2"),
+            ["abc", "\udce9\x00é🦉"],
+            [],
+            ((0.0, 0.0), (3.0, 4.0), (3.0, 4.0)),
+        ),
+        (["in_steps"], ("in_steps",), ["abcdef"], [], ((0.5,),)),
+    ],
+    ids=["no kwargs", "callable and option", "input, a name twice, odd text", "steps"],
+)
+def test_each_function_gets_its_own_arguments_and_gives_a_score_for_each_completion(
+    tmp_path: Path, functions: Any, names: Any, texts: Any, columns: Any, values: Any
+) -> None:
+    given = {"answer": columns, "other": [1, 2]} if columns else {}
+    with worker(tmp_path, *functions) as made:
+        scored = score(made, *texts, **given)
+    assert made.names == names
+    assert values_of(scored) == values
+    assert scored[0].steps == (
+        [((3, 1.0), (6, 0.0))] if "in_steps" in functions else [None] * len(texts)
+    )
 
 
 def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
@@ -94,11 +110,6 @@ def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: 
         scored = score(made, "ab", "c")
     assert values_of(scored) == ((1.0, 1.0), (2.0, 1.0), (None, None))
     assert not problems_of(scored)
-
-
-def test_a_name_used_twice_gets_a_number(tmp_path: Path) -> None:
-    with worker(tmp_path, "length_of", "length_of") as made:
-        assert made.names == ("length_of", "length_of_2")
 
 
 def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_path: Path) -> None:
@@ -115,17 +126,6 @@ def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_pa
     assert "ZeroDivisionError" in message
     assert "Traceback" in message
     assert "worker_main.py" not in message
-
-
-def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: Path) -> None:
-    with worker(tmp_path, "fails_on_three") as made:
-        scored = score(made, "2", "3", "x", "1")
-    assert values_of(scored) == ((1.0, None, None, 0.5),)
-    assert [(p.completion, p.cause) for p in problems_of(scored)] == [
-        (1, "exception"),
-        (2, "exception"),
-    ]
-    assert "invalid literal for int()" in scored[0].rewards[2].reason
 
 
 @pytest.mark.slow
@@ -160,49 +160,34 @@ def test_a_run_starts_as_many_processes_as_it_needs(tmp_path: Path) -> None:
         assert len([pid for sandbox in made._sandboxes for pid in pids_of(sandbox)]) == 1
 
 
+MEMORY = "needs more than 4 GB of memory; make it need less, or set its attribute memory_gb"
+
+
 @pytest.mark.parametrize(
-    ("function", "how"),
-    [("crashes", "exited with status 7"), ("segfaults", "was killed by SIGSEGV")],
+    ("function", "other", "message"),
+    [
+        ("crashes", "length_of", "its process exited with status 7"),
+        ("segfaults", "length_of", "its process was killed by SIGSEGV"),
+        ("fills_memory", "length_of", MEMORY),
+        ("fills_memory_later", "also_length_of", MEMORY),
+    ],
 )
-def test_a_function_that_ends_the_process_gets_none(
-    tmp_path: Path, function: str, how: str
+def test_a_function_that_ends_the_process_gets_none_and_is_named_with_the_remedy(
+    tmp_path: Path, function: str, other: str, message: str
 ) -> None:
-    with worker(tmp_path, "length_of", function) as made:
-        scored = score(made, "ab")
-        assert values_of(score(made, "abc"))[0] == (3.0,)
-    assert values_of(scored) == ((2.0,), (None,))
-    assert problems_of(scored)[0].cause == "crash"
-    assert how in problems_of(scored)[0].message
-
-
-def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_remedy(
-    tmp_path: Path,
-) -> None:
-    with worker(tmp_path, "fills_memory", "length_of") as made:
+    with worker(tmp_path, function, other) as made:
         for step in (0, 1):
             scored = score(made, "ab", step=step)
             assert values_of(scored) == ((None,), (2.0,))
     (problem,) = problems_of(scored)
-    assert problem.cause == "crash"
-    assert str(problem).startswith(f"reward fills_memory ({CASES}:")
-    assert problem.message == (
-        "needs more than 4 GB of memory; make it need less, or set its attribute "
-        "memory_gb to what it may need"
-    )
+    assert (problem.cause, problem.function) == ("crash", function)
+    assert problem.message.startswith(message)
+    assert str(problem).startswith(f"reward {function} ({CASES}")
 
 
 def test_a_function_that_declares_it_may_need_more_memory(tmp_path: Path) -> None:
     with worker(tmp_path, "fills_memory_as_declared", "length_of") as made:
         assert values_of(score(made, "ab")) == ((6.0,), (2.0,))
-
-
-def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_path: Path) -> None:
-    with worker(tmp_path, "fills_memory_later", "also_length_of") as made:
-        scored = score(made, "ab")
-    assert values_of(scored) == ((None,), (2.0,))
-    (problem,) = problems_of(scored)
-    assert problem.function == "fills_memory_later"
-    assert problem.message.startswith("needs more than 4 GB of memory")
 
 
 def test_the_calls_of_one_row_share_the_limit_of_a_call(tmp_path: Path) -> None:
@@ -213,12 +198,6 @@ def test_the_calls_of_one_row_share_the_limit_of_a_call(tmp_path: Path) -> None:
     assert [(p.completion, p.message) for p in problems_of(scored)] == [
         (None, "ValueError: 3 texts")
     ]
-
-
-def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
-    with worker(tmp_path, "exits") as made:
-        scored = score(made, "ab")
-    assert "called sys.exit(3)" in problems_of(scored)[0].message
 
 
 def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
@@ -249,28 +228,30 @@ def test_an_unusable_return_value_ends_the_first_step(
     assert message in str(e.value)
 
 
-def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) -> None:
-    with worker(tmp_path, "one_too_few", "gives_words") as made:
-        scored = score(made, "a", "b")
-    assert values_of(scored) == ((None, None), (1.0, None))
-    assert [problem.cause for problem in problems_of(scored)] == ["count", "type"]
-
-
-def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
-    with worker(tmp_path, "gives_odd_numbers") as made:
-        scored = score(made, "a", "b", "c", "d", step=0)
-    assert values_of(scored) == ((None, None, 1.0, None),)
-    assert [(p.completion, p.cause) for p in problems_of(scored)] == [(0, "value"), (1, "value")]
-
-
-def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
-    with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
-        scored = score(made, "2", "3", "4")
-    assert values_of(scored) == ((1.0, None, None),)
-    assert [(p.completion, p.cause) for p in problems_of(scored)] == [
-        (1, "exception"),
-        (2, "value"),
-    ]
+@pytest.mark.parametrize(
+    ("function", "texts", "values", "problems"),
+    [
+        ("fails_on_three", "23x1", (1, None, None, 0.5), [(1, "exception"), (2, "exception")]),
+        ("one_too_few", "ab", (None, None), [(None, "count")]),
+        ("gives_words", "ab", (1, None), [(1, "type")]),
+        ("gives_odd_numbers", "abcd", (None, None, 1, None), [(0, "value"), (1, "value")]),
+        (
+            "fails_on_three_and_gives_nan_on_four",
+            "234",
+            (1, None, None),
+            [(1, "exception"), (2, "value")],
+        ),
+        ("exits", "ab", (None, None), [(0, "exception"), (1, "exception")]),
+    ],
+)
+def test_later_a_fault_costs_only_the_completions_that_have_it(
+    tmp_path: Path, function: str, texts: str, values: Any, problems: Any
+) -> None:
+    with worker(tmp_path, function) as made:
+        scored = score(made, *texts)
+    assert values_of(scored) == (values,)
+    assert [(p.completion, p.cause) for p in problems_of(scored)] == problems
+    assert all(bool(r.reason) == r.failed for r in scored[0].rewards)
 
 
 def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
@@ -289,13 +270,6 @@ def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
             score(made, "a")
 
 
-def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> None:
-    with worker(tmp_path, "in_steps") as made:
-        scored = score(made, "abcdef")
-    assert scored[0].steps == [((3, 1.0), (6, 0.0))]
-    assert values_of(scored) == ((0.5,),)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -311,15 +285,6 @@ def test_a_function_that_cannot_be_loaded_is_named_before_training(
     with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
         pass
     assert message in str(caught.value)
-
-
-def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("x = 1\ndef f(:\n    pass\n")
-    name = f"{tmp_path}/bad.py:f"
-    with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
-        pass
-    assert "bad.py:2" in str(caught.value)
-    assert "SyntaxError" in str(caught.value)
 
 
 def test_an_option_that_a_function_does_not_take_is_an_error(tmp_path: Path) -> None:
@@ -423,8 +388,3 @@ def test_the_worker_ignores_the_interrupt_and_has_its_own_group(tmp_path: Path) 
         threads = Path(f"/proc/{pid}/environ")
         if threads.exists():
             assert b"OMP_NUM_THREADS=1" in threads.read_bytes()
-
-
-def test_text_with_lone_surrogates_and_null_travels(tmp_path: Path) -> None:
-    with worker(tmp_path, "length_of") as made:
-        assert values_of(score(made, "\udce9\x00é🦉")) == ((4.0,),)

@@ -186,6 +186,13 @@ def test_a_count_of_tokens_that_is_none_costs_nothing(tmp_path: Path, usage: Any
     assert (result.scores, result.metrics["judge/r/cost"]) == ([1], 0)
 
 
+@pytest.mark.parametrize("reason", ["x" * 3_000_000, "\ud800", "\x1b]0;x\x07", ["a"], {"a": 1}])
+def test_whatever_a_reason_is_the_score_counts_and_the_reason_is_short_text(reason: Any) -> None:
+    text = json.dumps({"reason": reason, "scores": {"a": 0, "b": 10}})
+    ((score, basis),) = read_reply(GOOD, text, 1)
+    assert (score, len(basis) < 2100) == (0.5, True)
+
+
 def test_a_count_with_more_digits_than_python_reads_is_none(tmp_path: Path) -> None:
     text = json.dumps(scores(good=10) | {"usage": {"prompt_tokens": 7, "completion_tokens": 1}})
     text = text.replace("7", "7" * 5000)
@@ -330,6 +337,12 @@ def test_forms_of_the_same_verdict_are_read(text: str) -> None:
         '<think>It says\n```json\n{"scores": {"a": 10, "b": 10}}\n```\nwhich',
         '{"scores": {"a": 10, "b": 10}} it says, but</think>I cannot judge it.',
         '```json\n{"scores": {"a": 10, "b": 10}}\n``` it says, but</think>I cannot judge it.',
+        '{"scores": {"a": 3, "b": ' + "9" * 5000 + "}}",
+        '{"scores": {"a": 3, "b": "' + "9" * 100_000 + '"}}',
+        '{"scores": {"a": 3, "b": 1e999}}',
+        '{"scores": ' * 50_000 + "1" + "}" * 50_000,
+        "<think>" * 300_000,
+        "{" + "}a" * 500_000 + "<",
         "[" * 100_000,
         "```" * 100_000,
         "{}" * 100_000,
