@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_engine.alerts.rules import EARLY, mean_of
 from grpo_engine.events import NoteWritten
-from grpo_engine.run.session import EngineRun, TaskPart
+from grpo_engine.run.session import EngineRun
 
 
 def reward_notes(run: EngineRun, step: int) -> Iterator[NoteWritten]:
@@ -16,19 +16,13 @@ def reward_notes(run: EngineRun, step: int) -> Iterator[NoteWritten]:
         return  # no function was called
     when = "the first step" if len(metrics) == 1 else f"the first {len(metrics)} steps"
     for part in run.parts:
-        if not _was_drawn(run, part, metrics):
+        if len(run.parts) > 1 and not any(row.get(f"task/{part.label}/groups") for row in metrics):
             continue
         for name in part.scorer.names:
             if outcome := _without_effect(metrics, name):
                 text = f"reward {name} {outcome} of {when}, so it has had no effect. "
                 text += part.scorer.advice(name)
                 yield NoteWritten(step=step, severity="warning", text=text.rstrip(". "))
-
-
-def _was_drawn(run: EngineRun, part: TaskPart, metrics: Sequence[Mapping[str, float]]) -> bool:
-    """Whether problems of a task were drawn."""
-    counts = [row.get(f"task/{part.label}/groups", 0) for row in metrics]
-    return len(run.parts) == 1 or sum(counts) > 0
 
 
 def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:

@@ -222,23 +222,19 @@ def task_metrics(run: EngineRun, groups: Sequence[SampledGroup]) -> dict[str, fl
     """Metrics of each of several tasks, over all rollouts of its prompts."""
     metrics: dict[str, float] = {}
     for label, of_task in groups_by_task(run, groups).items():
-        values = {"sampled/groups": float(len(of_task)), **sampled_metrics(of_task)}
+        values = {"groups": float(len(of_task)), **mean_rewards(of_task)}
         if of_task:
             values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in of_task)
-        for name, value in values.items():
-            metrics[f"task/{label}/{name.removeprefix('sampled/')}"] = value
+        metrics |= {f"task/{label}/{name}": value for name, value in values.items()}
     return metrics
 
 
-def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
-    """Mean rewards of all rollouts, those of replaced groups included.
-
-    A refill keeps only groups whose rewards differ, so the means of these say little.
-    """
+def mean_rewards(groups: Sequence[SampledGroup]) -> dict[str, float]:
+    """Means of the total reward and of each function's scores, over all rollouts of the groups."""
     totals = [total for group in groups for total in group.totals if total is not None]
-    metrics = {"sampled/reward": statistics.fmean(totals)} if totals else {}
+    metrics = {"reward": statistics.fmean(totals)} if totals else {}
     means = mean_scores(groups)
-    return metrics | {f"sampled/rewards/{name}/mean": mean for name, mean in means.items()}
+    return metrics | {f"rewards/{name}/mean": mean for name, mean in means.items()}
 
 
 def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, float]:

@@ -62,8 +62,9 @@ def finish_step(
     if experience is not None:
         metrics |= report.step_metrics(experience, result, progress.entropy_bonus)
     metrics["groups/refilled"] = float(len(sampled.replaced))
-    if sampled.replaced:
-        metrics |= report.sampled_metrics(sampled.all)
+    if sampled.replaced:  # the kept groups' rewards differ, so their means say little
+        means = report.mean_rewards(sampled.all)
+        metrics |= {f"sampled/{name}": mean for name, mean in means.items()}
     metrics |= report.task_metrics(run, sampled.all)
     counts = failures(sampled.all)
     metrics |= {f"rewards/{name}/failed": float(count) for name, count in counts.items()}
