@@ -53,6 +53,7 @@ class Target:
     tests: tuple[str, ...]  # in the order in which they run
     first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by module, run before
     left_out: str = ""  # what seems to belong to it, and why it does not
+    sample: int = 0  # mutants that are drawn, always the same; 0 for all
 
     def sources(self) -> list[Path]:
         """The files that are mutated."""
@@ -142,6 +143,24 @@ TARGETS = {
         "is what only places or colours whole charts (`app/tui/widgets/charts/stack.py`, "
         "`app/tui/screens/compare/panels.py`, `app/tui/screens/runs/render.py`): no number "
         "changes in it.",
+    ),
+    "screens": Target(
+        title="the state of Watch and the state and text of Rollouts",
+        modules=(
+            "app/tui/screens/watch/state.py",
+            "app/tui/screens/rollouts/state.py",
+            "app/tui/screens/rollouts/render.py",
+        ),
+        folder="tests/app/tui",
+        tests=(
+            "screens/rollouts_words",
+            "screens/long_answers",
+            "charts",
+            "screens/dialogues",
+            "screens/rollouts",
+            "screens/watch",
+        ),
+        sample=48,
     ),
 }
 
@@ -240,11 +259,14 @@ def rebind(key: str, old: object, new: object) -> None:
 
 
 def jobs(target: Target) -> list[Job]:
-    """Every mutant of every file."""
+    """Every mutant of every file, or those of the sample."""
     found = []
     for source in target.sources():
         path = str(source.relative_to(ROOT).with_suffix(""))
         found += [Job(path, mutant) for mutant in mutants(source.read_text())]
+    if 0 < target.sample < len(found):
+        found.sort(key=lambda job: job.key)
+        found = found[: target.sample]
     return found
 
 

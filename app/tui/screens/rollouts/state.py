@@ -442,9 +442,9 @@ class RolloutsView:
         """
         count = len(self.group.rollouts) if self.group else 0
         view = replace(self, rollout_at=clamped(self.rollout_at + by, count))
-        before, after = self.completion, view.completion
-        if by and before and after and 0 < before.thinking <= self.token:
-            return view.at_token(after.thinking)
+        if by and self.completion and 0 < self.completion.thinking <= self.token:
+            token = view.completion.thinking if view.completion else self.token
+            return view.at_token(token)
         return view.at_token(self.token)
 
     def move_token(self, by: int) -> "RolloutsView":

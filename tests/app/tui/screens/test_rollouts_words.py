@@ -46,17 +46,30 @@ def said(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
-def test_a_run_recorded_before_its_updates_were_says_that_its_losses_are_not_known(
-    store: Path,
+@pytest.mark.parametrize(
+    ("advantage", "scored", "text"),
+    [
+        (
+            1.0,
+            True,
+            "its share of the loss is not known: this run was recorded before its updates were",
+        ),
+        (0.0, False, "no push: no token of its answers is in the loss"),
+        (1.0, False, "the step ended before its tokens were scored"),
+    ],
+)
+def test_a_group_without_losses_says_why(
+    advantage: float, scored: bool, text: str, store: Path
 ) -> None:
     with closing(StoreReader(store)) as reader:
         step = load_step(reader, run_info(reader, 1), 3)
-        tokens = reader.tokens(1, step.groups[0].key)
+        group = step.groups[0]
+        tokens = reader.tokens(1, group.key)
     assert tokens is not None
-    rows = tuple(replace(row, updates=()) for row in tokens.rows)
-    assert without_losses(step.run, step.groups[0], rows) == (
-        "its share of the loss is not known: this run was recorded before its updates were"
-    )
+    rows = [replace(row, updates=(), old=row.old if scored else ()) for row in tokens.rows]
+    rollouts = tuple(replace(rollout, advantage=advantage) for rollout in group.rollouts)
+    group = replace(group, no_signal="", rollouts=rollouts)
+    assert without_losses(step.run, group, rows) == text
 
 
 def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) -> None:
