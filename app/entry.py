@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from grpo_tui.app.guardian import guard, opens_workbench
 
-COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word may become
+COMPLETING = "_GRPO_TUI_COMPLETE"  # set by a shell that completes a word
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -20,7 +20,9 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 INTERRUPTED: Final = 130
 
-REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the process that started it
+REFUSAL: Final = (
+    "GRPO_TUI_REFUSAL"  # a file in which the process that started this one reads the message
+)
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNUSABLE: Final = FULL | {
@@ -65,7 +67,7 @@ def of_failure(error: str) -> int:
 
 
 def brief(message: str) -> str:
-    """Cut words of a message that nobody reads to their end, such as a path of 5,000 characters."""
+    """Cut very long words of a message, such as a path of 5,000 characters."""
     return LONG_WORD.sub(lambda part: shortened(part[0]), message)
 
 
@@ -92,7 +94,7 @@ def guarded(call: Callable[[], int]) -> int:
         status = call()
         sys.stdout.flush()
     except BrokenPipeError:
-        status = FAILED  # the reader has what it wanted
+        status = FAILED  # The reader needs no more.
     except (KeyboardInterrupt, Exception) as error:
         if not (isinstance(error, KeyboardInterrupt) or is_ours(error)):
             raise
@@ -100,5 +102,5 @@ def guarded(call: Callable[[], int]) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        discard(sys.stdout)  # the interpreter would try again and print a traceback
+        discard(sys.stdout)  # The interpreter would try again and print a traceback.
     return status

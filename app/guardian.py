@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-GUARDIAN = "GRPO_TUI_GUARDIAN"  # the guardian's process id, by which its child knows it
+GUARDIAN = "GRPO_TUI_GUARDIAN"  # the guardian's process id
 SCREENS = ("watch", "replay", "demo", "tour", "chat")
 IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTTOU)
 RESET = (
@@ -22,12 +22,12 @@ RESET = (
 
 def opens_workbench(arguments: Sequence[str]) -> bool:
     """Return whether a command line opens the workbench, judged by its verb alone."""
-    words = iter(arguments)
-    for word in words:
-        if word == "--db":
-            next(words, "")
-        elif word != "--allow-sleep" and not word.startswith("--db="):
-            return word in SCREENS
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--db":
+            next(remaining, "")
+        elif argument != "--allow-sleep" and not argument.startswith("--db="):
+            return argument in SCREENS
     return True
 
 
@@ -47,11 +47,11 @@ def guard() -> None:
         sys.executable,
         [sys.executable, *sys.orig_argv[1:]],
         {**os.environ, GUARDIAN: str(os.getpid())},
-        setsigdef=IGNORED,  # a new program inherits what is ignored
+        setsigdef=IGNORED,  # A new program inherits ignored signals.
     )
     status = os.waitstatus_to_exitcode(_wait(child))
     if status < 0:
-        with suppress(termios.error, OSError):  # the terminal may be gone
+        with suppress(termios.error, OSError):  # The terminal may be gone.
             termios.tcsetattr(0, termios.TCSADRAIN, saved)
             os.write(2, (RESET + _obituary(-status)).encode())
         status = 128 - status

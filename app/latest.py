@@ -1,4 +1,4 @@
-"""Values that are made anew only when what they depend on has changed."""
+"""Values that are computed again only when their key has changed."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,9 +13,9 @@ class Latest:
         self._latest: dict[str, tuple[object, Any]] = {}
 
     def latest(self, name: str, key: object, make: Callable[[], T]) -> T:
-        """The value of this key, made unless it is the latest one."""
+        """The value for this key; computed unless the latest value has it."""
         if name not in self._latest or self._latest[name][0] != key:
-            self._latest.pop(name, None)  # making the new one may end the old one, and fail
+            self._latest.pop(name, None)  # Making the new value may close the old one, and fail.
             self._latest[name] = key, make()
         value: T = self._latest[name][1]
         return value

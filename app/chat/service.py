@@ -1,4 +1,4 @@
-"""Both models of a chat, in a process of their own: their answers, and what each thinks of them."""
+"""Both models of a chat in a process of their own: completions, and their log-probabilities."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from grpo_engine.rollouts.types import Trajectory
 from grpo_engine.tasks.base import Task
 
 Piece = dict[str, Any]
-Turns = Sequence[tuple[str, Sequence[str]]]  # each a prompt and what the models answered
+Turns = Sequence[tuple[str, Sequence[str]]]  # prompts and the completions of the models
 
 
 class ChatService:
-    """The models in the order in which they were loaded, and the answer that is being sampled."""
+    """The models in the order in which they were loaded, and the completion being sampled."""
 
     def __init__(self, _server: object) -> None:
         self._models: list[LoadedPolicy] = []
@@ -25,22 +25,22 @@ class ChatService:
         self._models.append(of_config(build(config, "the run"), task, chat=None))
 
     def begin(self, turns: Turns, temperature: float, seed: int, tokens: int) -> None:
-        """Begin to answer the last of the turns."""
-        self._pieces = self._answer(turns, temperature, seed, tokens)
+        """Begin to sample a reply to the last of the turns."""
+        self._pieces = self._sample(turns, temperature, seed, tokens)
 
     def next(self) -> Piece | None:
-        """More text of a model, or the tokens of its whole answer; None at the end."""
+        """More text of a model, or the tokens of its whole completion; None at the end."""
         if self._pieces is None:
             raise EngineError("the answer was lost with its process; ask again")
         return next(self._pieces, None)
 
     def stop(self) -> None:
-        """Drop the answer."""
+        """Drop the completion that is being sampled."""
         self._pieces = iter(())
 
-    def _answer(self, turns: Turns, temperature: float, seed: int, tokens: int) -> Iterator[Piece]:
-        """Answer the last of the turns by each model."""
-        answers = []
+    def _sample(self, turns: Turns, temperature: float, seed: int, tokens: int) -> Iterator[Piece]:
+        """Let each model reply to the last of the turns."""
+        trajectories = []
         for index, model in enumerate(self._models):
             texts = model.answers(
                 _prompt(model, index, turns),
@@ -48,17 +48,16 @@ class ChatService:
                 seed=seed,
                 max_new_tokens=min(tokens, model.policy.context_length // 2),
             )
-            answer = yield from _texts(index, texts)
-            answers.append(answer)
-        for index, answer in enumerate(answers):
-            # at the temperature of training
-            logprobs = [model.logprobs(answer) for model in self._models]
-            starts = (0, *answer.ends[:-1])
+            trajectory = yield from _texts(index, texts)
+            trajectories.append(trajectory)
+        for index, trajectory in enumerate(trajectories):
+            logprobs = [model.logprobs(trajectory) for model in self._models]
+            starts = (0, *trajectory.ends[:-1])
             yield {
                 "model": index,
                 "tokens": [
-                    {"text": answer.text[start:end], "logprobs": [row[i] for row in logprobs]}
-                    for i, (start, end) in enumerate(zip(starts, answer.ends, strict=True))
+                    {"text": trajectory.text[start:end], "logprobs": [row[i] for row in logprobs]}
+                    for i, (start, end) in enumerate(zip(starts, trajectory.ends, strict=True))
                 ],
             }
 
@@ -66,13 +65,13 @@ class ChatService:
 def _texts(
     model: int, texts: Generator[str, None, list[Trajectory]]
 ) -> Generator[Piece, None, Trajectory]:
-    """The text as it grows; returns the answer."""
+    """The text as it grows; returns the trajectory."""
     while True:
         try:
             yield {"model": model, "text": next(texts)}
         except StopIteration as end:
-            answers: list[Trajectory] = end.value
-            return answers[0]
+            trajectories: list[Trajectory] = end.value
+            return trajectories[0]
 
 
 def _prompt(model: LoadedPolicy, index: int, turns: Turns) -> str | list[dict[str, str]]:
@@ -80,8 +79,8 @@ def _prompt(model: LoadedPolicy, index: int, turns: Turns) -> str | list[dict[st
     if not model.chat:
         return turns[-1][0]
     messages = []
-    for prompt, answers in turns:
+    for prompt, completions in turns:
         messages.append({"role": "user", "content": prompt})
-        if answers:
-            messages.append({"role": "assistant", "content": answers[index]})
+        if completions:
+            messages.append({"role": "assistant", "content": completions[index]})
     return messages

@@ -18,7 +18,7 @@ from grpo_tui.app.text.safe_text import clip, safe
 from grpo_tui.experiments.values import MetricSeries
 
 HEIGHT = 14
-LEAST_WIDTH = 24
+MIN_WIDTH = 24
 COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
 Points = tuple[list[float], list[float]]
 _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
@@ -36,7 +36,7 @@ def terminal() -> ChartOptions:
     """Return the canvas for stdout: its width, and no colour in a pipe."""
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
     return ChartOptions(
-        width=max(LEAST_WIDTH, shutil.get_terminal_size().columns),
+        width=max(MIN_WIDTH, shutil.get_terminal_size().columns),
         colour=uses_colour() and os.environ.get("TERM") != "dumb",
         unicode=writes_unicode() and not plain,
     )
@@ -73,11 +73,11 @@ def metric_chart(
         mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
         lines.append(mark + clip(text, canvas.width - 1))
     points = (zip(series.steps, series.line, strict=True) for _, series in runs)
-    known = [step for step, value in chain.from_iterable(points) if isfinite(value)]
-    ticks = step_ticks(min(known), max(known), canvas.width)
+    finite_steps = [step for step, value in chain.from_iterable(points) if isfinite(value)]
+    ticks = step_ticks(min(finite_steps), max(finite_steps), canvas.width)
     figure.ruler("x").ticks(ticks, list(map(str, ticks)))
-    drawn = chain.from_iterable(series.line for _, series in runs)
-    scale = axis(drawn, unit=spec(key).unit, natural=natural_range(key), labels=5)
+    curves = chain.from_iterable(series.line for _, series in runs)
+    scale = axis(curves, unit=spec(key).unit, natural=natural_range(key), labels=5)
     y = figure.ruler("y").lim(scale.low, scale.high)
     y.ticks(*map(list, zip(*scale.labels, strict=True)))
     body = str(figure.build())
@@ -88,15 +88,15 @@ def metric_chart(
     return [line.translate(_PLAIN).encode("ascii", "backslashreplace").decode() for line in lines]
 
 
-def lines_of(series: Series, wide: int) -> list[Points]:
+def lines_of(series: Series, columns: int) -> list[Points]:
     """Return a curve with values as lines between gaps, reduced to what `wide` columns show."""
     first = series.steps[0]
     span = (series.last_step - first) or 1
     points: Iterable[tuple[float, float]] = zip(series.steps, series.line, strict=True)
-    if len(series.steps) > wide:
+    if len(series.steps) > columns:
         points = (
-            (round(first + item.x * span / (wide - 1)), value)
-            for item in cut(series, series.steps, span, wide, first).columns
+            (round(first + item.x * span / (columns - 1)), value)
+            for item in cut(series, series.steps, span, columns, first).columns
             for value in item.line
         )
     groups = groupby(points, key=lambda point: isfinite(point[1]))

@@ -20,7 +20,7 @@ from grpo_tui.app.cli.verb_table import VERBS, Verb
 # Plain help: loading rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
 
-USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's; typer does not export it
 
 
 class VerbGroup(StrictGroup):

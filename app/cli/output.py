@@ -25,7 +25,7 @@ def print_rows(
 ) -> None:
     """Print rows as JSON, or as a table, which may have other columns."""
     if as_json:
-        # one row per line: three times as fast as indented JSON, and `grep` finds rows
+        # One row per line is three times as fast as indented JSON, and `grep` finds rows.
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if lines else "[]\n")
     else:
@@ -45,7 +45,7 @@ def data_stdout() -> IO[str]:
 
 
 def write_out(text: str, out: Path | None) -> None:
-    """Write a text to a file, whole or not at all, or to stdout."""
+    """Write a text to stdout or to a file, which is replaced whole or not at all."""
     if out is None or out == Path("-"):
         sys.stdout.write(text)
         return

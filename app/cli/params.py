@@ -10,13 +10,13 @@ import typer
 
 from grpo_tui.experiments.db.paths import store_path
 
-Completions = Iterator[tuple[str, str]]  # a value and its line of help
-RECENT = 50  # runs offered
-WIDEST = 60  # characters of help: a shell may show each line as a choice
-# zsh evaluates what it is offered, and what is completed is run with the line: no shell reads more
-# into this, and the program no option, reference or folder
+Completions = Iterator[tuple[str, str]]  # values and their lines of help
+RECENT = 50  # runs
+MAX_HELP = 60  # characters; a shell may show each line as a choice
+# Zsh evaluates completions, and a completed name is run with its line. These characters mean
+# nothing to a shell, and a name of them is no option, reference or folder to the program.
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-UNSAFE = re.compile(r"[^\w\s.,:;/()<>=+-]")  # in a line of help
+UNSAFE = re.compile(r"[^\w\s.,:;/()<>=+-]")  # characters left out of help
 
 
 def complete_runs(incomplete: str) -> Completions:
@@ -28,9 +28,9 @@ def complete_runs(incomplete: str) -> Completions:
     try:
         with closing(StoreReader(store_path())) as reader:
             for run in reader.runs(limit=RECENT):
-                about = f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
+                summary = f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
                 for name in list(filter(SAFE.fullmatch, (run.name, run.id)))[:1]:
-                    yield from _matching(incomplete, (name, about))
+                    yield from _matching(incomplete, (name, summary))
     except (StoreError, OSError):
         return
     yield from _matching(incomplete, ("@last", "the newest run"))
@@ -71,7 +71,7 @@ def complete_metrics(incomplete: str) -> Completions:
 def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
     for name, help in candidates:
         if name.startswith(incomplete):
-            yield name, shorten(UNSAFE.sub("", help), WIDEST, placeholder=" …")
+            yield name, shorten(UNSAFE.sub("", help), MAX_HELP, placeholder=" …")
 
 
 def _accept(accept: bool) -> None:

@@ -8,7 +8,7 @@ from grpo_engine.config.parse import build, merge, parse_sets, problems, read_ya
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.text.stderr import print_stderr
 
-COMMAND_LINE = "the command line"  # in messages
+COMMAND_LINE = "the command line"
 
 
 def assemble(
@@ -41,12 +41,12 @@ def assemble(
     tree = merge(tree, changes)
     overrides = {key: value for key, value in options.items() if value is not None}
     if overrides.keys() & changes.keys():
-        _build(tree, before, source)  # a value that an option replaces is checked as well
+        _build(tree, before, source)  # A value that an option replaces is checked as well.
     return _build({**tree, **overrides}, before, source)
 
 
 def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | None) -> str | None:
-    """The preset of a new run, which is said where neither it nor a file is named."""
+    """The preset of a new run; where neither it nor a file is named, one is chosen and printed."""
     if preset is not None or file is not None:
         return preset
     from grpo_engine.presets import starting_preset
@@ -57,7 +57,7 @@ def start_preset(file: Path | None, preset: str | None, sets: Iterable[str] | No
 
 
 def _build(tree: dict[str, Any], before: dict[str, Any], source: str) -> RunConfig:
-    """Build the settings, in which the command line changed those of `source` from `before`."""
+    """Build the settings; `before` are those of `source`, without the command line."""
     is_of_source = set(problems(before)).intersection(problems(tree))
     return build(tree, source if is_of_source else COMMAND_LINE)
 

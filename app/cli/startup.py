@@ -69,7 +69,7 @@ def leave_to_background(*, as_json: bool) -> int:
     from grpo_tui.app.jobs.detach import LaunchError, start_detached
 
     try:
-        started = start_detached(*(word for word in sys.argv[1:] if word != "--detach"))
+        started = start_detached(*(argument for argument in sys.argv[1:] if argument != "--detach"))
     except LaunchError as error:
         print_stderr(error.log or str(error))
         return error.code

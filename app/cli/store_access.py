@@ -25,7 +25,7 @@ def reading() -> Iterator["StoreReader"]:
     reader = StoreReader(path)
     if reader.schema < CURRENT:
         reader.close()
-        with writing(must=False):
+        with writing(required=False):
             pass
         reader = StoreReader(path)
     if reader.note:
@@ -43,7 +43,7 @@ def reading() -> Iterator["StoreReader"]:
 
 
 @contextmanager
-def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
+def writing(*, required: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
@@ -53,17 +53,17 @@ def writing(*, must: bool = True) -> Iterator["ExperimentStore"]:
         if store.copied_to is not None:
             print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")
         if store.read_only:
-            if must:
+            if required:
                 raise StoreReadOnlyError(store.read_only)
             print_stderr(store.read_only)
         else:
             count, complaints = read_in_all(store)
             if count:
                 print_stderr(f"imported {count} events that could not be written earlier")
-            removed, kept = purge_deleted(store)
+            removed, failures = purge_deleted(store)
             if removed:
                 print_stderr(f"removed deleted runs: {removed}")
-            for text in (*complaints, *kept):
+            for text in (*complaints, *failures):
                 print_stderr(text)
         yield store
 

@@ -1,4 +1,4 @@
-"""Refuses an empty value, which a command would take in silence, before it does anything."""
+"""Refuse an empty value, which a command would accept, before the command does anything."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ MAY_BE_EMPTY = ("completion", "prompt", "text")
 
 def check(command: Any, context: Any, args: Sequence[str]) -> None:
     """Refuse an empty value."""
-    if context.resilient_parsing:  # for completion
+    if context.resilient_parsing:  # The shell completes a word.
         return
     typed, *_ = command.make_parser(context).parse_args(list(args))
     for param in command.get_params(context):
@@ -38,7 +38,7 @@ class StrictCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        if self.name in NEEDS_ENGINE:  # without MLX it fails before it leaves anything behind
+        if self.name in NEEDS_ENGINE:  # Without MLX it fails before it writes anything.
             from grpo_engine.platform.device import require_backend
 
             require_backend()

@@ -12,7 +12,7 @@ class Verb(NamedTuple):
     section: str
 
 
-# verbs of which nothing works without MLX's back end
+# Nothing of these verbs works without MLX's back end.
 NEEDS_ENGINE: Final = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
 TRAINING: Final = frozenset({"train", "resume", "sweep"})
 SECTIONS: Final = {

@@ -19,7 +19,7 @@ class Check:
     name: str
     result: str
     remedy: str = ""
-    stops: bool = False  # a run, that is
+    stops: bool = False  # whether no run can start
 
     @property
     def level(self) -> Level:

@@ -12,9 +12,9 @@ from grpo_engine.platform import memory, threads
 from grpo_tui.app.health import mac, replaced
 from grpo_tui.app.health.checks import Check
 
-SMALLEST = 512 << 20
-COMFORTABLE = 2 << 30
-# what changes how a run computes
+MIN_MEMORY = 512 << 20
+LOW_MEMORY = 2 << 30
+# environment variables that change how a run computes
 VARIABLES = (
     *threads.VARIABLES,
     "GRPO_TUI_BLAS",
@@ -65,19 +65,19 @@ def cores() -> Check:
     """The cores available to this process, and other engines that share them."""
     processors = threads.usable_processors()
     physical, quota = threads.physical_cores(processors), threads.quota()
-    usable, others = threads.cores(), threads.local_engines() - 1
+    usable, neighbours = threads.cores(), threads.local_engines() - 1
     text = f"{usable} usable of {physical} physical ({len(processors)} logical)"
     if quota < physical:
         text += f", limited to {quota:g} by a control group"
-    if others > 0:
-        text += f", shared by {others} running engine{'s' * (others > 1)}"
+    if neighbours > 0:
+        text += f", shared by {neighbours} running engine{'s' * (neighbours > 1)}"
     return Check("cores", text)
 
 
 def python() -> Check:
     """The Python interpreter and its location."""
-    kind = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
-    return Check("Python", f"{platform.python_version()} ({kind}), {sys.executable}")
+    isolation = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
+    return Check("Python", f"{platform.python_version()} ({isolation}), {sys.executable}")
 
 
 def memory_check() -> Check:
@@ -88,7 +88,7 @@ def memory_check() -> Check:
         text += ", a control group's limit"
     remedy = "Close other programs, or choose a smaller model, group or completion length."
     free = result.available
-    return Check("memory", text, remedy * (free < COMFORTABLE), free < SMALLEST)
+    return Check("memory", text, remedy * (free < LOW_MEMORY), free < MIN_MEMORY)
 
 
 def environment() -> list[Check]:

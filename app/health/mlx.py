@@ -89,15 +89,15 @@ def kernel_folder() -> list[Check]:
     """The folder that MLX loads its compiled kernels from, after compiling one."""
     import mlx.core as mx
 
-    kernels.prepare()  # as before a run
+    kernels.prepare()
     folder = kernels.folder()
     if folder is None:
         return []
     with mx.stream(mx.cpu):
         mx.eval(mx.compile(lambda x: x * x + 2 * x)(mx.array([1.0])))
-    text, remedy, others = f"{folder}, private", "", kernels.loaded_elsewhere()
-    if others:
-        text = f"loaded from {Path(others[0]).parent}"
+    text, remedy, foreign = f"{folder}, private", "", kernels.loaded_elsewhere()
+    if foreign:
+        text = f"loaded from {Path(foreign[0]).parent}"
         remedy = "Other users may have put them there: set TMPDIR to a folder of yours."
     elif not kernels.is_shared(folder):
         text += "; kept for this process only"
@@ -105,21 +105,21 @@ def kernel_folder() -> list[Check]:
             f"{private.temporary_path()} belongs to another user or is no folder, so each start "
             "compiles for a second: remove it, or set TMPDIR to a folder of yours."
         )
-    return [Check("kernels", text, remedy, bool(others))]
+    return [Check("kernels", text, remedy, bool(foreign))]
 
 
 def products() -> list[Check]:
     """The BLAS and its speed."""
-    done = blas.ensure()
-    library = done.library or done.reason
-    if done.loaded:
-        name = " ".join(done.config.split()[:2])
-        count = f"{done.threads} thread{'s' * (done.threads != 1)}"
-        library = f"{name}, kernel {done.kernels}, {count}, {done.library}"
-    reasons = [*done.skipped, done.remedy]
-    if done.compiled_problem:
-        reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
-    remedy = " ".join(filter(None, reasons)) or done.problem
+    state = blas.ensure()
+    library = state.library or state.reason
+    if state.loaded:
+        name = " ".join(state.config.split()[:2])
+        count = f"{state.threads} thread{'s' * (state.threads != 1)}"
+        library = f"{name}, kernel {state.kernels}, {count}, {state.library}"
+    reasons = [*state.skipped, state.remedy]
+    if state.compiled_problem:
+        reasons.insert(0, f"Our own compiled code is not used: it {state.compiled_problem}.")
+    remedy = " ".join(filter(None, reasons)) or state.problem
     return [Check("BLAS", library, remedy), square(), skinny()]
 
 

@@ -21,7 +21,7 @@ def checks() -> list[Check]:
 
 
 def check(package: str, extra: str, purpose: str) -> Check:
-    """The version, or the purpose and the install command; a missing one is no problem."""
+    """The version, or how to install the package, which is optional."""
     try:
         return Check(package, version(package))
     except PackageNotFoundError:

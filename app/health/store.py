@@ -16,8 +16,8 @@ from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import StoreError
 
-ENOUGH = 2 << 30
-HARDLY = 100 << 20
+LOW_SPACE = 2 << 30
+NO_SPACE = 100 << 20
 
 
 def checks() -> list[Check]:
@@ -38,11 +38,13 @@ def folder(path: Path) -> Check:
     parent = nearest(path.parent)
     free = shutil.disk_usage(parent).free
     is_writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-    remedy = "Free some space, or choose another file with --db or GRPO_TUI_DB." * (free < ENOUGH)
+    remedy = "Free some space, or choose another file with --db or GRPO_TUI_DB." * (
+        free < LOW_SPACE
+    )
     if not is_writable:
         remedy = f"{parent} cannot be written: choose another file with --db or GRPO_TUI_DB."
     text = f"{path.parent}, {decimal(free)} free"
-    return Check("folder", text, remedy, not is_writable or free < HARDLY)
+    return Check("folder", text, remedy, not is_writable or free < NO_SPACE)
 
 
 def database(path: Path) -> Check:

@@ -61,10 +61,10 @@ def flow(text: str, spans: Sequence[Span], width: int, limit: int) -> list[list[
     lines: list[list[Piece]] = []
     end = len(joined)
     for line in reversed(wrapped):
-        visible = line.removeprefix(ELLIPSIS)
-        end = joined.rfind(visible, 0, end)
-        parts = groupby(zip(visible, authors[end:], strict=False), key=itemgetter(1))
-        cut = [(ELLIPSIS, True)] if visible != line else []
+        text = line.removeprefix(ELLIPSIS)
+        end = joined.rfind(text, 0, end)
+        parts = groupby(zip(text, authors[end:], strict=False), key=itemgetter(1))
+        cut = [(ELLIPSIS, True)] if text != line else []
         lines.append(cut + [("".join(char for char, _ in part), by == "e") for by, part in parts])
     return lines[::-1]
 
@@ -79,11 +79,11 @@ def _pieces(text: str, spans: Sequence[Span], width: int, *, calls: bool) -> Ite
             yield from ((f"{clip(call, width)}\n", True) for call in message.text.splitlines())
             inline = False
             continue
-        visible = message.text
+        text = message.text
         if reply is not None and reply.has_calls:
-            visible = CALLS.sub("", visible)
-        words = " ".join(safe(visible, " ").split())
-        if words:
+            text = CALLS.sub("", text)
+        text = " ".join(safe(text, " ").split())
+        if text:
             inline = True
             is_short = message.is_reply and not message.has_calls
-            yield f"‹{words}› " if is_short else f"{words} ", message.is_reply
+            yield f"‹{text}› " if is_short else f"{text} ", message.is_reply

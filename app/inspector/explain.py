@@ -20,23 +20,23 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
         return LEFT_OUT
     if abs(token.pull) > abs(token.push) > 0 > token.push * token.pull:
         return (
-            f"{_answer(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
+            f"{_judgement(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
             f"pushes it {_way(token.push)}"
         )
     blocked = blocked_by(token, recipe)
     text = blocked or _pushed(token, recipe, first_pass)
-    if blocked and token.push:  # a ratio of whole answers reads every token of them
+    if blocked and token.push:  # The ratio of a completion reads all of its tokens.
         text += f"; the ratio of its answer pushes it {_way(token.push)}"
     return text
 
 
-def _answer(token: TokenLoss) -> str:
-    """What its answer's rewards and its teacher say of the token."""
-    answer = "better answer" if token.reward_part > 0 else "worse answer"
+def _judgement(token: TokenLoss) -> str:
+    """What the rollout's rewards and the teacher say of the token."""
+    judgement = "better answer" if token.reward_part > 0 else "worse answer"
     if not token.teacher_part:
-        return answer
+        return judgement
     likelihood = f"a token {'likelier' if token.teacher_part > 0 else 'less likely'} to the teacher"
-    return f"{answer}, {likelihood}" if token.reward_part else likelihood
+    return f"{judgement}, {likelihood}" if token.reward_part else likelihood
 
 
 def _way(gradient: float) -> str:
@@ -73,17 +73,17 @@ def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
         "low": f", already below {short(token.low)}",
         "ceiling": f", ratio beyond the ceiling {short(recipe.delta or 0)}",
     }
-    return f"{_answer(token)}{bounds[token.side]}: clipped, no push"
+    return f"{_judgement(token)}{bounds[token.side]}: clipped, no push"
 
 
 def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     """How the token's own share of the loss pushes it."""
-    answer, way = _answer(token), _way(token.push)
+    judgement, way = _judgement(token), _way(token.push)
     if not token.push:
-        return f"{answer}: no push, because its ratio is so far from 1"
+        return f"{judgement}: no push, because its ratio is so far from 1"
     if recipe.demonstrates:
         return "the data's answer: pushed up, more where it is less likely"
-    text = f"{answer}: pushed {way}"
+    text = f"{judgement}: pushed {way}"
     if recipe.ratio == "none":
         return f"{text}, with no ratio and no bound"
     if token.advantage * token.push < 0:
@@ -91,7 +91,7 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     if recipe.trust_rule.fades:
         return f"{text} by {Path(recipe.trust).name}, gradient {_fixed(token.push)}"
     if token.side == "high":
-        return f"{answer}, already beyond {short(token.high)}: still pushed, with capped weight"
+        return f"{judgement}, already beyond {short(token.high)}: still pushed, with capped weight"
     if abs(token.ratio - 1) < ROUNDING and first_pass:
         return f"{text}; ratio is 1 by construction"
     limit = token.high if way == "up" else token.low
@@ -103,7 +103,7 @@ def arithmetic(
 ) -> str:
     """The token's share of the loss written out: `1.20 × 1.21 ÷ 24 tokens ÷ 8 answers = +.0076`.
 
-    It is a share of the objective, the negative of the loss. `length` counts the answer's tokens
+    It is a share of the objective, the negative of the loss. `length` counts the rollout's tokens
     in the loss.
     """
     if not token.in_loss:

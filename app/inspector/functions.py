@@ -37,7 +37,7 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Values] | None = None) -> Re
     for choice, function in recipe.functions.items():
         if sources is None and "source" in vars(function):
             continue  # of the process already
-        source = _ask("describe", name=function) if sources is None else sources.get(choice, {})
+        source = _request("describe", name=function) if sources is None else sources.get(choice, {})
         evaluate = partial(_refuse, refused) if refused else partial(_evaluate, function, source)
         changes[choice] = remote = Custom(function, evaluate)
         remote.source, remote.parameters = source, source.get("parameters", {})
@@ -66,14 +66,14 @@ def _evaluate(name: str, source: Values, /, **values: Any) -> "mx.array":
     """The value of a function; its slopes are computed in the process as well."""
     import mlx.core as mx
 
-    def ask(arrays: Values, push: Any = None) -> Any:
+    def request(arrays: Values, push: Any = None) -> Any:
         lists = {name: array.tolist() for name, array in arrays.items()}
-        return _ask("call", name=name, source=source, values={**values, **lists}, push=push)
+        return _request("call", name=name, source=source, values={**values, **lists}, push=push)
 
-    value: Any = mx.custom_function(lambda arrays: mx.array(ask(arrays)))
+    value: Any = mx.custom_function(lambda arrays: mx.array(request(arrays)))
     value.vjp(
         lambda arrays, push, _: {
-            name: mx.array(slope) for name, slope in ask(arrays, push.tolist()).items()
+            name: mx.array(slope) for name, slope in request(arrays, push.tolist()).items()
         }
     )
     result: mx.array = value({n: item for n, item in values.items() if isinstance(item, mx.array)})
@@ -87,7 +87,7 @@ def _sandbox() -> Sandbox:
     return sandbox
 
 
-def _ask(method: str, **arguments: Any) -> Any:
+def _request(method: str, **arguments: Any) -> Any:
     return _sandbox().call(ServiceCall(method, arguments, LIMIT_S)).value_or(MathsError)
 
 

@@ -1,4 +1,4 @@
-"""Compare the answers of a group: order, verdicts, and word differences."""
+"""Compare the rollouts of a group: order, verdicts, and word differences."""
 
 import difflib
 import math
@@ -12,7 +12,7 @@ from grpo_engine.events import CUT, Group
 from grpo_tui.experiments.values import GroupView, RolloutView
 
 Order = Literal["prompt", "surprise", "reward", "worst", "length", "kl", "clip"]
-BY_ONE_ANSWER = ("surprise", "reward")  # groups are ordered by their furthest answer
+BY_ONE_ROLLOUT = ("surprise", "reward")  # ordered by the furthest rollout of a group
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 LINES = re.compile(r".*\n|.+")
@@ -40,24 +40,24 @@ def measure_of(group: GroupView, by: Order) -> float | None:
     values = _measures(group, by).values()
     if not values:
         return None
-    return max(values) if by in BY_ONE_ANSWER else fmean(values)
+    return max(values) if by in BY_ONE_ROLLOUT else fmean(values)
 
 
 def furthest(group: GroupView, by: Order) -> int:
-    """The position of the answer with the largest measure in its group."""
+    """The position of the rollout with the largest measure in its group."""
     values = _measures(group, by)
     return max(values, key=values.__getitem__, default=0)
 
 
 def _measures(group: GroupView, by: Order) -> dict[int, float]:
-    """The measure of each answer that has one, by position; none in the order of the prompts."""
+    """The measure of each rollout that has one, by position; none in the order of the prompts."""
     names = {
         "surprise": "advantage",
         "worst": "reward",
         "length": "tokens",
         "clip": "clip_fraction",
     }
-    values = [getattr(answer, names.get(by, by), None) for answer in group.rollouts]
+    values = [getattr(rollout, names.get(by, by), None) for rollout in group.rollouts]
     return {
         index: abs(value) if by == "surprise" else -value if by == "worst" else value
         for index, value in enumerate(values)
@@ -66,14 +66,11 @@ def _measures(group: GroupView, by: Order) -> dict[int, float]:
 
 
 def verdicts(rollout: RolloutView, group: GroupView) -> list[str]:
-    """The labels of an answer: ✓ good, ✗ bad, · neither.
-
-    How it ended, rewards that do not apply, duplicates.
-    """
+    """How a rollout ended, rewards that do not apply, and duplicates: ✓ good, ✗ bad, · neither."""
     twins = [
-        letter(other.index)
-        for other in group.rollouts
-        if other.index != rollout.index and other.text == rollout.text
+        letter(twin.index)
+        for twin in group.rollouts
+        if twin.index != rollout.index and twin.text == rollout.text
     ]
     return [
         ENDINGS.get(rollout.finish, "✓ finished"),
@@ -102,19 +99,19 @@ def is_greedy(group: Group) -> bool:
 
 def largest_by_reward(groups: Sequence[GroupView]) -> dict[str, float]:
     """The largest size of each reward function's scores among the groups."""
-    rewards = [r for group in groups for answer in group.rollouts for r in answer.rewards]
+    rewards = [r for group in groups for rollout in group.rollouts for r in rollout.rewards]
     sizes = [(abs(r.value), r.name) for r in rewards if r.value is not None]
     return {name: size for size, name in sorted(sizes) if math.isfinite(size)}  # the last is kept
 
 
 def letter(index: int) -> str:
-    """An answer's label in its group: a to z, then a1, b1 …"""
+    """A rollout's label in its group: a to z, then a1, b1 …"""
     round_, position = divmod(index, 26)
     return chr(ord("a") + position) + (str(round_) if round_ else "")
 
 
 def balance(group: GroupView) -> str:
-    """Say how many answers are pushed up and down, or why none is."""
+    """Say how many rollouts are pushed up and down, or why none is."""
     if group.origin != "train":
         return "not trained on"
     if group.demonstrated:
@@ -128,14 +125,14 @@ def balance(group: GroupView) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextChange:
-    """A stretch of text that is in both answers, or only in the older or the newer one."""
+    """A stretch of text that is in both texts, or only in the older or the newer one."""
 
     tag: Literal["same", "removed", "added"]
     text: str
 
 
 def word_diff(older: str, newer: str) -> tuple[TextChange, ...]:
-    """Diff two answers by words; the added and the common parts form the newer one."""
+    """Diff two texts by words; the added and the common parts form the newer one."""
     older, newer = older[:DIFF_LENGTH], newer[:DIFF_LENGTH]
     parts = WORDS if len(older) + len(newer) <= DIFF_LIMIT else LINES
     a, b = parts.findall(older), parts.findall(newer)

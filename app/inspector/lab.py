@@ -39,7 +39,7 @@ VARIED: Mapping[str, tuple[Any, ...]] = {
     "importance_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "off_policy_mask": (0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
 }
-# Settings that decide which updates there are, and of which answers.
+# Settings that decide which updates there are, and of which rollouts.
 OF_UPDATES = (
     "passes",
     "minibatches",
@@ -73,15 +73,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepNumbers:
-    """The recorded numbers of one step's update: the rewards of all answers, tokens of most."""
+    """The recorded numbers of one step's update: all rewards, and the tokens that were kept."""
 
     step: int
-    groups: tuple[int, ...]  # index of each answer's group
-    rewards: tuple[tuple[float | None, ...], ...]  # of each answer, by function
+    groups: tuple[int, ...]  # by rollout
+    rewards: tuple[tuple[float | None, ...], ...]  # by rollout and function
     weights: tuple[float, ...]
-    pushed: tuple[bool, ...]  # whether each answer has a recorded advantage on some token
-    recorded: tuple[int, ...]  # positions of the answers that have token numbers
-    packed: Packed | None  # of those; None if there are none
+    pushed: tuple[bool, ...]  # by rollout: whether some token has an advantage
+    recorded: tuple[int, ...]  # positions of the rollouts that have token numbers
+    packed: Packed | None  # their numbers; None without any
 
 
 def step_numbers(
@@ -90,47 +90,47 @@ def step_numbers(
     rows: Mapping[tuple[int, int], RecordedTokens],
     max_length: int,
 ) -> StepNumbers:
-    """Pack the last pass of a step; `rows`, by index of group and answer, have tokens."""
-    answers = [(group.index, rollout) for group in groups for rollout in group.rollouts]
-    weights = {reward.name: reward.weight for _, answer in answers for reward in answer.rewards}
-    scores = [{reward.name: reward.value for reward in answer.rewards} for _, answer in answers]
-    keys = [(group, answer.index) for group, answer in answers]
-    with_tokens = {position: rows[key] for position, key in enumerate(keys) if key in rows}
-    group_of = [group for group, _ in answers]
+    """Pack the last pass of a step; `rows`, by index of group and rollout, have tokens."""
+    rollouts = [(group.index, rollout) for group in groups for rollout in group.rollouts]
+    weights = {reward.name: reward.weight for _, rollout in rollouts for reward in rollout.rewards}
+    scores = [{reward.name: reward.value for reward in rollout.rewards} for _, rollout in rollouts]
+    keys = [(group, rollout.index) for group, rollout in rollouts]
+    recorded = {position: rows[key] for position, key in enumerate(keys) if key in rows}
+    group_of = [group for group, _ in rollouts]
     return StepNumbers(
         step=step,
         groups=tuple(group_of),
         rewards=tuple(tuple(score.get(name) for name in weights) for score in scores),
         weights=tuple(weights.values()),
         pushed=tuple(
-            bool(answer.advantage) or (i in with_tokens and any(with_tokens[i].advantages))
-            for i, (_, answer) in enumerate(answers)
+            bool(rollout.advantage) or (i in recorded and any(recorded[i].advantages))
+            for i, (_, rollout) in enumerate(rollouts)
         ),
-        recorded=tuple(with_tokens),
+        recorded=tuple(recorded),
         packed=packed(
-            [*with_tokens.values()],
-            [group_of[i] for i in with_tokens],
+            [*recorded.values()],
+            [group_of[i] for i in recorded],
             step=step,
             max_length=max_length,
         )
-        if with_tokens
+        if recorded
         else None,
     )
 
 
 class LossEffect(NamedTuple):
-    """What the loss did with some answers, summed."""
+    """What the loss did with some rollouts, summed."""
 
-    tokens: int = 0  # in the loss
-    clipped: int = 0  # of them, where a bound stops the push
+    tokens: int = 0  # those in the loss
+    clipped: int = 0  # tokens that a bound stops from being pushed
     advantages: float = 0.0  # Σ over tokens in the loss
     push: float = 0.0  # Σ what a token adds to the objective
-    pushed: float = 0.0  # Σ of its size
+    pushed: float = 0.0  # Σ |what a token adds to the objective|
     kl: float = 0.0  # Σ w·β·k, as a mean over the step's updates; NaN if not known
-    steps: int = 0  # with token numbers
+    steps: int = 0  # those with token numbers
     groups: int = 0
     with_signal: int = 0
-    missing: frozenset[str] = frozenset()  # of MISSING
+    missing: frozenset[str] = frozenset()  # keys of MISSING
 
     @property
     def advantage(self) -> float:
@@ -151,7 +151,7 @@ class LossEffect(NamedTuple):
         )
 
 
-# Their names and units.
+# names and units
 MEASURES = (("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL penalty", ""))
 
 
@@ -163,15 +163,15 @@ def together(effects: Collection[LossEffect]) -> LossEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecipeOutcome:
-    """A step's last pass under one recipe: [A,T] of the answers that have token numbers."""
+    """A step's last pass under one recipe: [A,T] of the rollouts that have token numbers."""
 
     numbers: StepNumbers
-    signal: frozenset[int] = frozenset()  # the groups of which some answer has an advantage
+    signal: frozenset[int] = frozenset()  # groups in which some rollout has an advantage
     missing: frozenset[str] = frozenset()
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def effect(self, row: int | None = None) -> LossEffect:
-        """The step, or one of the answers that have token numbers."""
+        """The step, or one of the rollouts that have token numbers."""
         effect = LossEffect(
             groups=len(set(self.numbers.groups)),
             with_signal=len(self.signal),
@@ -243,7 +243,7 @@ def _signal_settings(recipe: Recipe) -> tuple[Any, ...]:
 
 
 def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
-    """The advantages of all answers from their rewards; None if more is needed. [A] or [A,T]"""
+    """The advantages of all rollouts from their rewards; None if more is needed. [A] or [A,T]"""
     from grpo_engine.maths.advantage import advantages
 
     complete = len(numbers.recorded) == len(numbers.groups)
@@ -255,7 +255,7 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
         "values": recipe.has_critic,
         "teacher": recipe.teacher_weight > 0,
     }
-    lacking = any(need and tokens[name] is None for name, need in needs.items())
+    lacking = any(is_needed and tokens[name] is None for name, is_needed in needs.items())
     if lacking or recipe.compares == "steps" or not numbers.weights:
         return None
     result = advantages(
@@ -284,15 +284,15 @@ def with_next(recipe: Recipe, name: str, by: int) -> Recipe:
     values, value = VARIED[name], getattr(recipe, name)
 
     def distance(index: int) -> float:
-        other = values[index]
-        if isinstance(value, int | float) and isinstance(other, int | float):
-            return abs(other - value)
-        return 0.0 if other == value else math.inf
+        candidate = values[index]
+        if isinstance(value, int | float) and isinstance(candidate, int | float):
+            return abs(candidate - value)
+        return 0.0 if candidate == value else math.inf
 
     start = min(range(len(values)), key=distance)
-    for other in values[start + 1 :] if by > 0 else values[:start][::-1]:
+    for candidate in values[start + 1 :] if by > 0 else values[:start][::-1]:
         with suppress(RecipeError):
-            return with_setting(recipe, name, other)
+            return with_setting(recipe, name, candidate)
     return recipe
 
 

@@ -8,7 +8,7 @@ from rich.cells import chop_cells
 
 from grpo_tui.app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
-EMPTY_SIGN = "▪"  # as at the end of an answer on Watch
+EMPTY_SIGN = "▪"  # Watch ends a text with the same sign.
 
 
 @dataclass(frozen=True, slots=True)

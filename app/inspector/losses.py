@@ -54,8 +54,8 @@ class TokenLoss(NamedTuple):
     @property
     def reward_part(self) -> float:
         """The part of the advantage that is not the teacher's."""
-        rest = self.advantage - self.teacher_part
-        return rest if abs(rest) > 1e-6 * abs(self.teacher_part) else 0.0
+        remainder = self.advantage - self.teacher_part
+        return remainder if abs(remainder) > 1e-6 * abs(self.teacher_part) else 0.0
 
     @property
     def gradient(self) -> float:
@@ -65,12 +65,12 @@ class TokenLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packed:
-    """The recorded numbers of answers in one pass, as the loss takes them."""
+    """The recorded numbers of rollouts in one pass, as the loss takes them."""
 
     arrays: Mapping[str, "mx.array"]  # [B,T], by the loss's arguments; [B] for group_ids
     totals: "Totals"
     entropy_bonus: float
-    minibatches: tuple[int, ...]  # of each answer
+    minibatches: tuple[int, ...]  # by rollout
     step: int
     max_length: int
 
@@ -78,10 +78,10 @@ class Packed:
 def packed(
     rows: Sequence[RecordedTokens], groups: Sequence[int] = (), *, step: int, max_length: int
 ) -> Packed:
-    """Pack answers in the last pass of each.
+    """Pack rollouts in the last pass of each.
 
-    Every row must have `updates`, and some row tokens. `groups` are the answers' groups, one if
-    not given. What was not recorded of every answer is left out.
+    Every row must have `updates`, and some row tokens. `groups` are the rollouts' groups, one if
+    not given. What was not recorded of every rollout is left out.
     """
     require_mlx()
     import mlx.core as mx
@@ -99,8 +99,8 @@ def packed(
     totals: dict[str, Any] = {}  # [B,1]: a group may be spread over micro-batches
     for field in fields(Totals):
         values = [getattr(update, field.name) for update in updates]
-        known = None not in values
-        totals[field.name] = mx.array(values, dtype=mx.float32)[:, None] if known else None
+        is_recorded = None not in values
+        totals[field.name] = mx.array(values, dtype=mx.float32)[:, None] if is_recorded else None
     return Packed(
         arrays=arrays,
         totals=Totals(**totals),
@@ -112,8 +112,8 @@ def packed(
 
 
 def _columns(row: RecordedTokens) -> dict[str, Sequence[float]]:
-    """An answer's numbers in a pass, by the arguments of the loss; empty if not recorded."""
-    repeated = len(row.ids) if len(row.advantages) == 1 else 1  # one for the answer
+    """A rollout's numbers in a pass, by the arguments of the loss; empty if not recorded."""
+    repeated = len(row.ids) if len(row.advantages) == 1 else 1
     return {
         "new": latest(row.passes) or row.old,
         "old": row.old,
@@ -148,7 +148,7 @@ def loss_of(numbers: Packed, recipe: Recipe) -> "Loss":
     from grpo_engine.maths.loss import policy_loss
 
     arrays: dict[str, Any] = {"ref": None, **numbers.arrays}
-    arrays.pop("teacher", None)  # which is in the advantages
+    arrays.pop("teacher", None)  # The advantages contain it.
     changes: dict[str, Any] = {"entropy_bonus": numbers.entropy_bonus}
     if "ref" not in numbers.arrays and recipe.anchor_place == "loss":
         changes["beta"] = 0.0
@@ -168,7 +168,7 @@ def loss_of(numbers: Packed, recipe: Recipe) -> "Loss":
 def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
     """-dL/dlog π of each token without the KL penalty, and of the KL penalty alone. [B,T] each
 
-    L is the loss of all answers: with a ratio or a KL of whole answers, a token's gradient has
+    L is the loss of all rollouts: with a ratio or a KL of whole completions, a token's gradient has
     parts of its neighbours' losses too.
     """
     import mlx.core as mx
@@ -184,7 +184,7 @@ def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
     total = of(recipe)
     if not recipe.anchor_in_loss:
         return total, mx.zeros_like(total)
-    # the loss is linear in beta; a beta of 0 would be another recipe, which may not exist
+    # The loss is linear in beta. A beta of 0 would be another recipe, which may not exist.
     pull = of(replace(recipe, beta=2 * recipe.beta)) - total
     return total - pull, pull
 
@@ -192,10 +192,7 @@ def gradients(numbers: Packed, recipe: Recipe) -> tuple["mx.array", "mx.array"]:
 def token_losses(
     rows: Sequence[RecordedTokens], recipe: Recipe, *, max_length: int, step: int
 ) -> tuple[tuple[TokenLoss, ...], ...]:
-    """Each token of a group in the last pass of its answer.
-
-    Every row must have `updates`.
-    """
+    """Each token of a group in the last pass of its rollout; every row must have `updates`."""
     import numpy as np
 
     if not any(row.ids for row in rows):
@@ -203,7 +200,7 @@ def token_losses(
     numbers = packed(rows, step=step, max_length=max_length)
     terms: Any = loss_of(numbers, recipe).terms
     push, pull = gradients(numbers, recipe)
-    # the engine minimises the loss; people see the objective, which is maximised
+    # The engine minimises the loss; people see the objective, which is maximised.
     arrays = {
         "in_loss": terms.mask,
         "contribution": -terms.contribution,
@@ -233,7 +230,7 @@ def latest(passes: Sequence[T]) -> T | None:
 
 
 def loss_mask(row: RecordedTokens) -> tuple[int, ...]:
-    """1 for each token of an answer that is in the loss."""
+    """1 for each token of a rollout that is in the loss."""
     return row.mask or (1,) * len(row.ids)
 
 

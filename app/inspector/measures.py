@@ -20,7 +20,7 @@ HEAT_NAMES: dict[HeatMode, str] = {
 }
 HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
-MIN_SHADE = 0.15  # of a token that is pushed at all
+MIN_SHADE = 0.15  # the least shade of a token that is pushed
 
 Measure = Literal["clipped", "kl"]
 MEASURES: dict[Measure, str] = {"clipped": "clipped token", "kl": "highest KL"}
@@ -32,7 +32,7 @@ OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "clipped": lambda token: None if token.side == "free" else token.ratio,
 }
 Values = tuple[float | None, ...]
-Cursor = tuple[int, ...]  # step, group, answer and token, or the first of them
+Cursor = tuple[int, ...]  # step, group, rollout and token, or the first of them
 
 
 def newest(row: RecordedTokens) -> Sequence[float]:
@@ -63,15 +63,15 @@ def values_of(
     return (*numbers, *[None] * (len(row.ids) - len(numbers)))
 
 
-def shades(mode: HeatMode, answers: Sequence[Values]) -> tuple[Values, ...]:
+def shades(mode: HeatMode, rollouts: Sequence[Values]) -> tuple[Values, ...]:
     """The shades of a group's tokens by their values, −1 to 1; the largest has the full shade."""
     low = MIN_SHADE if mode == "push" else 0.0
-    largest = max((abs(value) for values in answers for value in values if value), default=1.0)
+    largest = max((abs(value) for values in rollouts for value in values if value), default=1.0)
 
     def shade(value: float | None) -> float | None:
         return value and math.copysign(low + (1 - low) * abs(value) / largest, value)
 
-    return tuple(tuple(map(shade, values)) for values in answers)
+    return tuple(tuple(map(shade, values)) for values in rollouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class Highlight:
 
 
 def highlights_of(
-    measure: Measure, answer: Cursor, row: RecordedTokens, losses: Sequence[TokenLoss]
+    measure: Measure, rollout: Cursor, row: RecordedTokens, losses: Sequence[TokenLoss]
 ) -> list[Highlight]:
-    """The tokens of an answer that have a measure; `losses` are of the last pass."""
+    """The tokens of a rollout that have a measure; `losses` are of the last pass."""
     return [
-        Highlight((*answer, index), value)
+        Highlight((*rollout, index), value)
         for index, value in enumerate(values_of(measure, row, losses))
         if value is not None
     ]

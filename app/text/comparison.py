@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
-UNEQUAL = 1.5  # times the other's training
-ARROWS = {"up": "↑", "down": "↓", "none": ""}  # the better direction of a metric
+UNEQUAL_RATIO = 1.5  # of one setting's training to the other's
+ARROWS = {"up": "↑", "down": "↓", "none": ""}  # by the better direction of a metric
 UNTESTED = "there are no held-out answers to the same problems (evaluation.every)"
 GREEDY = "eval/greedy/"
 RUN_FIELDS = ("id", "name", "status", "seed", "step", "tokens", "elapsed")  # in JSON
@@ -90,7 +90,7 @@ def verdict(
     sentences.append(unequal(row.test, comparison, axis, by))
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
-    sentences.append(_otherwise(row, ranking, comparison))
+    sentences.append(_by_other_mode(row, ranking, comparison))
     sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
         best = [
@@ -121,10 +121,10 @@ def unequal(test: "PairedTest", comparison: "Comparison", axis: str, by: str) ->
         ),
         reverse=True,
     )
-    # tokens and time are estimates, which cannot tell evaluations up to the same amount apart
+    # Tokens and time are estimates: they cannot tell evaluations up to the same amount apart.
     is_equal = comparison.equal_work and axis != "step"
     alike = start == other
-    if alike and (is_equal or more < UNEQUAL * max(1, less)):
+    if alike and (is_equal or more < UNEQUAL_RATIO * max(1, less)):
         return ""
     way = (
         f" {by} compares at equal steps, tokens or time, where all were evaluated by then "
@@ -161,7 +161,7 @@ def _work(axis: str, amount: float) -> str:
     return f"about {seconds(amount)}" if axis == "wall" else f"{amount:g} steps"
 
 
-def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
+def _by_other_mode(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
     """The same difference by the other kind of answers, if both kinds were evaluated."""
     tests = (
         setting.test
@@ -174,7 +174,7 @@ def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison
     if test is None or row.test is None:
         return ""
     sure = "" if test.p_value < ALPHA else "not significant, "
-    size = _size(test, up=row.test.difference >= 0)  # of the setting that was named first
+    size = _size(test, up=row.test.difference >= 0)  # the sign of the setting that is named first
     return f"{mode} answers: {size}, {sure}{probability(test.p_value)}."
 
 
@@ -221,7 +221,7 @@ def standing(test: "PairedTest") -> str:
 
 def ranking_title(ranking: "Ranking") -> str:
     """Name what a ranking is by, and what its intervals hold for."""
-    answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
+    sampling = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
     scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
     at_once = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
     goal = f"{ranking.metric} {ranking.threshold:g}"
@@ -229,7 +229,7 @@ def ranking_title(ranking: "Ranking") -> str:
         goal = f"{percent(ranking.threshold)}% right"
     goal += " or less" if spec(ranking.metric).direction == "down" else " or more"
     return (
-        f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
+        f"{sampling} to {ranking.problems} held-out problems; reached: {goal}; "
         f"95% over {scope}{at_once}"
     )
 
@@ -249,7 +249,7 @@ def _ranking_row(
     test, reached = row.test, row.reached
     unsure = test is not None and test.p_value >= ALPHA
     alone = sum(setting.may_be_best for setting in ranking.settings) == 1
-    middle = "–" if reached.runs else ""  # no median, since too few reached it
+    middle = "–" if reached.runs else ""  # Too few reached it for a median.
     unknown = ">100" if ranking.seeds else "?"
     more = {
         "more seeds": f"{test.more_seeds}" if test and test.more_seeds else unknown,
@@ -332,10 +332,10 @@ def is_unmeasured(run: "RunSummary") -> bool:
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
     """Name the evaluations of a test: the problems, greedy or sampled answers, each side's step."""
-    answers = "greedy answers"
+    sampling = "greedy answers"
     if test.mode != "greedy":
         counts = list(dict.fromkeys(side.samples for side in sides))
-        answers = (
+        sampling = (
             f"sampled {' and '.join(map(str, counts))} times" if counts != [1] else "sampled once"
         )
     ranges = [
@@ -343,7 +343,7 @@ def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
         for side in sides
     ]
     at = " and ".join(dict.fromkeys(ranges))
-    return f"{test.problems} held-out problems, {answers}, step{'s' * (not at.isdigit())} {at}"
+    return f"{test.problems} held-out problems, {sampling}, step{'s' * (not at.isdigit())} {at}"
 
 
 def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
@@ -351,7 +351,7 @@ def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
     if len(runs) == 1:
         return run_name(next(run for run in comparison.runs if run.id == runs[0]), comparison.runs)
     index = next(index for index, run in enumerate(comparison.runs) if run.id in runs)
-    differing = _telling(comparison)
+    differing = _distinguishing(comparison)
     leaves = [item.path.rpartition(".")[2] for item in differing]
     parts = [
         f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[index])}"
@@ -362,7 +362,7 @@ def setting_name(comparison: "Comparison", runs: Sequence[str]) -> str:
     return f"{', '.join(parts)} ({count})" if parts else count
 
 
-def _telling(comparison: "Comparison") -> "Sequence[SettingDifference]":
+def _distinguishing(comparison: "Comparison") -> "Sequence[SettingDifference]":
     """The settings that tell those with several seeds apart, without minor ones if they can."""
     major = [item for item in comparison.differing if not item.minor and item.path != "seed"]
     indices = {run.id: index for index, run in enumerate(comparison.runs)}

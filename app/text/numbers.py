@@ -34,25 +34,25 @@ def short(value: float | None, digits: int = 2) -> str:
     if size >= 9.995:
         return sign + f"{size:.1f}".removesuffix(".0")
     decimals = digits + (size < 0.0995) + (size < 0.0095)
-    return sign + _no_zero(f"{size:.{decimals}f}".rstrip("0").rstrip("."))
+    return sign + _without_zero(f"{size:.{decimals}f}".rstrip("0").rstrip("."))
 
 
-def _no_zero(text: str) -> str:
+def _without_zero(text: str) -> str:
     """A number below 1 without the 0 before its point."""
     return text[1:] if text.startswith("0.") else text
 
 
-def narrow(value: float | None, room: int) -> str:
+def narrow(value: float | None, width: int) -> str:
     """Like `short`, with fewer digits where it would not fit."""
     text = short(value)
-    if value is None or len(text) <= room or not math.isfinite(value):
-        return text[:room]
+    if value is None or len(text) <= width or not math.isfinite(value):
+        return text[:width]
     mantissa, _, exponent = f"{value:.0e}".partition("e")
     power = int(exponent)
     texts = [short(value, 1), f"{mantissa}e{power}", f"{value:.0f}", f"{mantissa[:-1]}e{power}"]
     if power >= 0:
         texts[1:1] = [f"{value:.0f}", f"{value / 1e3:.0f}k"]
-    return next((text for text in texts if len(text) <= room), text).replace("-", MINUS)
+    return next((text for text in texts if len(text) <= width), text).replace("-", MINUS)
 
 
 def signed(value: float | None, digits: int = 2) -> str:
@@ -75,7 +75,7 @@ def share(value: float | None) -> str:
     return f"{percent:.1f}%".replace("-", MINUS).replace("0.", ".", abs(percent) < 0.95)
 
 
-def with_unit(value: float | None, unit: str, room: int = 99) -> str:
+def with_unit(value: float | None, unit: str, width: int = 99) -> str:
     """Format a metric's value by its unit; one without a unit fits so many cells."""
     if unit == "share":
         return share(value)
@@ -83,7 +83,7 @@ def with_unit(value: float | None, unit: str, room: int = 99) -> str:
         return seconds(value)
     if unit == "GB" and value is not None and abs(value) < MEGABYTES_BELOW:
         return f"{short(value * 1e3)} MB"
-    text = narrow(value, room)
+    text = narrow(value, width)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
 
 
@@ -93,7 +93,7 @@ def seconds(value: float | None) -> str:
         return str(value) if isinstance(value, Unreadable) else "–"
     if value < 9.95:
         text = f"{value:.1f}"
-        return "0s" if text == "0.0" else f"{_no_zero(text)}s"
+        return "0s" if text == "0.0" else f"{_without_zero(text)}s"
     if value < 99.5:
         return f"{value:.0f}s"
     if value < 5400:
@@ -121,7 +121,7 @@ def change(value: float, delta: float, unit: str = "") -> str:
     text = f"{abs(delta):.{decimals}f}"
     if not text.strip("0."):
         return "="
-    text = _no_zero(text)
+    text = _without_zero(text)
     if len(text) > 5:
         text = short(abs(delta), 1)
     return f"{'▲' if delta > 0 else '▼'}{text}"

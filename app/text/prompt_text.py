@@ -5,9 +5,9 @@ from functools import lru_cache
 
 # Turn marks of chat templates: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], <｜User｜>, <s>.
 MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>)")
-ASKERS = frozenset({"user", "human"})
-ANSWERERS = frozenset({"assistant", "model"})
-OTHERS = frozenset({"system", "developer", "tool"})
+USER_ROLES = frozenset({"user", "human"})
+MODEL_ROLES = frozenset({"assistant", "model"})
+OTHER_ROLES = frozenset({"system", "developer", "tool"})
 OPENERS = {
     "[INST]": "user",
     "[/INST]": "assistant",
@@ -23,10 +23,10 @@ OPENERS = {
 def question(prompt: str) -> str:
     """Return the user's last message of a chat prompt; any other prompt unchanged."""
     turns = _turns(prompt)
-    questions = [text for role, text in turns if role in ASKERS]
+    questions = [text for role, text in turns if role in USER_ROLES]
     if questions:
         return questions[-1]
-    texts = [text for role, text in turns if role not in ANSWERERS]
+    texts = [text for role, text in turns if role not in MODEL_ROLES]
     return texts[-1] if MARK.search(prompt) and texts else prompt.strip()
 
 
@@ -46,7 +46,7 @@ def _turns(prompt: str) -> list[tuple[str, str]]:
             role = OPENERS.get(part, role)
             continue
         first, _, body = part.strip().partition("\n")
-        if first.strip().lower() in ASKERS | ANSWERERS | OTHERS:
+        if first.strip().lower() in USER_ROLES | MODEL_ROLES | OTHER_ROLES:
             role, part = first.strip().lower(), body
         if part.strip():
             turns.append((role, part.strip()))

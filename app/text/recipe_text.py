@@ -57,7 +57,7 @@ ASKS = {
 }
 
 
-def answers(recipe: Recipe) -> tuple[ChoiceText, ...]:
+def choice_texts(recipe: Recipe) -> tuple[ChoiceText, ...]:
     """The six choices of a recipe, with the settings that each reads."""
     values = values_of(recipe)
     result = []
@@ -98,7 +98,7 @@ def additions(recipe: Recipe, settings: Iterable[Setting]) -> dict[str, Addition
 
 
 def sentence(recipe: Recipe) -> str:
-    text = "; ".join(answer.text for answer in answers(recipe))
+    text = "; ".join(choice.text for choice in choice_texts(recipe))
     return text[0].upper() + text[1:] + "."
 
 
@@ -179,8 +179,8 @@ def teacher_lines(recipe: Recipe) -> tuple[str, ...]:
     """What a teacher adds to the advantage of each token."""
     if recipe.teacher_weight == 0:
         return ()
-    own = "← A + " if recipe.reads_rewards else "= "
-    return (f"Aᵢₜ {own}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
+    prefix = "← A + " if recipe.reads_rewards else "= "
+    return (f"Aᵢₜ {prefix}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
 
 
 def ratio_lines(recipe: Recipe) -> Sequence[str]:
@@ -240,15 +240,15 @@ def loss_line(recipe: Recipe) -> str:
     added = additions(recipe, SETTINGS.values())
     if recipe.trust_rule.weighs_completions:  # The correction for the sampler is in W.
         added.pop("importance_cap", None)
-    penalty, of_answer = "", ["{J}"] if counts_by_length(recipe) else []
+    penalty, repeated = "", ["{J}"] if counts_by_length(recipe) else []
     if recipe.anchor_in_loss:
         k = "kᵢₜ" if recipe.anchor_level == "token" else "kᵢ"
         penalty = f" − {{beta:g}}·{'{rho}·' if recipe.reweights_anchor else ''}{k}"
-        of_answer += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
+        repeated += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
     factors, terms, outside = (
         "".join(getattr(addition, part) for addition in added.values())
         for part in ("factor", "term", "outside")
     )
     (over,) = meaning(recipe, "weight").formula
-    note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in of_answer)
+    note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in repeated)
     return f"L = −{over} ( {factors}{{J}}{penalty}{terms} ){outside}{note}"

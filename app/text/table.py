@@ -7,7 +7,7 @@ from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.experiments.export.csv import header_of
 
 Row = Mapping[str, Any]
-LEAST_WIDTH = 8  # of a column that is cut
+MIN_WIDTH = 8  # cells of a column that is cut
 
 
 def table_lines(rows: Sequence[Row], limit: int = 0, right: Collection[str] = ()) -> list[str]:
@@ -19,7 +19,7 @@ def table_lines(rows: Sequence[Row], limit: int = 0, right: Collection[str] = ()
     texts = [names, *([format_value(row.get(name)) for name in names] for row in rows)]
     cells = [[safe(text) for text in line] for line in texts]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > LEAST_WIDTH:
+    while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     sides = [
         ">"

@@ -28,7 +28,7 @@ Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
 
 
 def episode(
-    config: RunConfig, answers: Iterator[str], row: Mapping[str, Any] | None = None
+    config: RunConfig, completions: Iterator[str], row: Mapping[str, Any] | None = None
 ) -> Iterator[Line]:
     """Play an episode with these answers; what it tells, an error last.
 
@@ -66,10 +66,10 @@ def episode(
         turns = config.task.max_turns
         for turn in range(1, turns + 1):
             yield "hint", f"turn {turn} of {turns}, your answer:"
-            answer = next(answers, None)
-            if answer is None:
+            completion = next(completions, None)
+            if completion is None:
                 break
-            client.submit(0, answer)
+            client.submit(0, completion)
             while not (replies := client.replies(0.1)):
                 pass
             reply = replies[0][1]

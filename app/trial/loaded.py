@@ -15,7 +15,7 @@ from grpo_tui.app.trial.client import MAY_FETCH
 if TYPE_CHECKING:
     from grpo_engine.policy.policy import Policy
 
-COUNT = 3  # example problems
+EXAMPLES = 3  # example problems
 
 
 class Loaded(Latest):
@@ -63,7 +63,7 @@ class Loaded(Latest):
             task = self.renderer(config)[0].task
         except EngineError:  # told by whoever asks whether the run can start
             task = self.task(config)
-        return draw(task, config.seed, 0, COUNT)
+        return draw(task, config.seed, 0, EXAMPLES)
 
 
 def changed(name: str) -> int:

@@ -16,8 +16,8 @@ from grpo_engine.rollouts.prompts import RenderedPrompt, conversation, for_rewar
 from grpo_engine.rollouts.types import Trajectory
 from grpo_tui.app.trial.loaded import Loaded, changed
 
-MOST = 2_000
-MADE_UP = "I do not know."
+MAX_CHARS = 2_000
+WRONG_COMPLETION = "I do not know."
 
 
 class TrialRewards:
@@ -34,9 +34,12 @@ class TrialRewards:
         """Each function's score and reason, and the weighted sum."""
         scores = self._scores(config, index, [completion], step=2)  # in which errors are reported
         return {
-            "rows": [{**asdict(r), "reason": r.reason[:MOST]} for r in scores.rewards[0]],
+            "rows": [
+                {**asdict(reward), "reason": reward.reason[:MAX_CHARS]}
+                for reward in scores.rewards[0]
+            ],
             "total": scores.totals()[0],
-            "problems": [alert.explanation[:MOST] for alert in scores.alerts],
+            "problems": [alert.explanation[:MAX_CHARS] for alert in scores.alerts],
         }
 
     def rehearse(self, config: RunConfig) -> None:
@@ -55,11 +58,11 @@ class TrialRewards:
         elif has_environment:  # made-up answers have no environment to look at
             self._scorer(config)
         else:
-            answers = f"<answer>{example.target or 42}</answer>", MADE_UP
-            self._scores(config, 0, answers, step=1)
+            completions = f"<answer>{example.target or 42}</answer>", WRONG_COMPLETION
+            self._scores(config, 0, completions, step=1)
 
     def _scores(
-        self, config: RunConfig, index: int, answers: Sequence[str], *, step: int
+        self, config: RunConfig, index: int, completions: Sequence[str], *, step: int
     ) -> Scores:
         """The scores of answers to an example problem."""
         task, example = self._loaded.task(config), self._loaded.first(config)[index]
@@ -75,9 +78,9 @@ class TrialRewards:
                 ids=tuple(self._ids(config, text)),
                 finish="stop",
             )
-            for number, text in enumerate(answers)
+            for number, text in enumerate(completions)
         ]
-        count = len(answers)
+        count = len(completions)
         scorer = self._scorer(config)
         return scorer.score([example] * count, [rendered] * count, rollouts, step=step)
 

@@ -26,7 +26,7 @@ from grpo_tui.app.trial.client import MAY_FETCH
 from grpo_tui.app.trial.loaded import Loaded
 from grpo_tui.app.trial.scores import TrialRewards
 
-MOST = 20_000  # characters of a text on the screen
+MAX_CHARS = 20_000  # characters of a text on the screen
 Settings = Mapping[str, Any]
 
 
@@ -133,11 +133,13 @@ def _page(example: Example, prompt: RenderedPrompt) -> dict[str, Any]:
     columns = {name: value for name, value in example.columns.items() if name != "answer"}
     return {
         "key": example.key,
-        "text": prompt.text[:MOST],
+        "text": prompt.text[:MAX_CHARS],
         "tokens": len(prompt.ids),
         "folded": prompt.folded_system,
-        "target": example.target[:MOST],
-        "columns": json.dumps(columns, ensure_ascii=False, default=str)[:MOST] if columns else "",
+        "target": example.target[:MAX_CHARS],
+        "columns": json.dumps(columns, ensure_ascii=False, default=str)[:MAX_CHARS]
+        if columns
+        else "",
     }
 
 

@@ -42,10 +42,10 @@ def chat(
         from grpo_tui.app.tui.dialogs.chat import ChatScreen
 
         raise typer.Exit(open_workbench(store, first=lambda: ChatScreen(pair)))
-    talk = Chat(pair, temperature=temperature, tokens=tokens)
+    dialogue = Chat(pair, temperature=temperature, tokens=tokens)
     try:
         for prompt in prompts:
-            *_, turn = talk.send(prompt)
+            *_, turn = dialogue.send(prompt)
             if turn.problem:
                 text = turn.problem.replace("rollout.max_new_tokens", "--tokens")
                 raise typer.BadParameter(text)
@@ -55,4 +55,4 @@ def chat(
             for name, text in zip((f"step {pair.step}", "before"), turn.texts, strict=True):
                 print_text(f"{name:>10}  {text}")
     finally:
-        talk.close()
+        dialogue.close()

@@ -128,7 +128,7 @@ def print_page(result: Comparison, all_settings: bool, keys: Sequence[str], axis
     _print_metrics(result, columns, () if all_settings else keys)
 
 
-Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
+Columns = dict[str, list[bool]]  # by title: whether the column pools a run
 
 
 def _print_settings(result: Comparison, columns: Columns, all_settings: bool) -> None:

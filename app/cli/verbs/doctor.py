@@ -43,11 +43,11 @@ def doctor(as_json: Json = False) -> None:
         "Store": store.checks(),
         "Optional": packages.checks(),
     }
-    every = [(area, check) for area, checks in areas.items() for check in checks]
-    stops = [check.name for _, check in every if check.stops]
-    warnings = sum(check.level is Level.WARNING for _, check in every)
+    results = [(area, check) for area, checks in areas.items() for check in checks]
+    stops = [check.name for _, check in results if check.stops]
+    warnings = sum(check.level is Level.WARNING for _, check in results)
     if as_json:
-        facts = [
+        rows = [
             {
                 "area": area,
                 "name": check.name,
@@ -55,11 +55,11 @@ def doctor(as_json: Json = False) -> None:
                 "level": check.level,
                 "remedy": check.remedy,
             }
-            for area, check in every
+            for area, check in results
         ]
-        print_json({"ok": not stops, "warnings": warnings, "facts": facts})
+        print_json({"ok": not stops, "warnings": warnings, "facts": rows})
     else:
-        width = max(len(check.name) for _, check in every)
+        width = max(len(check.name) for _, check in results)
         lines = [line for area, checks in areas.items() for line in block(area, checks, width)]
         text = "\n".join([*lines, verdict(stops, warnings)])
         print(text if writes_unicode() else text.translate(IN_ASCII))

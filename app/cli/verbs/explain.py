@@ -14,7 +14,7 @@ from grpo_tui.app.cli.params import Json
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui.dialogs.help.topics import HelpPart, alert_parts, metric_parts, setting_parts
 
-WIDEST, INDENT = 100, 2
+MAX_WIDTH, INDENT = 100, 2
 KEYS = "keys: "
 
 
@@ -80,17 +80,17 @@ def select(parts: Iterable[HelpPart], words: Sequence[str]) -> list[HelpPart]:
     return (
         exact
         or keys
-        or [part for part in parts if all(word in part.haystack for word in name.split())]
+        or [part for part in parts if all(text in part.haystack for text in name.split())]
     )
 
 
 def text_of(part: HelpPart) -> str:
     """A heading, and its paragraphs indented below it."""
-    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
-    column = max(len(word) for word, _ in part.paragraphs) + INDENT
+    width = min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 0)).columns)
+    column = max(len(name) for name, _ in part.paragraphs) + INDENT
     lines = [part.heading]
-    for word, text in part.paragraphs:
-        first = " " * INDENT + (word.ljust(column) if word else "")
-        rest = " " * (INDENT + column * bool(word))
-        lines.append(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
+    for name, text in part.paragraphs:
+        first = " " * INDENT + (name.ljust(column) if name else "")
+        following = " " * (INDENT + column * bool(name))
+        lines.append(textwrap.fill(text, width, initial_indent=first, subsequent_indent=following))
     return "\n".join(lines)

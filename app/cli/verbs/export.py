@@ -41,7 +41,7 @@ def export(
     from grpo_tui.experiments.export.trackers import TRACKERS, export_to
 
     out = None if out == Path("-") else out
-    set_priority("utility", 5)  # recording a run has priority
+    set_priority("utility", 5)  # A run that is recorded goes first.
     ending = out.suffix.lower() if out else ""
     if format is None and ending not in ENDINGS:
         listed = ", ".join(filter(None, ENDINGS))

@@ -58,7 +58,7 @@ def _follow(reader: "StoreReader | None", run: str, path: Path, offset: int) -> 
     """Print what follows `offset` in the log until the run has ended; without a store, for ever."""
     active, decoder = True, getincrementaldecoder("utf-8")("replace")
     while active:
-        # check before reading the log: nothing is written after the end
+        # Checked before the log is read: nothing is written after the end.
         active = reader is None or reader.resolve(run).active
         if path.is_file():
             with path.open("rb") as log:

@@ -23,7 +23,11 @@ from grpo_tui.app.text.stderr import print_stderr
 app = typer.Typer(help="List models; import or export one. Example: grpo-tui models")
 
 Dtype = Literal["float32", "float16", "bfloat16"]
-BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of this machine alone
+NOT_LISTED = (
+    "name",
+    "model.path",
+    "model.adapter",
+)  # named elsewhere, or true of this machine alone
 
 
 @app.command("list")
@@ -58,7 +62,7 @@ def import_(
 
 
 def _print_result(result: Any, summary: str, as_json: bool) -> None:
-    """Print the folder that was made, and what is in it."""
+    """Print the folder and what is in it."""
     if as_json:
         print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
     else:
@@ -108,7 +112,7 @@ def card_of(name: str, target: Target, evaluations: Sequence[EvaluationFinished]
     config = target.config
     held_out = before_and_after([item for item in evaluations if item.step <= target.step])
     changes = changed(flatten(config)).items()
-    rows = [{"setting": path, "value": value} for path, value in changes if path not in BESIDE]
+    rows = [{"setting": path, "value": value} for path, value in changes if path not in NOT_LISTED]
     lines = [
         "---",
         f"base_model: {target.base}",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
     from grpo_engine.policy.policy import Policy
 
-ANSWERS = (256, 512, 1024, 2048, 4096, 8192)  # tokens
-METAL_SHARE = 2 / 3  # of a small Mac's memory, which Metal lets a program use
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # tokens of a completion
+METAL_SHARE = 2 / 3  # Metal lets a program use this much of a small Mac's memory.
 PARTS = ("weights", "optimizer", "sampling", "update", "peak")
 
 
@@ -77,9 +77,9 @@ def usable(memory: str | None) -> int:
 def report_of(
     config: "RunConfig", policy: "Policy", prompt_tokens: int, limit: int
 ) -> dict[str, Any]:
-    """A plan for each length of answers, and for the one in the settings."""
+    """A plan for each length of completions, and for the one in the settings."""
     requested = config.rollout.max_new_tokens
-    lengths = {count for count in ANSWERS if prompt_tokens + count <= policy.context_length}
+    lengths = {count for count in LENGTHS if prompt_tokens + count <= policy.context_length}
     plans = {
         count: plan_of(config, policy, prompt_tokens, count, limit)
         for count in sorted({*lengths, requested})
@@ -103,23 +103,23 @@ def report_of(
 
 
 def plan_of(
-    config: "RunConfig", policy: "Policy", prompt_tokens: int, answer_tokens: int, limit: int
+    config: "RunConfig", policy: "Policy", prompt_tokens: int, completion_tokens: int, limit: int
 ) -> dict[str, Any]:
-    """How a step with answers of this length uses memory, and what to change if it cannot."""
+    """How a step with completions of this length fits in memory, or what to change."""
     from grpo_engine.policy.memory import Lengths
     from grpo_engine.setup.preflight import estimated, plan_memory, remedy, with_replies
 
-    lengths = Lengths(prompt_tokens, answer_tokens)
+    lengths = Lengths(prompt_tokens, completion_tokens)
     if config.task.environment or config.task.tools:
         lengths = with_replies(config, lengths, policy.context_length)
     chosen = plan_memory(config, policy, lengths, limit)
     estimate = estimated(config, policy, lengths, chosen)
-    fits = not estimate.known or estimate.peak <= limit
-    change = "" if fits else remedy(config, estimate, chosen, lengths)
+    is_enough = not estimate.known or estimate.peak <= limit
+    change = "" if is_enough else remedy(config, estimate, chosen, lengths)
     if sum(lengths) > policy.context_length:
         change = f"The model's context is {policy.context_length} tokens."
     return {
-        "answer_tokens": answer_tokens,
+        "answer_tokens": completion_tokens,
         "sampled_rows": chosen.max_rows,
         "rows": chosen.micro_rows,
         "recomputed": chosen.grad_checkpoint,

@@ -43,13 +43,13 @@ def probe(
     config = with_pass_rates(config, store_path(None))
     enter_engine(0)
     from grpo_engine.api.probe import PromptsProbed, sizes_of
-    from grpo_engine.api.probe import probe as probed
+    from grpo_engine.api.probe import probe as run_probe
     from grpo_engine.control import Control
 
     show = printer(as_json=False)
     results: list[PromptsProbed] = []
     with scratch("probe") as folder:
-        for event in probed(
+        for event in run_probe(
             config,
             Control(),
             folder=folder,
@@ -69,18 +69,18 @@ def probe(
     return print("\n".join(text for _, text in reports))
 
 
-def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
+def report(result: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
     """The findings at one temperature, as data and as text."""
     from grpo_engine.api.probe import ENOUGH, pass_rates, recommended, signals
 
-    results, answers, rates = (
-        signals(probed, sizes, prompts),
-        len(probed.rewards[0]),
-        pass_rates(probed),
+    results, samples, rates = (
+        signals(result, sizes, prompts),
+        len(result.rewards[0]),
+        pass_rates(result),
     )
     best = recommended(results)
     lines = [
-        f"temperature {probed.temperature:g}: {len(probed.keys)} prompts, {answers} answers each"
+        f"temperature {result.temperature:g}: {len(result.keys)} prompts, {samples} answers each"
     ]
     if rates:
         count = Counter(rates.values())
@@ -90,19 +90,19 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
             f"{count[0]} of the prompts never, {count[1]} always",
         ]
     lines += ["", *table_lines([_row(result, prompts) for result in results]), ""]
-    enough = f"{share(ENOUGH)} of the prompts"
+    threshold = f"{share(ENOUGH)} of the prompts"
     lines.append(
-        f"Use rollout.group_size {best}: the smallest tried at which {enough} have a signal."
+        f"Use rollout.group_size {best}: the smallest tried at which {threshold} have a signal."
         if best
-        else f"No group size tried gives {enough} a signal: use easier or harder prompts, another "
-        "temperature, or more --samples."
+        else f"No group size tried gives {threshold} a signal: use easier or harder prompts, "
+        "another temperature, or more --samples."
     )
     data = {
-        "temperature": probed.temperature,
-        "prompts": len(probed.keys),
-        "answers": answers,
-        "tokens": probed.tokens,
-        "seconds": probed.seconds,
+        "temperature": result.temperature,
+        "prompts": len(result.keys),
+        "answers": samples,
+        "tokens": result.tokens,
+        "seconds": result.seconds,
         "pass_rates": rates or None,
         "group_sizes": results,
         "recommended": best,

@@ -10,7 +10,7 @@ from grpo_engine.config.recipes import Recipe, available, path_of, recipe, setti
 from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.text.recipe_text import ASKS, answers, around, formula, sentence
+from grpo_tui.app.text.recipe_text import ASKS, around, choice_texts, formula, sentence
 from grpo_tui.app.text.stderr import print_stderr
 
 app = typer.Typer(help="List the algorithms; show one. Example: grpo-tui recipes show grpo")
@@ -51,7 +51,7 @@ def show(
 
 def as_row(recipe_: Recipe) -> dict[str, Any]:
     """Return a recipe's row of the list, for programs."""
-    choices = {answer.question: answer.choice for answer in answers(recipe_)}
+    choices = {choice.question: choice.choice for choice in choice_texts(recipe_)}
     return {"name": recipe_.name, "title": card_of(recipe_.name).title} | choices
 
 
@@ -61,7 +61,7 @@ def as_page(recipe_: Recipe) -> dict[str, Any]:
         "name": recipe_.name,
         **asdict(card_of(recipe_.name)),
         "sentence": sentence(recipe_),
-        "answers": [answer._asdict() for answer in answers(recipe_)],
+        "answers": [choice._asdict() for choice in choice_texts(recipe_)],
         "formula": list(formula(recipe_)),
         "settings": {name: getattr(recipe_, name) for name in settings_read(recipe_)},
     }
@@ -71,11 +71,11 @@ def page(recipe_: Recipe) -> list[str]:
     """Format everything about a recipe, for people."""
     card = card_of(recipe_.name)
     lines = [f"{recipe_.name} · {card.title}", card.summary, ""]
-    for answer in answers(recipe_):
-        lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.text}"]
+    for choice in choice_texts(recipe_):
+        lines += [f"  {choice.asks:<31}{choice.choice}", f"      {choice.text}"]
     lines += ["", "Formula", *(f"  {line}" for line in formula(recipe_))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
-    for group in (*(answer.settings for answer in answers(recipe_)), around(recipe_)):
+    for group in (*(choice.settings for choice in choice_texts(recipe_)), around(recipe_)):
         lines += [
             f"  {path_of(name):<37}{as_text(value) or 'off'}" for name, value in group.items()
         ]

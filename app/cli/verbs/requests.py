@@ -69,7 +69,7 @@ def _send(run: str, verb: str, as_json: bool) -> None:
         )
     else:
         unpaused = verb == "continue" and target.status != "paused" and view.state == "taken"
-        told = "it was not paused, and a pause that it was asked for is taken back"
-        print_stderr(f"{target.name}: {told if unpaused else view.message}")
+        outcome = "it was not paused, and a pause that it was asked for is taken back"
+        print_stderr(f"{target.name}: {outcome if unpaused else view.message}")
     if view.state != "taken":
         raise typer.Exit(exit_codes.FAILED)

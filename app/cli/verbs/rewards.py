@@ -145,12 +145,12 @@ def _score(
                 title = client.names[0]
                 (outcome,) = client.try_on(prompts, completions, columns)
         except RewardError as error:
-            # the log goes with the folder, so that what it says is said here
+            # The log is removed with the folder, so its end goes into the message.
             text = _text_of(log).strip()[-2000:]
             raise RewardError(
                 f"{error}\nIts last output:\n{text}" if text else str(error)
             ) from error
-        return title, outcome, _text_of(log)  # all of it, now that the process has ended
+        return title, outcome, _text_of(log)  # whole, since the process has ended
 
 
 def _text_of(log: Path) -> str:

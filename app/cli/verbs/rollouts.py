@@ -46,29 +46,29 @@ def rollouts(
     with reading() as reader:
         target = reader.resolve(run)
         if search:
-            maximum = limit + 1 if limit else 2**31
+            count = limit + 1 if limit else 2**31
             order = sort or "newest"
-            stream = find(reader, target.key, search, sort=order, limit=maximum, **chosen)
+            stream = find(reader, target.key, search, sort=order, limit=count, **chosen)
             hits = {hit.rollout: hit for hit in stream if hit}
             groups = reader.groups_by_key({hit.group for hit in hits.values()})
         else:
-            groups = _of_step(reader, target, **chosen)
+            groups = _step_groups(reader, target, **chosen)
     rows = {item.key: rollout_row(target, view, item) for view in groups for item in view.rollouts}
     listed = [rows[key] for key in hits] if search else _sorted(list(rows.values()), sort)
-    shown = listed[: limit or None]
-    table = [_line(row, hits.get(row["rollout"])) for row in shown]
-    for column, usual in (("origin", "train"), ("finish", "stop")):
-        if all(line[column] == usual for line in table):
+    selected = listed[: limit or None]
+    table = [_line(row, hits.get(row["rollout"])) for row in selected]
+    for column, default in (("origin", "train"), ("finish", "stop")):
+        if all(line[column] == default for line in table):
             table = [{name: line[name] for name in line if name != column} for line in table]
-    print_rows(shown, as_json=as_json, table=table)
-    if not shown:
+    print_rows(selected, as_json=as_json, table=table)
+    if not selected:
         print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
-    elif len(listed) > len(shown):
+    elif len(listed) > len(selected):
         print_stderr(f"the first {limit}; --limit 0 gives all")
 
 
 def _line(row: Row, hit: "SearchHit | None") -> dict[str, Any]:
-    """The columns for people; a text that was searched shows its match."""
+    """The columns for people; a text that was searched for shows its match."""
     line = {
         "origin": row["origin"],
         "step": row["step"],
@@ -86,7 +86,7 @@ def _line(row: Row, hit: "SearchHit | None") -> dict[str, Any]:
     return line
 
 
-def _of_step(
+def _step_groups(
     reader: "StoreReader", run: "RunSummary", step: int | None = None, **chosen: Any
 ) -> "tuple[GroupView, ...]":
     """The groups of a step, by default the last one that has any."""

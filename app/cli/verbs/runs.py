@@ -78,13 +78,13 @@ def list_(
     except NoStoreError as error:
         selected, queued = (), 0
         print_stderr(str(error))
-    drawn = {column.title: column for column in COLUMNS}
-    drawn |= {column_label(text): added(text) for text in expressions}
+    columns_by_title = {column.title: column for column in COLUMNS}
+    columns_by_title |= {column_label(text): added(text) for text in expressions}
     print_rows(
         map(run_row, selected),
         as_json=as_json,
-        table=_table(drawn, selected),
-        right=[title for title, column in drawn.items() if column.align == ">"],
+        table=_table(columns_by_title, selected),
+        right=[title for title, column in columns_by_title.items() if column.align == ">"],
     )
     if not selected and filter:
         print_stderr(f"no run matches {quoted(filter)}")
@@ -103,13 +103,13 @@ def _table(
         title: ["".join(text for text, _ in column.draw(run, now, ())) for run in runs]
         for title, column in columns.items()
     }
-    shown = [
+    titles = [
         title
         for title, column in columns.items()
         if column not in COLUMNS or any(text not in ("", "–") for text in texts[title])
     ]
-    for cells in zip(*(texts[title] for title in shown), strict=True):
-        yield dict(zip(shown, cells, strict=True))
+    for cells in zip(*(texts[title] for title in titles), strict=True):
+        yield dict(zip(titles, cells, strict=True))
 
 
 @app.command("show")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.values import QueueItemView
 
-RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # of the table at the end
+RESULTS = ("eval/accuracy", "eval/greedy/accuracy")  # in order of preference
 
 
 def sweep(
@@ -77,8 +77,8 @@ def sweep(
                 print_stderr(f"{waiting.requeue(state, key)} {state} runs were requeued")
         selected = reader.queue() if key is None else reader.sweep(key)
         failed = 0 if add_only else work(waiting, key)
-        every = {item.key: item for item in reader.queue(ended=sys.maxsize)}
-        items = [every[item.key] for item in selected]
+        by_key = {item.key: item for item in reader.queue(ended=sys.maxsize)}
+        items = [by_key[item.key] for item in selected]
         _report(reader, items, sweep_name, as_json=as_json)
     if not add_only and (failed or any(item.state == "failed" for item in items)):
         raise typer.Exit(exit_codes.FAILED)
@@ -118,11 +118,11 @@ def _report(
     """Print these runs, of a sweep or of the queue."""
     runs = {item.run: reader.resolve(item.run) for item in items if item.run}
     measured = {name for run in runs.values() for name in run.metrics}
-    shown = next((name for name in RESULTS if name in measured), "reward")
+    metric = next((name for name in RESULTS if name in measured), "reward")
     rows = []
     for item in items:
         run = runs[item.run] if item.run else None
-        line = run.metrics.get(shown) if run else None
+        line = run.metrics.get(metric) if run else None
         rows.append(
             {
                 "name": item.name,
@@ -130,13 +130,13 @@ def _report(
                 "state": item.state,
                 "run": item.run,
                 "step": run and run.step,
-                f"best {shown}": line and line.best,
-                f"last {shown}": line and line.last,
+                f"best {metric}": line and line.best,
+                f"last {metric}": line and line.last,
                 "note": item.note,
             }
         )
     if as_json:
-        print_json({"sweep": sweep, "metric": shown, "items": rows})
+        print_json({"sweep": sweep, "metric": metric, "items": rows})
     elif not rows:
         print_stderr("nothing is queued")
     else:

@@ -101,9 +101,9 @@ def play(
     from grpo_tui.app.trial.episode import episode
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets)), "the command line")
-    answers = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
+    completions = (line.rstrip("\n").replace("\\n", "\n") for line in sys.stdin)
     kind = ""
-    for kind, text in episode(config, answers, _row(row)):
+    for kind, text in episode(config, completions, _row(row)):
         print((dim if kind == "hint" else str)(safe(text, "\n")), flush=True)
     if kind == "error":
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.charts.series import Series
-from grpo_tui.app.cli.curves import LEAST_WIDTH, ChartOptions, lines_of, metric_chart, terminal
+from grpo_tui.app.cli.curves import MIN_WIDTH, ChartOptions, lines_of, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
@@ -108,7 +108,7 @@ def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
 
 @given(
     st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=9),
-    st.integers(LEAST_WIDTH, 200),
+    st.integers(MIN_WIDTH, 200),
     st.text(max_size=30),
 )
 def test_no_line_is_wider_than_the_terminal_or_has_anything_it_obeys(

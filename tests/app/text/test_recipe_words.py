@@ -5,7 +5,7 @@ import pytest
 from grpo_engine.config.declaration import NEVER
 from grpo_engine.config.recipes import OPEN, RECIPES, SETTINGS, recipe, settings_read
 from grpo_tui.app.text.recipe_cards import CARDS
-from grpo_tui.app.text.recipe_text import ADDITIONS, MEANINGS, answers, around, formula
+from grpo_tui.app.text.recipe_text import ADDITIONS, MEANINGS, around, choice_texts, formula
 
 
 def test_every_value_of_a_choice_has_its_words() -> None:
@@ -25,7 +25,9 @@ def test_every_recipe_has_a_card() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name: str) -> None:
     made = RECIPES[name]
-    settings = [key for answer in answers(made) for key in answer.settings] + list(around(made))
+    settings = [key for answer in choice_texts(made) for key in answer.settings] + list(
+        around(made)
+    )
     choices = ["signal", "ratio", "trust", "anchor", "weight"]
     assert sorted(settings + choices) == sorted(settings_read(made))
 

@@ -13,7 +13,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
 from grpo_tui.app.text.recipe_cards import card_of
-from grpo_tui.app.text.recipe_text import MEANINGS, answers, formula, values_of
+from grpo_tui.app.text.recipe_text import MEANINGS, choice_texts, formula, values_of
 from grpo_tui.app.text.run_text import run_summary
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad
 from grpo_tui.app.text.words import count_of, first_of
@@ -386,7 +386,7 @@ def recipe_lines(view: NewRunView, width: int) -> list[Line]:
         if path.startswith("algorithm.") and row.text
     }
     indent = ("  ", "")
-    for answer in answers(form.recipe):
+    for answer in choice_texts(form.recipe):
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
         choice = [
