@@ -162,6 +162,40 @@ TARGETS = {
         ),
         sample=48,
     ),
+    "store": Target(
+        title="the store",
+        modules=(
+            "experiments/store.py",
+            "experiments/reader.py",
+            "experiments/read/connection.py",
+            "experiments/record/writer.py",
+            "experiments/record/spill.py",
+            "experiments/record/recorder.py",
+            "experiments/db/tokens.py",
+        ),
+        folder="tests/experiments",
+        tests=(
+            "values",
+            "tokens",
+            "reader",
+            "round_trip",
+            "unmeasured",
+            "deleting",
+            "queue",
+            "recorder",
+            "faults",
+            "hostile_stores",
+            "search",
+        ),
+        first={
+            "tokens": ("tokens",),
+            "writer": ("round_trip", "unmeasured"),
+            "recorder": ("recorder", "faults"),
+            "spill": ("faults",),
+            "store": ("deleting", "queue"),
+        },
+        sample=56,
+    ),
 }
 
 
