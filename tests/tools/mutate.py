@@ -115,7 +115,11 @@ class Sites(ast.NodeVisitor):
                 self.add("min/max and functions", node, field, NAMES[name])
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "stop_gradient":
             self.found.append(("stop_gradient", node, lambda n: setattr(n, "func", None)))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "where":
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") == "where"
+            and len(node.args) == 3  # the function of arrays, not that of SQL
+        ):
             self.add("branch", node, "args", [node.args[0], node.args[2], node.args[1]])
 
     def constant(self, node: ast.Constant) -> None:
