@@ -37,7 +37,7 @@ def import_store(
     imported: Imported = []
     refused: list[str] = []
     try:
-        with closing(StoreReader(path)) as source:
+        with StoreReader(path) as source:
             for run in source.runs(archived=True, sort="created"):
                 try:
                     if _is_new(store, run, progress):

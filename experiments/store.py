@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -97,6 +97,12 @@ class ExperimentStore:
         connection.text_factory = any_text
         return connection
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -160,7 +166,7 @@ class ExperimentStore:
         """Return the database key of a run, by id, name, prefix or `@last`."""
         if isinstance(run, int):
             return run
-        with closing(StoreReader(self.path)) as reader:
+        with StoreReader(self.path) as reader:
             return reader.resolve(run).key
 
     def run_row(self, run: int) -> Row[Any]:
@@ -242,7 +248,7 @@ class ExperimentStore:
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""
         keys, now = list(runs), now_iso()
-        with closing(StoreReader(self.path)) as reader:
+        with StoreReader(self.path) as reader:
             for run in reader.runs(archived=True, keys=keys):
                 check_ended(run)
                 refuse_waiting(self.path, run.id)

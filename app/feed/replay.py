@@ -291,7 +291,7 @@ class ReplayFeed(Feed):
         from grpo_tui.experiments.reader import StoreReader
 
         try:
-            with closing(StoreReader(self._path)) as reader:
+            with StoreReader(self._path) as reader:
                 run = reader.resolve(self._ref)
                 self.run = run.key
                 self.head = replace(head_of(reader, run), recorded=run.elapsed, speed=self.speed)

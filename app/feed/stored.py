@@ -50,7 +50,7 @@ def request(path: Path, run: int, verb: str, argument: str = "") -> str:
     from grpo_tui.experiments.reader import StoreReader
     from grpo_tui.experiments.store import ExperimentStore
 
-    with closing(ExperimentStore(path)) as store, closing(StoreReader(path)) as reader:
+    with ExperimentStore(path) as store, StoreReader(path) as reader:
         key = store.request(run, verb, argument=argument)
         end = time.monotonic() + REPLY_S
         while (reply := reader.control(key)).state == "asked" and time.monotonic() < end:

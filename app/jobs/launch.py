@@ -1,7 +1,7 @@
 """Start runs in other processes: in the background, or from the queue."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def _queue(store: Path) -> "Iterator[RunQueue]":
     from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.store import ExperimentStore
 
-    with closing(ExperimentStore(store)) as opened:
+    with ExperimentStore(store) as opened:
         yield RunQueue(opened)
 
 

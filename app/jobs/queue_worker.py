@@ -2,7 +2,6 @@
 
 import json
 import time
-from contextlib import closing
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
@@ -95,7 +94,7 @@ def run_item(queue: RunQueue, item: Any) -> tuple[str, str]:
 
 def _wait_for_orphan(queue: RunQueue, item: int, run: int) -> None:
     """Wait for a run that is still active although its worker is gone."""
-    with closing(StoreReader(queue.store.path)) as reader:
+    with StoreReader(queue.store.path) as reader:
         is_printed = False
         while (summary := reader.runs(archived=True, keys=[run])[0]).active:
             if not is_printed:

@@ -4,7 +4,6 @@ import json
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -143,7 +142,7 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     if not named or Path(named).expanduser().exists():
         return config
     try:
-        with closing(StoreReader(store)) as reader:
+        with StoreReader(store) as reader:
             run = reader.resolve(named)
             scores, settings = reader.scores(run.key), reader.run(run.key).config
     except StoreError as error:
@@ -195,7 +194,7 @@ def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
     """Read `RUN` or `RUN:STEP`; return the folder of the run, and the step if there is one."""
     name, colon, digits = ref.rpartition(":")
     run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         return run_folder(store, reader.resolve(run).id), step
 
 
@@ -218,7 +217,7 @@ def resumed_job(
         config = _resumable(consent.build(saved.state["config"], str(folder)), steps, saved.step)
         return Job(config=config, folder=folder, resume=True)
     control = control or Control()
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         detail = reader.resumable(run)
         summary = detail.summary
         evaluations = reader.evaluations(summary.key)

@@ -8,7 +8,6 @@ Its files are in a folder next to the store.
 import os
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from grpo_tui.experiments.db.paths import TRACKERS, inside_store
@@ -25,7 +24,7 @@ def main() -> None:
     store, ref, tracker, after = sys.argv[1:]
     try:
         folder = inside_store(Path(store).parent, TRACKERS) / tracker
-        with closing(StoreReader(Path(store))) as reader:
+        with StoreReader(Path(store)) as reader:
             log_run(tracker, reader, reader.resolve(ref), folder, int(after), live=True)
     except (StoreError, OSError) as error:
         sys.exit(str(error))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -89,6 +89,12 @@ class Connection:
         self._damage: set[Damage] = set()
         self._damaged: dict[str, str] = {}
         self._described = 0  # number of damaged values that the texts cover
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def schema(self) -> int:

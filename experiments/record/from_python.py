@@ -27,7 +27,7 @@ class PythonStore:
         return PythonRecord(run)
 
     def resumable(self, run: str) -> tuple[str, Mapping[str, Any]]:
-        with closing(StoreReader(self.path)) as reader:
+        with StoreReader(self.path) as reader:
             detail = reader.resumable(run)
             return detail.summary.status, detail.config
 
@@ -35,7 +35,7 @@ class PythonStore:
         return PythonRecord(resume_run(self.path, run, **options))
 
     def folder(self, run: str) -> Path:
-        with closing(StoreReader(self.path)) as reader:
+        with StoreReader(self.path) as reader:
             return run_folder(self.path, reader.resolve(run).id)
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +140,7 @@ def tree_of(name: str, here: Path) -> dict[str, Any]:
 def plant(name: str, here: Path, store: Path) -> Planted:
     """A store with a run `theirs`, its checkpoint, and an item in the queue."""
     tree, mark = tree_of(name, here), here.parent / "mark"
-    with closing(ExperimentStore(store)) as opened:
+    with ExperimentStore(store) as opened:
         row = opened.create_run(tree, name="theirs", status="stopped", origin="here")
         RunQueue(opened).add(tree, name="waiting")
     folder = run_folder(store, row.short)

@@ -84,7 +84,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = {"name": "arithmetic", "system_prompt": "Think."}
     for seed, name in enumerate(NAMES):
         record(path, more_events(), name=name, seed=seed, task=task)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         store.change(1, note="my note")
         store.tag(1, add=["mine"])
         queue = RunQueue(store)
@@ -104,7 +104,7 @@ def sorted_places(
     def accepted(path: Path) -> bool:
         nonlocal count
         count += 1
-        with closing(ExperimentStore(folder / str(count) / "s.db")) as store:
+        with ExperimentStore(folder / str(count) / "s.db") as store:
             try:
                 return len(import_store(store, path)) == len(NAMES)
             except ImportRefusedError:
@@ -129,7 +129,7 @@ def planted(
 @pytest.fixture(scope="module")
 def imported(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("imported") / "mine.db"
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert len(import_store(store, planted)) == len(NAMES)
     return path
 
@@ -205,7 +205,7 @@ def test_no_screen_or_dialog_sends_what_acts_on_a_terminal(
     good = [place for place in sorted_places[0] if not {place.column, place.key} & CHOICES]
     plant(tmp_path / "theirs" / theirs.name, good)
     store = tmp_path / "mine.db"
-    with closing(ExperimentStore(store)) as mine:
+    with ExperimentStore(store) as mine:
         assert len(import_store(mine, tmp_path / "theirs" / theirs.name)) == len(NAMES)
     with Terminal(["-P", "-m", "grpo_tui", "--db", str(store)], 160, 48) as terminal:
         terminal.until("1 Runs")

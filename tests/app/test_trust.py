@@ -135,7 +135,7 @@ def test_looking_never_asks(planted: Planted, cli: Cli) -> None:
 
 
 def test_python_the_form_and_the_chat_refuse_it(planted: Planted) -> None:
-    with closing(StoreReader(planted.store)) as reader:
+    with StoreReader(planted.store) as reader:
         run = reader.resolve("theirs")
         calls: list[Callable[[], Any]] = [
             lambda: grpo.resume("theirs", record=planted.store, progress=False),
@@ -162,14 +162,14 @@ def imported(tmp_path: Path, here: Path, name: str) -> Path:
     """A store of this user into which a stranger's was imported."""
     theirs = plant(name, here, tmp_path / "theirs.db").store
     store = tmp_path / "mine/s.db"
-    with closing(ExperimentStore(store)) as opened:
+    with ExperimentStore(store) as opened:
         assert import_store(opened, theirs)
     return store
 
 
 def test_an_import_says_where_it_is_from_whatever_the_file_says(tmp_path: Path, here: Path) -> None:
     store = imported(tmp_path, here, "task")
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         detail = reader.run(reader.resolve("theirs").key)
         assert detail.origin == f"import of {tmp_path / 'theirs.db'}"
         with pytest.raises(UntrustedError):
@@ -178,7 +178,7 @@ def test_an_import_says_where_it_is_from_whatever_the_file_says(tmp_path: Path, 
 
 def test_an_origin_that_says_here_is_not_believed(tmp_path: Path, here: Path) -> None:
     store = plant("task", here, tmp_path / "s.db").store
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         assert reader.run(reader.resolve("theirs").key).origin == "here"
         with pytest.raises(UntrustedError):
             clone_view(reader, "theirs")
@@ -197,7 +197,7 @@ def test_with_trust_a_verb_goes_on_and_the_next_one_need_not_ask(
     assert "did not begin here" not in done.err
     consent._digests.clear()
     monkeypatch.setattr(consent, "_accepting", False)
-    with closing(StoreReader(planted.store)) as reader:
+    with StoreReader(planted.store) as reader:
         assert pair_of(reader, "theirs", None).step == 2
 
 
@@ -289,7 +289,7 @@ def test_the_program_and_what_it_starts_refuse(
     assert "--trust" in done.stdout + done.stderr
     assert not planted.mark.exists()
     if words[0] == "sweep":
-        with closing(StoreReader(planted.store)) as reader:
+        with StoreReader(planted.store) as reader:
             (item,) = reader.queue(ended=9)
             assert (item.state, "--trust" in item.note) == ("failed", True)
 

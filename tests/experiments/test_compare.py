@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.app.text.comparison import verdict
 from grpo_tui.experiments.compare import statistics
 from grpo_tui.experiments.compare.runs import compare
-from grpo_tui.experiments.compare.values import MetricCell
+from grpo_tui.experiments.compare.values import Comparison, MetricCell
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -60,14 +59,23 @@ def reader(tmp_path: Path) -> Iterator[StoreReader]:
     path = tmp_path / "s.db"
     run_of(path, "slow", (0.1, 0.5, 0.4), pace=100)
     run_of(path, "fast", (0.2, 0.6), seed=1, beta=0.1, pace=50)
-    with closing(StoreReader(path)) as made:
+    with StoreReader(path) as made:
         yield made
 
 
+def compared(store: Path | StoreReader, *names: str, baseline: str = "", **how: Any) -> Comparison:
+    """Compare runs by their names, all runs without any."""
+    if isinstance(store, Path):
+        with StoreReader(store) as reader:
+            return compared(reader, *names, baseline=baseline, **how)
+    runs = [store.resolve(name) for name in names] or store.runs(sort="created")
+    how |= {"baseline": store.resolve(baseline)} if baseline else {}
+    return compare(store, runs, **how)
+
+
 def cells(reader: StoreReader, key: str, **how: Any) -> tuple[MetricCell, ...]:
-    runs = [reader.resolve("slow"), reader.resolve("fast")]
-    result = compare(reader, runs, **how)
-    return next(item.cells for item in result.metrics if item.key == key)
+    metrics = compared(reader, "slow", "fast", **how).metrics
+    return next(item.cells for item in metrics if item.key == key)
 
 
 def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path) -> None:
@@ -77,8 +85,7 @@ def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path
     algorithm = {"recipe": "grpo", "beta": 0.1, "a_new_one": 3}
     tree = config(algorithm=algorithm, record={"tokens": "none"})
     record_run(path, tree=tree, name="new")
-    with closing(StoreReader(path)) as reader:
-        found = compare(reader, [reader.resolve("old"), reader.resolve("new")]).differing
+    found = compared(path, "old", "new").differing
     minor = [item.path for item in found if item.minor]
     assert minor == [item.path for item in found][-len(minor) :]
     assert {"algorithm.a_new_one", "record.tokens"} <= set(minor)
@@ -95,48 +102,34 @@ def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
     ):
         algorithm = AlgorithmConfig(recipe=recipe, beta=beta).model_dump(mode="json")
         record_run(path, tree=config(algorithm=algorithm, seed=len(name)), name=name, steps=1)
-    with closing(StoreReader(path)) as reader:
-        left, said, more, other = map(reader.resolve, ("left", "said", "more", "other"))
-        same = compare(reader, [left, said])
-        assert (same.differing, same.by_recipe) == ((), ())
-        assert same.same["algorithm.beta"] == 0.04
-        own, *_ = compare(reader, [left, more]).differing
-        assert (own.path, own.values) == ("algorithm.beta", (0.04, 0.1))
-        # two recipes: what was chosen, and apart from it what the recipes consist of
-        chosen = compare(reader, [left, other])
-        assert {item.path: item.values for item in chosen.differing} == {
-            "seed": (4, 5),
-            "algorithm.recipe": ("grpo", "dr-grpo"),
-        }
-        assert {item.path: item.values for item in chosen.by_recipe} == {
-            "algorithm.beta": (0.04, 0.0),
-            "algorithm.signal": ("group_standard", "group_mean"),
-            "algorithm.anchor": ("k3", "none"),
-            "algorithm.weight": ("per_sequence", "constant"),
-        }
-        assert not {item.path for item in chosen.by_recipe} & chosen.same.keys()
+    same = compared(path, "left", "said")
+    assert (same.differing, same.by_recipe) == ((), ())
+    assert same.same["algorithm.beta"] == 0.04
+    first, *_ = compared(path, "left", "more").differing
+    assert (first.path, first.values) == ("algorithm.beta", (0.04, 0.1))
+    # two recipes: the settings that were chosen, and those that the recipes set
+    chosen = compared(path, "left", "other")
+    assert {item.path: item.values for item in chosen.differing} == {
+        "seed": (4, 5),
+        "algorithm.recipe": ("grpo", "dr-grpo"),
+    }
+    assert {item.path: item.values for item in chosen.by_recipe} == {
+        "algorithm.beta": (0.04, 0.0),
+        "algorithm.signal": ("group_standard", "group_mean"),
+        "algorithm.anchor": ("k3", "none"),
+        "algorithm.weight": ("per_sequence", "constant"),
+    }
+    assert not {item.path for item in chosen.by_recipe} & chosen.same.keys()
 
 
-def test_a_run_that_left_a_setting_to_the_recipe_is_a_seed_of_one_that_named_the_same_value(
-    tmp_path: Path,
-) -> None:
+def test_the_recipes_value_and_what_is_recorded_make_no_other_setting(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    for seed, beta in enumerate((None, 0.04)):
+    for seed, (beta, tokens) in enumerate(((None, "all"), (0.04, "none"))):
         algorithm = AlgorithmConfig(recipe="grpo", beta=beta).model_dump(mode="json")
-        record_run(path, tree=config(algorithm=algorithm, seed=seed), name=f"r{seed}")
-    with closing(StoreReader(path)) as reader:
-        (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
-        assert len(group) == 2
-
-
-def test_what_a_run_records_makes_it_no_other_setting(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    for seed, tokens in enumerate(("all", "none")):
-        tree = config(seed=seed, record={"tokens": tokens, "after_groups": seed})
-        record_run(path, tree=tree, name=f"r{seed}")
-    with closing(StoreReader(path)) as reader:
-        (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
-        assert len(group) == 2
+        record = {"tokens": tokens, "after_groups": seed}
+        record_run(path, tree=config(algorithm=algorithm, seed=seed, record=record), steps=1)
+    (group,) = compared(path).seeds
+    assert len(group) == 2
 
 
 def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:
@@ -150,11 +143,10 @@ def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:
 
 
 def test_distances_are_to_the_baseline(reader: StoreReader) -> None:
-    base = reader.resolve("slow")
-    slow, fast = cells(reader, "reward", baseline=base)
+    slow, fast = cells(reader, "reward", baseline="slow")
     assert slow.delta_best is None
     assert fast.delta_best == pytest.approx(0.1)
-    _, fast = cells(reader, "frac_reward_zero_std", baseline=base)
+    _, fast = cells(reader, "frac_reward_zero_std", baseline="slow")
     assert fast.delta_best == pytest.approx(-0.1)
 
 
@@ -179,8 +171,7 @@ def test_runs_that_differ_only_in_seed_are_grouped(tmp_path: Path) -> None:
     for seed, reward in enumerate((1.0, 2.0, 3.0)):
         run_of(path, f"seed-{seed}", (reward,), seed=seed)
     run_of(path, "other", (9.0,), beta=0.5)
-    with closing(StoreReader(path)) as reader:
-        (found,) = compare(reader, reader.runs(sort="created"), keys=["reward"]).seeds
+    (found,) = compared(path, keys=["reward"]).seeds
     assert len(found) == 3
     # Student's t with 2 degrees of freedom: 4.302653
     assert statistics.mean_interval((1.0, 2.0, 3.0)) == pytest.approx(
@@ -195,7 +186,7 @@ def test_numbers_that_are_none_have_no_interval() -> None:
 
 def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:
     run = reader.resolve("slow")
-    found = compare(reader, [run], baseline=run, axis="step", keys=["reward"])
+    found = compared(reader, "slow", baseline="slow", axis="step", keys=["reward"])
     assert (found.at, found.differing, found.seeds, found.rankings, found.notes) == (
         f"step {run.step}",
         (),
@@ -210,46 +201,20 @@ def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreRe
 
 
 def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
-    run = reader.resolve("slow")
     with pytest.raises(QueryError, match="no axis 'epoch'"):
-        compare(reader, [run, reader.resolve("fast")], axis="epoch")
-
-
-def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> StoreReader:
-    right = (samples,) * 10 + (0,) * 2
-    run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 10 + (0, samples), samples=samples),))
-    run_of(
-        path,
-        "better",
-        (0.1,),
-        beta=0.1,
-        fingerprint=fingerprint,
-        extra=(evaluated(0, (0,) * 12), evaluated(1, right, samples=samples)),
-    )
-    return StoreReader(path)
+        compared(reader, axis="epoch")
 
 
 def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
-    with closing(two_evaluated(tmp_path / "s.db")) as reader:
-        (found,) = paired_tests(compare(reader, [reader.resolve("base"), reader.resolve("better")]))
+    path = tmp_path / "s.db"
+    run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 11 + (1,)),))
+    extra = (evaluated(0, (0,) * 12), evaluated(1, (1,) * 10 + (0,) * 2))
+    run_of(path, "better", (0.1,), beta=0.1, extra=extra)
+    (found,) = paired_tests(compared(path, "base", "better"))
     # ten won, one lost: 2 * (1 + 11) / 2**11
     assert found.p_value == pytest.approx(24 / 2048)
     assert (found.problems, found.method) == (12, "paired permutation test")
     assert found.difference == pytest.approx(9 / 12)
-
-
-def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    run_of(path, "base", (0.1,), extra=(evaluated(1, (0, 0, 0, 0), samples=2),))
-    run_of(path, "better", (0.1,), beta=0.1, extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
-    with closing(StoreReader(path)) as reader:
-        (found,) = paired_tests(compare(reader, [reader.resolve("base"), reader.resolve("better")]))
-    assert found.method == "paired permutation test"
-    # of 16 ways to sign .5, .5, .5 and 1, the two with equal signs reach a sum of 2.5
-    assert found.p_value == pytest.approx(2 / 16)
-    assert found.difference == pytest.approx(2.5 / 4)
-    # a mean of 0 or of 1 is held by 2 of 16 splits: the one into all and none bounds nothing
-    assert (found.low, found.high) == (-1, 1)
 
 
 def swept(path: Path) -> None:
@@ -269,36 +234,37 @@ def swept(path: Path) -> None:
             run_of(path, f"b{beta}-s{seed}", (0.1, 0.2), seed=seed, beta=beta, extra=extra)
 
 
-def test_settings_are_tested_pooled_over_their_seeds(tmp_path: Path) -> None:
+def test_settings_are_tested_and_ranked_pooled_over_their_seeds(tmp_path: Path) -> None:
     swept(tmp_path / "s.db")
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
-        found = compare(reader, reader.runs(sort="created")[::-1])
-    ids = {run.name: run.id for run in found.runs}
-    base = found.runs[0].name.partition("-")[0]
-    own = "b0.4" if base == "b0.04" else "b0.04"
-    assert [test.mode for test in paired_tests(found)] == ["greedy", "sampled"]
-    for test in paired_tests(found):
-        assert set(test.own.runs) == {ids[f"{own}-s0"], ids[f"{own}-s1"]}
-        assert set(test.other.runs) == {ids[f"{base}-s0"], ids[f"{base}-s1"]}
-        assert (test.own.steps, test.own.samples) == ((2, 2), 1 if test.mode == "greedy" else 4)
-    sampled = paired_tests(found)[1]
+    found = compared(tmp_path / "s.db", baseline="b0.04-s1")
+    names = {run.id: run.name for run in found.runs}
+    greedy, sampled = found.rankings
+    assert (greedy.mode, sampled.mode) == ("greedy", "sampled")
+    assert (sampled.problems, sampled.comparisons, sampled.seeds) == (12, 1, True)
+    # greedy answers favour the other setting: 2 of 4 against 1 of 4
+    assert [row.own.share for row in greedy.settings] == [0.5, 0.25]
+    best, base = sampled.settings
+    assert best.test is not None
+    assert (best.may_be_best, base.may_be_best, base.test) == (True, best.test.low <= 0, None)
+    for test, samples in zip(paired_tests(found), (1, 4), strict=True):
+        assert {names[run] for run in test.own.runs} == {"b0.4-s0", "b0.4-s1"}
+        assert {names[run] for run in test.other.runs} == {"b0.04-s0", "b0.04-s1"}
+        assert (test.own.steps, test.own.samples) == ((2, 2), samples)
+    assert best.test == paired_tests(found)[1]
+    sides = (best.own, base.own)
     shares = {
-        run: share
-        for side in (sampled.own, sampled.other)
+        names[run]: share
+        for side in sides
         for run, share in zip(side.runs, side.shares, strict=True)
     }
     # beta .04: 0 or 1 of 4 and 1 or 2 of 4; beta .4: 3 or 4 of 4 and always 4
-    expected = {"b0.04-s0": 0.125, "b0.04-s1": 0.375, "b0.4-s0": 0.875, "b0.4-s1": 1.0}
-    assert shares == {ids[name]: share for name, share in expected.items()}
-    assert abs(sampled.difference) == pytest.approx(0.9375 - 0.25)
+    assert shares == {"b0.04-s0": 0.125, "b0.04-s1": 0.375, "b0.4-s0": 0.875, "b0.4-s1": 1.0}
+    assert best.test.difference == pytest.approx(0.9375 - 0.25)
 
 
 def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: Path) -> None:
     swept(tmp_path / "s.db")
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
-        runs = reader.runs(sort="created")
-        early = compare(reader, runs, axis="step", at=1)
-        before = compare(reader, runs, axis="step", at=0)
+    early, before = (compared(tmp_path / "s.db", axis="step", at=at) for at in (1, 0))
     (test,) = paired_tests(early)
     assert (test.mode, test.own.steps[0], test.difference) == ("sampled", 1, 0)
     # none was evaluated before training, so the last evaluations count
@@ -310,11 +276,8 @@ def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path:
     before = replace(evaluated(0, (0, 0, 0, 0)), moment="before")
     run_of(path, "long", (0.1, 0.2, 0.3), extra=(before, evaluated(3, (1, 1, 1, 0))))
     run_of(path, "short", (0.1, 0.2), beta=0.4, extra=(before, evaluated(2, (1, 0, 0, 0))))
-    with closing(StoreReader(path)) as reader:
-        runs = [reader.resolve(name) for name in ("long", "short")]
-        last = compare(reader, runs)
-        equal = compare(reader, runs, axis="step", at=2)
-        untrained = compare(reader, runs, axis="step", at=0)
+    last = compared(path)
+    equal, untrained = (compared(path, axis="step", at=at) for at in (2, 0))
     (test,) = paired_tests(last)
     assert (test.own.steps, test.other.steps, test.difference) == ((2,), (3,), -0.5)
     # up to step 2 long has only what it knew before
@@ -329,42 +292,13 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     path = tmp_path / "s.db"
     for seed in (0, 1):
         run_of(path, f"s{seed}", (0.1,), seed=seed, extra=(evaluated(1, (seed,) * 12),))
-    with closing(StoreReader(path)) as reader:
-        found = compare(reader, reader.runs(), baseline=reader.resolve("s1"))
+    found = compared(path, "s1", "s0", baseline="s1")
     assert (found.rankings, paired_tests(found)) == ((), ())
     assert found.notes == ("s1 and s0 are runs of one setting",)
     assert "are runs of one setting" in verdict(found)
     run_of(path, "s2", (0.1,), seed=2, fingerprint="other", extra=(evaluated(1, (1,) * 12),))
-    with closing(StoreReader(path)) as reader:
-        found = compare(reader, [reader.resolve(name) for name in ("s0", "s2")])
+    found = compared(path, "s0", "s2")
     assert found.notes == ("no paired test of s2 and s0: their data sets differ (data, other)",)
-
-
-def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:
-    with closing(two_evaluated(tmp_path / "s.db", fingerprint="other")) as reader:
-        runs = [reader.resolve("better"), reader.resolve("base")]
-        result = compare(reader, runs)
-    assert paired_tests(result) == ()
-    assert "their data sets differ (data, other)" in result.notes[0]
-
-
-def test_settings_are_ranked_by_greedy_and_by_sampled_answers_apart(tmp_path: Path) -> None:
-    swept(tmp_path / "s.db")
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
-        ids = {run.id: run.name for run in reader.runs()}
-        base_run = reader.resolve("b0.04-s1")
-        greedy, sampled = compare(reader, reader.runs(), baseline=base_run).rankings
-    assert (greedy.mode, sampled.mode) == ("greedy", "sampled")
-    assert (sampled.problems, sampled.comparisons, sampled.seeds) == (12, 1, True)
-    ranked = [{ids[run] for run in row.own.runs} for row in sampled.settings]
-    assert ranked == [{"b0.4-s0", "b0.4-s1"}, {"b0.04-s0", "b0.04-s1"}]
-    # greedy answers favour the other one: 2 of 4 against 1 of 4
-    assert [row.own.share for row in greedy.settings] == [0.5, 0.25]
-    best, base = sampled.settings
-    assert base.test is None
-    assert best.test is not None
-    assert best.test.difference == pytest.approx(0.9375 - 0.25)
-    assert (best.may_be_best, base.may_be_best) == (True, best.test.low <= 0)
 
 
 def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path: Path) -> None:
@@ -373,13 +307,12 @@ def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path:
     for seed, rewards in enumerate(((0.1, 0.5, 0.6), (0.5, 0.2, 0.3), (0.1, 0.2, 0.3))):
         run_of(path, f"a{seed}", rewards, seed=seed, extra=extra)
     run_of(path, "b0", (0.1, 0.6, 0.1), beta=0.1, pace=10, extra=extra)
-    with closing(StoreReader(path)) as reader:
-        runs, base = reader.runs(), reader.resolve("a0")
-        (by_reward,) = compare(reader, runs, baseline=base, reach="reward=.5").rankings
-        (by_zero,) = compare(reader, runs, baseline=base, reach="frac_reward_zero_std=.5").rankings
-        (by_accuracy,) = compare(reader, runs, baseline=base).rankings
-        with pytest.raises(QueryError, match=r"nothing can reach 'reward='"):
-            compare(reader, runs, reach="reward=")
+    (by_reward,), (by_zero,), (by_accuracy,) = (
+        compared(path, baseline="a0", reach=reach).rankings
+        for reach in ("reward=.5", "frac_reward_zero_std=.5", "")
+    )
+    with pytest.raises(QueryError, match=r"nothing can reach 'reward='"):
+        compared(path, reach="reward=")
     a, b = sorted((row.reached for row in by_reward.settings), key=lambda one: -one.runs)
     # steps 2, 1 and never: the median is 2, at 100 tokens and seconds a step
     assert (a.runs, a.step, a.tokens, a.seconds) == (2, 2, 200, 200)
@@ -400,10 +333,10 @@ def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path
         ("none", 0.3, "data", ()),
     ):
         run_of(path, name, (0.1,), beta=beta, extra=extra, fingerprint=fingerprint)
-    with closing(StoreReader(path)) as reader:
-        (found,) = compare(reader, reader.runs(), baseline=reader.resolve("base")).rankings
-        names = [reader.resolve(row.own.runs[0]).name for row in found.settings]
-    assert names == ["good", "base"]
+    result = compared(path, baseline="base")
+    (found,) = result.rankings
+    names = {run.id: run.name for run in result.runs}
+    assert [names[row.own.runs[0]] for row in found.settings] == ["good", "base"]
     assert (found.comparisons, found.seeds) == (1, False)
 
 
@@ -426,9 +359,7 @@ def test_a_held_out_mean_has_the_number_of_its_answers_and_earlier_runs_have_non
 
     run_of(path, "old", (0.1, 0.1), extra=(rewarded(1, 0.5),))
     run_of(path, "new", (0.1, 0.1), beta=0.1, extra=(rewarded(1, 0.9, 4), rewarded(2, 0.6, 12)))
-    with closing(StoreReader(path)) as reader:
-        runs = [reader.resolve(name) for name in ("old", "new")]
-        found = compare(reader, runs, keys=["eval/reward", "reward"], axis="step", at=2)
+    found = compared(path, "old", "new", keys=["eval/reward", "reward"], axis="step", at=2)
     held_out, trained = found.metrics
     assert [(c.best_n, c.last_n, c.at_n) for c in held_out.cells] == [(None,) * 3, (4, 12, 12)]
     assert [(c.best_n, c.last_n, c.at_n) for c in trained.cells] == [(None,) * 3] * 2
@@ -447,8 +378,7 @@ def test_a_paired_test_takes_the_answers_that_both_runs_have(tmp_path: Path) -> 
         )
         event = replace(evaluated(1, samples=4), rows=rows, samples=4)
         run_of(path, f"b{beta}", (0.1,), beta=beta / 10, extra=(event,))
-    with closing(StoreReader(path)) as reader:
-        (test,) = paired_tests(compare(reader, [reader.resolve("b0"), reader.resolve("b1")]))
+    (test,) = paired_tests(compared(path, "b0", "b1"))
     # problems 0, 1 and 3: .5, 0, .25 and 1, .25, 1; differences .5, .25, .75
     assert test.problems == 3
     assert test.other.share == pytest.approx(0.75 / 3)

@@ -1,7 +1,6 @@
 """A deleted run is hidden at once, comes back until its purge, and survives a crash in between."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[ExperimentStore]:
-    with closing(ExperimentStore(path)) as opened:
+    with ExperimentStore(path) as opened:
         yield opened
 
 
 def names(path: Path) -> list[str]:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         return sorted(run.name for run in reader.runs(archived=True))
 
 
@@ -46,7 +45,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
     with store.transaction() as conn:
         conn.exec_driver_sql(f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'")
     store.delete([gone])
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert [run.name for run in reader.runs(archived=True)] == ["clone", "other"]
         assert [run.name for run in reader.runs("gone", archived=True)] == []
         for ref in ("gone", "gon", store.run_row(gone).short):
@@ -69,7 +68,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
 def test_the_last_run_is_not_a_deleted_one(path: Path, store: ExperimentStore) -> None:
     record_run(path, name="last", steps=9)
     store.delete([store.key_of("last")])
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.resolve("@last").name == "other"
 
 
@@ -81,7 +80,7 @@ def test_the_runs_deleted_last_come_back_with_everything(
     assert folder.is_dir()
     assert store.restore() == ("gone",)
     assert store.restore() == ()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve("gone")
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2, 0.3)
         hits = hits_of(reader, "yes", "gone")
@@ -92,7 +91,7 @@ def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:
     handle = start_run(path, CONFIG, name="training")
     put_all(handle, started())
     assert handle.flush(60)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         both = [store.key_of("gone"), store.key_of("training")]
         with pytest.raises(RunActiveError, match="training is running"):
             store.delete(both)
@@ -121,7 +120,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
     assert purge_deleted(store) == (1, [])
     assert not folder.exists()
     assert names(path) == ["other"]
-    with closing(StoreReader(path)) as reader, store.transaction() as conn:
+    with StoreReader(path) as reader, store.transaction() as conn:
         assert integrity(reader) == "ok"
         rows = conn.exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
         assert rows.all() == []
@@ -142,7 +141,7 @@ def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     assert purge_deleted(store) == (1, [])
     assert purge_deleted(store) == (0, [])
     assert not folder.exists()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert integrity(reader) == "ok"
 
 
@@ -160,10 +159,10 @@ def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_
 ) -> None:
     path = tmp_path / "s.db"
     first_version(path)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert [run.name for run in reader.runs()] == ["old"]
         assert reader.deleted() == 0
-        with closing(ExperimentStore(path)) as store:
+        with ExperimentStore(path) as store:
             store.delete([reader.resolve("old").key])
         assert reader.schema == CURRENT
         assert reader.runs() == ()
@@ -172,6 +171,6 @@ def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_
 
 def test_a_deleted_run_is_not_imported(path: Path, store: ExperimentStore, tmp_path: Path) -> None:
     store.delete([store.key_of("gone")])
-    with closing(ExperimentStore(tmp_path / "to" / "s.db")) as target:
+    with ExperimentStore(tmp_path / "to" / "s.db") as target:
         taken = import_store(target, path)
     assert [name for _, name in taken] == ["other"]

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +60,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(path: Path) -> Iterator[StoreReader]:
-    with closing(StoreReader(path)) as made:
+    with StoreReader(path) as made:
         yield made
 
 
@@ -186,7 +185,7 @@ def long_run(tmp_path: Path) -> Iterator[StoreReader]:
     again = resume_run(tmp_path / "long.db", handle.key, from_step=7)
     put_all(again, started(7), finished(8, odd=2), finished(9), evaluated(11), ended(9))
     assert again.close()
-    with closing(StoreReader(tmp_path / "long.db")) as made:
+    with StoreReader(tmp_path / "long.db") as made:
         yield made
 
 

@@ -51,17 +51,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until_stored(path: Path, step: int) -> None:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         until(lambda: reader.resolve("@last").step >= step)
 
 
 def steps_of(path: Path) -> list[int]:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         return [view.step for view in reader.steps(reader.resolve("@last").key)]
 
 
 def attempts(path: Path) -> tuple[AttemptView, ...]:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         return reader.run(reader.resolve("@last").key).attempts
 
 
@@ -187,13 +187,13 @@ def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path
         put_all(handle, *step_events(2), *step_events(3), ended(3))
         assert not handle.close()
         assert re.search(r"\d+ events wait in .*spilled", handle.left)
-        with closing(StoreReader(path)) as reader:
+        with StoreReader(path) as reader:
             (run,) = reader.runs()
             assert (run.status, run.step) == ("completed", 3)
             assert re.match(r"\d+ events wait in ", run.waiting)
             assert [one.status for one in reader.runs("status:completed")] == ["completed"]
     # the process that recorded the run keeps trying
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         until(lambda: not reader.runs()[0].waiting)
         (run,) = reader.runs()
         assert (run.status, run.step) == ("completed", 3)
@@ -208,7 +208,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 ) -> None:
     path = tmp_path / "s.db"
     short = record_run(path, steps=1)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve(short)
     items = [
         RecordedEvent(1000 + place, time.time(), event)
@@ -216,7 +216,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
     ]
     append(spill_file(path, run.id), items)
     with (
-        closing(ExperimentStore(path)) as store,
+        ExperimentStore(path) as store,
         pytest.raises(StoreError, match=f"{len(items)} events wait in"),
     ):
         purge(store, run.key)
@@ -261,7 +261,7 @@ def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
     until(path.exists)
     put_all(handle, *step_events(3))
     assert handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.resolve(before).step == 2
         run = reader.resolve(handle.id).key
         assert [view.step for view in reader.steps(run)] == [1, 2, 3]
@@ -284,9 +284,9 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: 
     assert handle.close()
     assert attempts(path) == theirs  # from a run with the same key
     assert all(attempt.ended_at for attempt in attempts(rescued))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert [run.name for run in reader.runs()] == ["theirs"]
-    with closing(StoreReader(rescued)) as reader:
+    with StoreReader(rescued) as reader:
         assert [run.name for run in reader.runs()] == ["ours"]
         assert reader.resolve("ours").step == 2
 
@@ -310,7 +310,7 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     assert not spill.exists()
     store.close()
     assert steps_of(path) == [1, 2, 3, 4]
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert metrics_at(reader, reader.resolve(short).key, 2)["reward"] == 0.2
     check(path)
 
@@ -319,7 +319,7 @@ def spilled(
     path: Path, short: str, *events: ev.Event, kind: str = "NoteWritten", unknown: int
 ) -> tuple[Path, bytes]:
     """A spill of these events; the one at `unknown` has a kind that only a later version knows."""
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         last = store.run_row(store.key_of(short)).last_seq
     lines = [
         json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)}).encode()
@@ -345,7 +345,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     events: list[ev.Event] = [finished(3), finished(4)]
     events.insert(0 if unknown == 0 else 2, note(3))
     spill, line = spilled(path, short, *events, unknown=unknown)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         count, complaints = read_in_all(store)
     assert count == 2
     assert [text for text in complaints if "1 spilled events" in text and str(spill) in text]
@@ -357,17 +357,17 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     put_all(handle, finished(5))
     assert handle.close()
     assert spill.read_bytes() == line
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         logged = log_lines(reader, reader.resolve(short).key)
         assert [text for text in logged if "1 spilled events" in text]
 
     # a version that knows the kind reads it in, and the run stays at its last step
     monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.NoteWritten)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert read_in_all(store) == (1, [])
         assert read_in_all(store) == (0, [])
     assert not spill.exists()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve(short)
         assert run.step == 5
         facts = [fact.event for fact in events_after(reader, run.key, after=0, limit=10_000)]
@@ -382,7 +382,7 @@ def test_a_spilled_step_that_is_taken_in_late_leaves_the_run_at_its_last_one(
     path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     spilled(path, short, finished(3), finished(4), kind="StepFinished", unknown=0)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert read_in_all(store)[0] == 1
         before = store.run_row(store.key_of(short))
         monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.StepFinished)
@@ -400,7 +400,7 @@ def test_a_spilled_event_that_the_store_refuses_is_kept_and_the_rest_taken_in(
     large = ev.StepFinished(step=3, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0)
     spill, line = spilled(path, short, note(3), large, finished(4), unknown=0)
     refused = spill.read_bytes().splitlines(keepends=True)[1]
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         count, complaints = read_in_all(store)
     assert count == 1
     assert [text for text in complaints if "2 spilled events" in text]
@@ -421,7 +421,7 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
     short = record_run(path, steps=2)
     spill, later = spilled(path, short, finished(3), note(3), finished(4), unknown=1)
     spill.write_bytes(spill.read_bytes().replace(later, line + b"\n"))
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         count, complaints = read_in_all(store)
         assert (count, len(complaints)) == (2, 1)
         assert store.run_row(store.key_of(short)).last_seq < 1000
@@ -458,7 +458,7 @@ def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
     )
     path = tmp_path / "s.db"
     short = record_run(path)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         logged = log_lines(reader, reader.resolve(short).key)
     assert [line for line in logged if "(nfs4): only one process" in line]
 
@@ -509,7 +509,7 @@ def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None
         writer.stdout.close()
         writer.wait()
         check(path)
-        with closing(StoreReader(path)) as reader:
+        with StoreReader(path) as reader:
             summary = reader.resolve(resume)
             assert summary.status == "lost"
             assert post_mortem(reader, summary.key).last_step == summary.step

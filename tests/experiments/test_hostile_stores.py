@@ -145,7 +145,7 @@ def harmed(whole: Path, tmp_path: Path, harm: Harm) -> Path:
 
 def statuses(path: Path) -> list[tuple[str, int, str]]:
     """Status, step and error of each run in a store, which must not be damaged."""
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert integrity(reader) == "ok"
         return [(run.status, run.step, run.error) for run in reader.runs(archived=True)]
 
@@ -157,7 +157,7 @@ def test_a_harmful_store_is_refused_and_leaves_nothing(
 ) -> None:
     other = harmed(whole, tmp_path, REFUSED[name])
     with (
-        closing(ExperimentStore(tmp_path / "mine.db")) as store,
+        ExperimentStore(tmp_path / "mine.db") as store,
         pytest.raises(ImportRefusedError),
     ):
         import_store(store, other)
@@ -169,7 +169,7 @@ def test_a_harmful_store_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_cannot_harm_is_left_out(whole: Path, tmp_path: Path, name: str) -> None:
     other = harmed(whole, tmp_path, HARMLESS[name])
-    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+    with ExperimentStore(tmp_path / "mine.db") as store:
         assert len(import_store(store, other)) == 1
     assert statuses(tmp_path / "mine.db") == [("completed", 3, "")]
 
@@ -180,7 +180,7 @@ def test_a_damaged_store_is_imported_whole_or_not_at_all(
     whole: Path, tmp_path: Path, seed: int
 ) -> None:
     other = harmed(whole, tmp_path, flipped(seed))
-    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+    with ExperimentStore(tmp_path / "mine.db") as store:
         try:
             taken = import_store(store, other)
         except ImportRefusedError:
@@ -194,7 +194,7 @@ def test_one_damaged_run_does_not_keep_the_others_out(whole: Path, tmp_path: Pat
         sql("UPDATE event SET payload = '{' WHERE run_id = 1")(folder)
 
     other = harmed(whole, tmp_path, harm)
-    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+    with ExperimentStore(tmp_path / "mine.db") as store:
         with pytest.raises(ImportRefusedError, match=r"1 runs of .* 1 were: theirs \(.*damaged"):
             import_store(store, other)
         assert store.key_of("second")
@@ -216,10 +216,10 @@ def test_what_a_killed_import_left_is_imported_again(
         import_store(ExperimentStore(path), whole / "s.db")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert [run.note for run in reader.runs()] == [
             "the import was interrupted; import the file again"
         ]
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert len(import_store(store, whole / "s.db")) == 1
     assert statuses(path) == [("completed", 3, "")]

@@ -28,7 +28,7 @@ from tests.experiments.made import (
 
 
 def facts(path: Path, run: str) -> list[ev.Event]:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         return [fact.event for fact in events_after(reader, reader.resolve(run).key, limit=10_000)]
 
 
@@ -40,7 +40,7 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
     ((short, _),) = import_store(store, there)
     assert import_store(store, there) == []
     store.close()
-    with closing(StoreReader(here)) as reader, closing(StoreReader(there)) as other:
+    with StoreReader(here) as reader, StoreReader(there) as other:
         run, original = reader.resolve(short), other.resolve("theirs")
         assert (run.name, run.uid, run.status) == ("theirs-2", original.uid, "completed")
         assert run.created_at == original.created_at
@@ -64,7 +64,7 @@ def test_a_run_that_went_on_after_its_import_is_named_with_both_numbers_of_steps
     theirs = record_run(there, name="theirs", last=(evaluated(3),))
     record_run(there, name="unchanged")
     said: list[str] = []
-    with closing(ExperimentStore(here)) as store:
+    with ExperimentStore(here) as store:
         imported = {name: short for short, name in import_store(store, there)}
         handle = resume_run(there, theirs, from_step=3)
         put_all(handle, started(3), *step_events(4), *step_events(5), ended(5))
@@ -77,7 +77,7 @@ def test_a_run_that_went_on_after_its_import_is_named_with_both_numbers_of_steps
         assert f"runs delete {imported['theirs']}" in text
         purge(store, store.key_of(imported["theirs"]))
         assert [name for _, name in import_store(store, there)] == ["theirs"]
-    with closing(StoreReader(here)) as reader:
+    with StoreReader(here) as reader:
         assert reader.resolve("theirs").step == 5
 
 
@@ -85,7 +85,7 @@ def test_a_run_that_went_on_here_is_not_called_older(tmp_path: Path) -> None:
     there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
     record_run(there, name="theirs")
     said: list[str] = []
-    with closing(ExperimentStore(here)) as store:
+    with ExperimentStore(here) as store:
         ((short, _),) = import_store(store, there)
         handle = resume_run(here, short, from_step=3)
         put_all(handle, started(3), *step_events(4), ended(4))
@@ -97,10 +97,10 @@ def test_a_run_that_went_on_here_is_not_called_older(tmp_path: Path) -> None:
 def test_a_store_in_the_same_folder_gives_its_runs_and_keeps_its_files(tmp_path: Path) -> None:
     there, here = tmp_path / "rescued.db", tmp_path / "s.db"
     record_run(there, name="theirs")
-    with closing(StoreReader(there)) as reader:
+    with StoreReader(there) as reader:
         folder = run_folder(there, reader.resolve("theirs").id)
     log_file(folder).write_text("line")
-    with closing(ExperimentStore(here)) as store:
+    with ExperimentStore(here) as store:
         ((short, _),) = import_store(store, there)
         assert short != folder.name
         purge(store, store.key_of(short))
@@ -117,7 +117,7 @@ def test_an_attempt_without_an_end_ends_in_the_import_at_its_last_sign_of_life(
     store = ExperimentStore(here)
     ((short, _),) = import_store(store, there)
     store.close()
-    with closing(StoreReader(here)) as reader:
+    with StoreReader(here) as reader:
         (attempt,) = reader.attempts(reader.resolve(short).key)
     assert attempt.ended_at == attempt.heartbeat == "2026-01-02T03:04:05"
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def logged(store: Path) -> set[int]:
 
 
 def notes(handle: Recorder) -> list[str]:
-    with closing(StoreReader(handle.path)) as reader:
+    with StoreReader(handle.path) as reader:
         facts = [fact.event for fact in events_after(reader, handle.key)]
     return [event.text for event in facts if isinstance(event, ev.NoteWritten)]
 
@@ -112,7 +112,7 @@ def test_a_tracker_killed_half_way_is_told_once_and_the_run_does_not_notice(
         f"{tracker} ended with status -9: no message; the run continues, and "
         f"`grpo-tui export {handle.id} --format {tracker} --out FOLDER` writes all of it"
     )
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.runs()[0].status == "completed"
         assert reader.metric_series(handle.key, "reward").steps == (1, 2, 3, 4)
 

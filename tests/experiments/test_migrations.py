@@ -35,7 +35,7 @@ def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path
     first_version(path)
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("ALTER TABLE attempt DROP COLUMN cause")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve("old").key
         assert [attempt.cause for attempt in reader.attempts(run)] == [""]
 
@@ -45,13 +45,13 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
 ) -> None:
     path = tmp_path / "s.db"
     first_version(path)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.resolve("old").step == 2
         assert len(hits_of(reader, "yes")) == 4
     store = ExperimentStore(path)
     assert store.copied_to is not None
     store.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve("old")
         assert reader.schema == CURRENT
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2)
@@ -82,7 +82,7 @@ def test_a_newer_store_is_read_only_with_a_message(tmp_path: Path) -> None:
     record_run(path, name="future")
     with closing(sqlite3.connect(path)) as conn:
         conn.execute(f"PRAGMA user_version = {CURRENT + 1}")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.resolve("future").step == 3
         assert "newer grpo-tui" in reader.note
     with pytest.raises(StoreReadOnlyError, match="upgrade grpo-tui"):

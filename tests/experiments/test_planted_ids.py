@@ -43,7 +43,7 @@ def folders(tmp_path: Path) -> set[Path]:
 def test_a_planted_id_removes_and_writes_nothing(tmp_path: Path, short: str) -> None:
     path, _ = planted(tmp_path, short)
     before = folders(tmp_path)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         key = store.key_of("theirs")
         with pytest.raises(OutsideStoreError):
             purge(store, key)
@@ -56,7 +56,7 @@ def test_a_planted_id_removes_and_writes_nothing(tmp_path: Path, short: str) -> 
 @pytest.mark.parametrize("short", ["/../../victim/x", "../../victim/x"])
 def test_an_export_stays_in_its_folder(tmp_path: Path, short: str) -> None:
     path, victim = planted(tmp_path, short)
-    with closing(StoreReader(path)) as reader, pytest.raises((StoreError, ExportError)):
+    with StoreReader(path) as reader, pytest.raises((StoreError, ExportError)):
         export_to("tensorboard", reader, [reader.resolve("theirs")], tmp_path / "a" / "out")
     assert list(victim.iterdir()) == []
 
@@ -70,9 +70,9 @@ def test_a_planted_link_removes_nothing_elsewhere(tmp_path: Path, name: str) -> 
     if folder.exists():
         folder.rename(path.parent / "before")
     folder.symlink_to(victim)
-    with closing(ExperimentStore(path)) as store, pytest.raises(OutsideStoreError):
+    with ExperimentStore(path) as store, pytest.raises(OutsideStoreError):
         purge(store, store.key_of("theirs"))
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert store.key_of("theirs")
     assert {path.name for path in victim.iterdir()} == {"victim", "thesis"}
 
@@ -106,6 +106,6 @@ def test_events_that_wait_in_a_linked_folder_are_left_alone(tmp_path: Path) -> N
     path, victim = planted(tmp_path, "victim")
     (victim / "victim.jsonl").write_text("mine\n")
     (path.parent / RUNS / "spilled").symlink_to(victim)
-    with closing(ExperimentStore(path)) as store:
+    with ExperimentStore(path) as store:
         assert read_in_all(store) == (0, [])
     assert (victim / "victim.jsonl").read_text() == "mine\n"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def test_the_same_sweep_again_is_the_same_sweep(queue: RunQueue) -> None:
     other, new = grid(queue, (0.0, 0.1))
     assert new
     assert other != key
-    with closing(StoreReader(queue.store.path)) as reader:
+    with StoreReader(queue.store.path) as reader:
         assert [item.name for item in reader.sweep(key)] == ["grid-1", "grid-2"]
 
 

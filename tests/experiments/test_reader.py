@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(path: Path) -> Iterator[StoreReader]:
-    with closing(StoreReader(path)) as opened:
+    with StoreReader(path) as opened:
         yield opened
 
 
@@ -112,7 +112,7 @@ def test_a_setting_left_to_the_recipe_has_the_recipes_value_everywhere(
         assume(False)
     made = algorithm.resolved()
     record_run(path, tree=config(algorithm=algorithm.model_dump(mode="json")), steps=1)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         (run,) = reader.runs(columns=["=algorithm.beta"])
         assert run.columns["algorithm.beta"] == made.beta
         stored = reader.settings(run.key, in_force=True)
@@ -171,7 +171,7 @@ def test_an_ambiguous_prefix_lists_the_candidates(tmp_path: Path) -> None:
     record_run(tmp_path / "s.db", name="run-a", steps=1)
     record_run(tmp_path / "s.db", name="run-b", steps=1)
     with (
-        closing(StoreReader(tmp_path / "s.db")) as reader,
+        StoreReader(tmp_path / "s.db") as reader,
         pytest.raises(RunNotFoundError, match=r"could be 2 runs.*run-a.*run-b"),
     ):
         reader.resolve("run-")
@@ -180,7 +180,7 @@ def test_an_ambiguous_prefix_lists_the_candidates(tmp_path: Path) -> None:
 def test_two_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
     for _ in range(2):
         record_run(tmp_path / "s.db", name="same", steps=1)
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
+    with StoreReader(tmp_path / "s.db") as reader:
         assert sorted(run.name for run in reader.runs()) == ["same", "same-2"]
 
 
@@ -210,7 +210,7 @@ def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
         conn.execute(
             "UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, free_gb = 0.1"
         )
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resolve(short)
         mortem = post_mortem(reader, run.key)
     assert run.status == "lost"

@@ -97,7 +97,7 @@ def test_progress_goes_to_the_board_and_not_into_the_record(path: Path) -> None:
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
     assert handle.board.view.phase == "generate"
     handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert events_after(reader, handle.key) == ()
 
 
@@ -108,7 +108,7 @@ def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
     for step, value in enumerate([0.5, 0.9, NAN, 0.2], start=1):
         handle.put(finished(step, reward=value))
     handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         line = reader.run(handle.key).summary.metrics["reward"]
         series = reader.metric_series(handle.key, "reward")
     assert (line.first, line.last, line.best, line.best_step) == (0.5, 0.2, 0.9, 2)
@@ -126,7 +126,7 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
     again = resume_run(path, handle.id, from_step=1)
     put_all(again, started(step=1), finished(2, reward=0.05), ended(2))
     again.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = handle.key
         assert reader.metric_series(run, "reward").values == (0.1, 0.05)
         assert reader.group_steps(run) == (1,)
@@ -152,7 +152,7 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
         put_all(handle, ev.GroupScored(step=step, group=group()), numbers(step=step))
         handle.put(finished(step))
     handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         found = [view.step for view in reader.groups(handle.key) if view.has_tokens]
         view = reader.groups(handle.key, step=10)[0]
         assert (reader.tokens(handle.key, view.key) is not None) == (10 in kept)
@@ -166,7 +166,7 @@ def test_answers_are_left_out_of_the_record_on_request(path: Path) -> None:
         handle = start_run(path, config(record={"tokens": "all" if recorded else "nothing"}))
         put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
         handle.close()
-        with closing(StoreReader(path)) as reader:
+        with StoreReader(path) as reader:
             (view,) = reader.groups(handle.key, step=1)
             texts[recorded] = [rollout.text for rollout in view.rollouts]
     assert all(texts[True])
@@ -181,7 +181,7 @@ def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     handle.put(ev.RunPaused(step=1))
     put_all(handle, ev.RunResumed(step=1), numbers(), finished(1))
     handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         view = reader.groups(handle.key, step=1)[0]
         tokens = reader.tokens(handle.key, view.key)
     assert tokens is not None
@@ -207,7 +207,7 @@ def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
         if step == 3:
             handle.store.mute(handle.key, "kl")
     handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         (alert,) = reader.alerts(handle.key)
     assert (alert.rule, alert.first_step, alert.last_step, alert.count) == ("kl", 3, 5, 3)
     assert alert.muted
@@ -215,7 +215,7 @@ def test_an_alert_is_one_line_that_counts_and_stays_muted(path: Path) -> None:
 
 def test_a_reader_sees_that_something_was_committed(path: Path) -> None:
     handle = start_run(path, CONFIG)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         reader.changed()
         assert not reader.changed()
         handle.put(finished(1))
@@ -231,7 +231,7 @@ def test_a_run_whose_first_attempt_never_began_can_be_resumed(
         killed.setattr(ExperimentStore, "start_attempt", None)
         with pytest.raises(TypeError):
             start_run(path, CONFIG, name="early")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         run = reader.resumable("early").summary
         assert run.status == "lost"
         assert post_mortem(reader, run.key).cause == "no process ever started it"
@@ -246,7 +246,7 @@ def test_a_run_that_is_closed_without_a_word_is_aborted(path: Path) -> None:
     handle = start_run(path, CONFIG)
     handle.put(finished(1))
     handle.close("the engine raised")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         summary = reader.resolve(handle.id)
     assert (summary.status, summary.error) == ("aborted", "the engine raised")
 
@@ -295,7 +295,7 @@ def test_the_heartbeat_goes_on_while_nothing_is_put(
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 0.05)
     handle = start_run(path, CONFIG)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         first = reader.attempts(handle.key)[0]
         until(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
         second = reader.attempts(handle.key)[0]
@@ -322,7 +322,7 @@ def test_the_board_is_written_only_while_someone_looks(
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
     before = len(polls)
     until(lambda: len(polls) > before + 1)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.board(handle.key) is None
         handle.store.renew_lease(handle.key, PATIENCE)
         until(lambda: reader.board(handle.key) is not None)
@@ -333,7 +333,7 @@ def test_the_board_is_written_only_while_someone_looks(
 def test_requests_reach_the_control_and_say_that_they_are_taken(path: Path) -> None:
     control = Control()
     handle = start_run(path, CONFIG, control=control)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         request = handle.store.request(handle.key, "pause")
         assert reader.control(request).state in ("asked", "taken")
         until(lambda: control.paused)
@@ -350,7 +350,7 @@ def test_an_old_stop_does_not_end_a_resumed_run(path: Path) -> None:
     request = handle.store.request(handle.key, "stop_now")
     control = Control()
     again = resume_run(path, handle.key, from_step=1, control=control)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         until(lambda: reader.control(request).state == "expired")
     assert not control.stop_now
     again.close()
@@ -363,14 +363,14 @@ def test_a_request_that_is_open_when_the_attempt_ends_expires(path: Path) -> Non
     attempt = store.start_attempt(run, 0)
     request = store.request(run, "pause")
     store.end_attempt(run, attempt, "killed")
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.control(request).state == "expired"
 
 
 def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
     record_run(tmp_path / "s.db")
     store = ExperimentStore(tmp_path / "s.db")
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
+    with StoreReader(tmp_path / "s.db") as reader:
         request = store.request(reader.resolve("@last").key, "pause")
         with closing(sqlite3.connect(tmp_path / "s.db")) as conn, conn:
             conn.execute("UPDATE control SET asked_at = ?", (iso(time.time() - 6),))
@@ -409,7 +409,7 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
     put_all(first, *step_events(2))
     assert first.close()
     assert second.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         for name, steps in (("first", (1, 2)), ("second", (1,))):
             run = reader.resolve(name).key
             for step in steps:

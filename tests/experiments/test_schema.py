@@ -85,11 +85,11 @@ def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
         "CREATE VIEW ideas AS SELECT * FROM notes",
         "ALTER TABLE run ADD COLUMN mine TEXT",
     )
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.resolve("theirs").step == 3
     record_run(path, name="another")
 
 
 def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
-    with closing(ExperimentStore(path)) as store, store.transaction() as conn:
+    with ExperimentStore(path) as store, store.transaction() as conn:
         assert conn.exec_driver_sql("PRAGMA trusted_schema").scalar() == 0

@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(path: Path) -> Iterator[StoreReader]:
-    with closing(StoreReader(path)) as opened:
+    with StoreReader(path) as opened:
         yield opened
 
 
@@ -178,7 +178,7 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
         texts = tuple(f"filler {place}" for place in range(60))
         put_all(handle, ev.GroupScored(step=step, group=group(0, texts)), finished(step))
     assert handle.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
 
         def found(text: str) -> list[str]:
             return [hit.text for hit in hits_of(reader, text)]
@@ -206,7 +206,7 @@ def test_every_order_gives_each_hit_once_over_all_pages(
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
     path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort)]
     assert sorted(hits) == list(range(1, 12))
     if sort in ("kl", "clip"):
@@ -223,7 +223,7 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
         # Five values, each in both old and new groups.
         file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
         wanted = file.execute(f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC").fetchall()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         sort = {"tokens": "length"}.get(column, column)
         hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort, limit=200)]
     assert hits == [row[0] for row in wanted]

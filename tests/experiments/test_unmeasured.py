@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def correct(path: Path, name: str) -> list[int | None]:
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         return [row["correct"] for row in evaluation_rows(reader, reader.resolve(name))]
 
 
@@ -61,7 +61,7 @@ def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
 
 
 def test_a_report_does_not_test_what_was_not_measured(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         run = reader.resolve("own")
         assert progress(reader, run) == []
         said = run_verdict(reader.run(run.key).summary, [])
@@ -69,7 +69,7 @@ def test_a_report_does_not_test_what_was_not_measured(store: Path) -> None:
 
 
 def test_runs_are_not_compared_by_what_was_not_measured(store: Path) -> None:
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         runs = [reader.resolve(name) for name in ("measured", "own")]
         found = compare(reader, runs)
     assert found.rankings == ()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,7 @@ async def test_a_run_that_another_process_renames_and_deletes_is_called_so_and_c
         await until(app, lambda: "otter" in frames.frame(app)[0], app.frame_now)
         await pilot.press("4")
         await until(app, lambda: "otter  step 6" in frames.frame(app)[1], app.frame_now)
-        with closing(ExperimentStore(store)) as elsewhere:
+        with ExperimentStore(store) as elsewhere:
             elsewhere.rename(run, "badger")
             await until(app, lambda: "badger" in frames.frame(app)[0], app.frame_now)
             await until(app, lambda: "badger  step 6" in frames.frame(app)[1], app.frame_now)

@@ -103,7 +103,7 @@ def test_the_runs_of_the_pictures_are_two_settings_of_beta_with_two_seeds_each(
     tmp_path: Path,
 ) -> None:
     store = demo.unpack(tmp_path, screens.SEVERAL)
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         runs = reader.runs(columns=("algorithm.beta",))
         kept = {(run.name, run.columns["algorithm.beta"], run.seed) for run in runs}
     content = store.read_bytes()

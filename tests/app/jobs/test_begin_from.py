@@ -1,7 +1,6 @@
 """A new run that begins with a checkpoint of another, and what is kept and said of it."""
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import mlx.core as mx
@@ -71,7 +70,7 @@ def test_the_start_of_a_run_outlives_the_run_that_it_is_from(tmp_path: Path) -> 
     first(path, tmp_path / "world")
     trained(child_of(path, "first", "second", steps=1), path)
     third = trained(child_of(path, "second:1", "third", steps=1), path)
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         detail = reader.run(reader.resolve("third").key)
         keys = {name: reader.resolve(name).key for name in ("first", "second")}
     assert detail.descent == "step 1 of second"
@@ -85,7 +84,7 @@ def test_the_start_of_a_run_outlives_the_run_that_it_is_from(tmp_path: Path) -> 
         job.train(lambda _: None)
         job.close()
         assert checkpoint.newest_step(third.path.parents[1]) == 2
-        with closing(StoreReader(path)) as reader:
+        with StoreReader(path) as reader:
             assert reader.run(reader.resolve("third").key).descent == ""
             purge(store, reader.resolve("third").key)
         assert list(kept.parent.iterdir()) == []
@@ -100,7 +99,7 @@ def test_a_clone_says_whose_settings_it_has(tmp_path: Path) -> None:
     trained(config, path)
     job = new_job(config.model_copy(update={"name": "clone"}), store=path, parent="first")
     job.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.run(reader.resolve("clone").key).descent == "settings of first"
 
 
@@ -161,7 +160,7 @@ def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(tmp_
     )
     assert with_teacher(learns, store).teacher.path.endswith("checkpoints/step-000002")
     trained(learns, store)
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         path = Path(reader.run(reader.resolve("second").key).config["teacher"]["path"])
     assert path.parent == tmp_path / "starts"
     assert (path / "adapters.safetensors").is_file()

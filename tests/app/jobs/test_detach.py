@@ -1,7 +1,6 @@
 """A run in the background, started as on macOS."""
 
 import os
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +22,6 @@ def test_a_run_trains_in_a_process_that_was_spawned(
     words = ("train", "--preset", "starter", "--set", "steps=1", "--name", "calm-otter")
     started = start_detached(*words, "--db", str(store))
     assert os.getsid(started["pid"]) == started["pid"]
-    with closing(StoreReader(store)) as reader:
+    with StoreReader(store) as reader:
         until(lambda: reader.resolve("calm-otter").status == "completed")
         assert reader.run(reader.resolve("calm-otter").key).attempts[-1].pid == started["pid"]

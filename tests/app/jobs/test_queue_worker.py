@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from tests.patience import PATIENCE
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[RunQueue]:
-    with closing(ExperimentStore(tmp_path / "s.db")) as store:
+    with ExperimentStore(tmp_path / "s.db") as store:
         yield RunQueue(store)
 
 
@@ -60,7 +59,7 @@ def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
     assert handle.close()
     sweep, _ = queue.sweep("grid", {}, [({}, CONFIG)])
     assert work(queue) == 0
-    with closing(StoreReader(queue.store.path)) as reader:
+    with StoreReader(queue.store.path) as reader:
         assert reader.queue() == ()
         (item,) = reader.queue(ended=5)
     assert (item.state, item.run) == ("skipped", handle.id)
@@ -109,7 +108,7 @@ def test_a_queued_run_that_is_refused_says_what_was_refused_and_the_remedy(
     tree = preset("starter").tree
     queue.add({**tree, **{name: tree[name] | own for name, own in changes.items()}}, name="wrong")
     assert work(queue) == 1
-    with closing(StoreReader(queue.store.path)) as reader:
+    with StoreReader(queue.store.path) as reader:
         (item,) = reader.queue(ended=5)
     assert (item.state, item.run) == ("failed", None)
     assert words in item.note

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def test_each_event_is_recorded_before_it_is_shown(
 def test_a_run_has_the_name_of_its_settings(tmp_path: Path) -> None:
     job = new_job(RunConfig(name="calm-otter"), store=tmp_path / "s.db")
     job.close()
-    with closing(StoreReader(tmp_path / "s.db")) as reader:
+    with StoreReader(tmp_path / "s.db") as reader:
         assert reader.resolve("calm-otter").name == job.name == "calm-otter"
 
 
@@ -62,7 +61,7 @@ def test_a_checkpoint_is_never_ahead_of_the_store(
         write(self, items, limit)
 
     def noted(folder: Path, step: int, **options: Any) -> checkpoint.Checkpoint:
-        with closing(StoreReader(path)) as reader:
+        with StoreReader(path) as reader:
             seen.append((step, reader.resolve("@last").step))
         return save(folder, step, **options)
 
@@ -100,7 +99,7 @@ def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> N
     job = resumed_job("calm-otter", store=path)
     assert (job.name, job.config.seed, job.resume) == ("calm-otter", 7, True)
     job.close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         assert reader.muted_alerts(key) == {"kl_high"}
 
 
@@ -112,7 +111,7 @@ def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
     job = resumed_job("calm-otter", store=path, steps=30)
     job.close()
     assert job.config.steps == 30
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         (run,) = reader.runs("cfg.steps=30", columns=["=steps"])
         assert (run.key, run.total_steps, run.columns["steps"]) == (key, 30, 30)
         assert reader.run(key).config["steps"] == 30
@@ -128,7 +127,7 @@ def test_a_run_without_a_checkpoint_says_how_many_steps_are_redone(
     events = [event for event in run_events(steps=2) if not isinstance(event, ev.RunFinished)]
     key = record(path, (event for event in events if event.step <= steps), name="calm-otter")
     resumed_job("calm-otter", store=path).close()
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         notes = [
             fact.event
             for fact in events_after(reader, key)

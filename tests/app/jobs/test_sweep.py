@@ -1,6 +1,5 @@
 """A sweep is every combination of its values with as many seeds, in the queue whole or not."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def test_a_clones_sweep_is_queued_whole_with_its_parent(
     monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     for _ in range(2):  # the same again is the same sweep
         assert enqueue_sweep("grid", [point(0.04), point(0.4)], 2, path, parent="abc") == 4
-    with closing(StoreReader(path)) as reader:
+    with StoreReader(path) as reader:
         items = reader.queue()
     assert [item.name for item in items] == ["grid-1", "grid-2", "grid-3", "grid-4"]
     assert {item.sweep for item in items} == {"grid"}
@@ -77,7 +76,7 @@ def test_a_clones_sweep_is_queued_whole_with_its_parent(
 
 
 def test_a_sweep_that_fails_halfway_is_not_in_the_queue(tmp_path: Path) -> None:
-    with closing(ExperimentStore(tmp_path / "s.db")) as store:
+    with ExperimentStore(tmp_path / "s.db") as store:
         queue = RunQueue(store)
         runs: list[Any] = [*sweep_of([point(0.04)], seeds=2).runs, ({"bad": object()}, {})]
         with pytest.raises(Exception, match="JSON"):
