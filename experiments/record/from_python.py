@@ -2,8 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
-from grpo_tui.experiments.values import GroupView, TokenView
+from grpo_tui.experiments.recorded_events import events_of_step
 
 
 class PythonStore:
@@ -58,30 +56,17 @@ class PythonRecord:
         return self._recorder.left
 
     def metrics(self) -> dict[str, dict[int, float]]:
-        with closing(self._reader()) as reader:
+        with self._reader() as reader:
             series = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
             return {item.key: dict(zip(item.steps, item.values, strict=True)) for item in series}
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
-        with closing(self._reader()) as reader:
-            groups = reader.groups(self._key, step=step, origin="train")
-            tokens = reader.blobs(self._key, [group.key for group in groups])
-            return tuple(
-                _with_tokens(group, tokens.get(group.key, TokenView())) for group in groups
-            )
+        with self._reader() as reader:
+            events = [record.event for record in events_of_step(reader, self._key, step)]
+        groups = [event.group for event in events if isinstance(event, ev.GroupScored)]
+        trained = (group for group in groups if group.origin == "train")
+        return tuple(sorted(trained, key=lambda group: group.index))
 
     def _reader(self) -> StoreReader:
         self._recorder.flush()
         return StoreReader(self.store)
-
-
-def _with_tokens(group: GroupView, tokens: TokenView) -> ev.Group:
-    """The group with the ids of its prompt and its rollouts, if they were recorded."""
-    rows = {row.index: row for row in tokens.rows}
-    rollouts = tuple(
-        replace(item, ids=row.ids, ends=row.ends, sampler_logprobs=row.sampler)
-        if (row := rows.get(item.index))
-        else item
-        for item in group.rollouts
-    )
-    return replace(group, prompt_ids=tokens.prompt_ids, rollouts=rollouts)

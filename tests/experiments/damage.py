@@ -1,15 +1,14 @@
 """Stores edited by hand: texts with escapes, values of other types, and what cannot be read."""
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Column, Table
 
 from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.db.types import EscapedText, Flag, Number, StoredInt
+from tests.experiments.made import sql
 
 # what says which row belongs to which, and which rows there are
 KEYS = frozenset(
@@ -87,11 +86,7 @@ DAMAGED: dict[str, tuple[str, str]] = {
 def edited(store: Path, folder: Path, *statements: str) -> Path:
     """A copy of a store and its folder, changed behind our back."""
     copy = Path(shutil.copytree(store.parent, folder / "edited")) / store.name
-    with closing(sqlite3.connect(copy)) as conn:
-        conn.execute("PRAGMA foreign_keys = OFF")
-        for statement in statements:
-            conn.execute(statement)
-        conn.commit()
+    sql(copy, *statements)
     return copy
 
 

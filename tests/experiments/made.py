@@ -1,7 +1,9 @@
 """Scripted events: a run without an engine."""
 
 import math
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,24 @@ CONFIG = {
     "optimizer": {"learning_rate": 1e-5, "name": "adamw"},
     "record": {"tokens": "all"},
 }
+
+
+def sql(path: Path, *statements: str) -> list[Any]:
+    """Execute statements on a store behind its back, and return the rows of the last one."""
+    rows: list[Any] = []
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute("PRAGMA foreign_keys = OFF")
+        for statement in statements:
+            rows = conn.execute(statement).fetchall()
+    return rows
+
+
+def recorded(path: Path, *events: ev.Event, tree: Any = None, **options: Any) -> Recorder:
+    """Record a run with these events, and return its recorder, which is closed."""
+    handle = start_run(path, tree or CONFIG, **options)
+    put_all(handle, *events)
+    assert handle.close(), trouble(handle)
+    return handle
 
 
 def integrity(reader: StoreReader) -> str:
@@ -183,14 +203,10 @@ def record_run(
     last: tuple[ev.Event, ...] = (),
 ) -> str:
     """Record a whole small run and return its id."""
-    handle = start_run(path, tree or CONFIG, name=name)
     algorithm: Any = (tree or CONFIG)["algorithm"]
-    handle.put(started(fingerprint=fingerprint, recipe=algorithm["recipe"]))
-    for step in range(1, steps + 1):
-        put_all(handle, *step_events(step))
-    put_all(handle, *last, ended(steps))
-    assert handle.close()
-    return handle.id
+    first = started(fingerprint=fingerprint, recipe=algorithm["recipe"])
+    events = (event for step in range(1, steps + 1) for event in step_events(step))
+    return recorded(path, first, *events, *last, ended(steps), tree=tree, name=name).id
 
 
 def trouble(handle: Recorder) -> str:

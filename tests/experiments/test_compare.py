@@ -16,14 +16,13 @@ from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.compare.values import Comparison, MetricCell
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
 from tests.experiments.made import (
     config,
     ended,
     evaluated,
     paired_tests,
-    put_all,
     record_run,
+    recorded,
     started,
 )
 
@@ -40,18 +39,17 @@ def run_of(
 ) -> str:
     """A run with these rewards, with `pace` tokens and seconds per step."""
     tree = config(seed=seed, algorithm={"recipe": "grpo", "beta": beta})
-    handle = start_run(path, tree, name=name)
-    handle.put(started(fingerprint=fingerprint))
-    for step, reward in enumerate(rewards, start=1):
-        metrics = {"reward": reward, "frac_reward_zero_std": 1 - reward, "kl": step / 10}
-        handle.put(
-            ev.StepFinished(
-                step=step, metrics=metrics, tokens=pace * step, elapsed=float(pace * step)
-            )
+    steps = (
+        ev.StepFinished(
+            step=step,
+            metrics={"reward": reward, "frac_reward_zero_std": 1 - reward, "kl": step / 10},
+            tokens=pace * step,
+            elapsed=float(pace * step),
         )
-    put_all(handle, *extra, ended(len(rewards)))
-    assert handle.close()
-    return handle.id
+        for step, reward in enumerate(rewards, start=1)
+    )
+    first, last = started(fingerprint=fingerprint), ended(len(rewards))
+    return recorded(path, first, *steps, *extra, last, tree=tree, name=name).id
 
 
 @pytest.fixture

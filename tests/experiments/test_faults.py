@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ from tests.experiments.made import (
     metrics_at,
     put_all,
     record_run,
+    sql,
     started,
     step_events,
     trouble,
@@ -66,9 +67,8 @@ def attempts(path: Path) -> tuple[AttemptView, ...]:
 
 
 def check(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as conn:
-        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert sql(path, "PRAGMA integrity_check") == [("ok",)]
+    assert sql(path, "PRAGMA foreign_key_check") == []
 
 
 @contextmanager
@@ -294,40 +294,40 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: 
 def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     short = record_run(path, steps=2)
-    store = ExperimentStore(path)
-    last = store.run_row(store.key_of(short)).last_seq
-    spill = spill_file(path, short)
-    spill.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)})
-        for place, event in enumerate([*step_events(3), finished(4)])
-    ]
-    # an event that the store already has, whole lines, then a line that a killed process left
-    # incomplete
-    doubled = json.dumps({"seq": last, "at": 1.0, "event": ev.to_json(finished(2, reward=9.0))})
-    spill.write_text("\n".join([doubled, *lines]) + "\n" + lines[0][:50])
-    assert read_in_all(store) == (len(lines), [])
+    events = [*step_events(3), finished(4)]
+    # an event that the store already has, then complete lines and the half of one
+    spill, lines = spill_lines(path, short, finished(2, reward=9.0), *events, first=0)
+    spill.write_bytes(b"\n".join([*lines, lines[0][:50]]))
+    with ExperimentStore(path) as store:
+        assert read_in_all(store) == (len(events), [])
     assert not spill.exists()
-    store.close()
     assert steps_of(path) == [1, 2, 3, 4]
     with StoreReader(path) as reader:
         assert metrics_at(reader, reader.resolve(short).key, 2)["reward"] == 0.2
     check(path)
 
 
+def spill_lines(
+    path: Path, short: str, *events: ev.Event, first: int = 1
+) -> tuple[Path, list[bytes]]:
+    """The spill file of a run, and lines for it; `first` is the first place after the store's."""
+    with ExperimentStore(path) as store:
+        last = store.run_row(store.key_of(short)).last_seq
+    lines = [
+        json.dumps({"seq": last + number, "at": 1.0, "event": ev.to_json(event)}).encode()
+        for number, event in enumerate(events, first)
+    ]
+    spill = spill_file(path, short)
+    spill.parent.mkdir(parents=True, exist_ok=True)
+    return spill, lines
+
+
 def spilled(
     path: Path, short: str, *events: ev.Event, kind: str = "NoteWritten", unknown: int
 ) -> tuple[Path, bytes]:
     """A spill of these events; the one at `unknown` has a kind that only a later version knows."""
-    with ExperimentStore(path) as store:
-        last = store.run_row(store.key_of(short)).last_seq
-    lines = [
-        json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)}).encode()
-        for place, event in enumerate(events)
-    ]
+    spill, lines = spill_lines(path, short, *events)
     later = lines[unknown] = lines[unknown].replace(kind.encode(), b"WeatherTurned")
-    spill = spill_file(path, short)
-    spill.parent.mkdir(parents=True, exist_ok=True)
     spill.write_bytes(b"\n".join([*lines, b""]))
     return spill, later + b"\n"
 

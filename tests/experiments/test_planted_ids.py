@@ -1,8 +1,6 @@
 """Stores of strangers: what a run's id names stays in the store's folder."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import resume_run
 from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import record_run
+from tests.experiments.made import record_run, sql
 
 PLANTED = ["../../victim", "../victim", "ABSOLUTE", "", ".", "..", "spilled/../../../victim"]
 
@@ -29,9 +27,7 @@ def planted(tmp_path: Path, short: str) -> tuple[Path, Path]:
     victim.mkdir()
     (tmp_path / "a" / "victim").mkdir()
     short = str(victim) if short == "ABSOLUTE" else short
-    with closing(sqlite3.connect(store)) as conn:
-        conn.execute("UPDATE run SET short = ? WHERE name = 'theirs'", (short,))
-        conn.commit()
+    sql(store, f"UPDATE run SET short = '{short}' WHERE name = 'theirs'")
     return store, victim
 
 

@@ -1,8 +1,6 @@
 """Selecting runs: filters, columns, sort keys, names."""
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from grpo_tui.experiments.errors import NoStoreError, QueryError, RunNotFoundErr
 from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import config, evaluated, finished, record_run
+from tests.experiments.made import config, evaluated, finished, record_run, sql
 
 
 @pytest.fixture(scope="module")
@@ -167,21 +165,13 @@ def test_a_run_is_named_by_id_prefix_name_and_last(reader: StoreReader) -> None:
         reader.resolve("@lst")
 
 
-def test_an_ambiguous_prefix_lists_the_candidates(tmp_path: Path) -> None:
-    record_run(tmp_path / "s.db", name="run-a", steps=1)
-    record_run(tmp_path / "s.db", name="run-b", steps=1)
-    with (
-        StoreReader(tmp_path / "s.db") as reader,
-        pytest.raises(RunNotFoundError, match=r"could be 2 runs.*run-a.*run-b"),
-    ):
-        reader.resolve("run-")
-
-
-def test_two_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
+def test_runs_of_one_name_are_numbered_and_an_ambiguous_prefix_lists_them(tmp_path: Path) -> None:
     for _ in range(2):
         record_run(tmp_path / "s.db", name="same", steps=1)
     with StoreReader(tmp_path / "s.db") as reader:
         assert sorted(run.name for run in reader.runs()) == ["same", "same-2"]
+        with pytest.raises(RunNotFoundError, match=r"could be 2 runs.*same.*same-2"):
+            reader.resolve("sam")
 
 
 def test_there_is_no_store_before_the_first_run(tmp_path: Path) -> None:
@@ -205,11 +195,11 @@ def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
         last=(CheckpointSaved(step=3, path=moved, best=False, seconds=0.1), finished(6)),
     )
     (tmp_path / "runs" / short / saved).mkdir(parents=True)
-    with closing(sqlite3.connect(path)) as conn, conn:
-        conn.execute("UPDATE run SET status = 'running'")
-        conn.execute(
-            "UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, free_gb = 0.1"
-        )
+    sql(
+        path,
+        "UPDATE run SET status = 'running'",
+        "UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, free_gb = 0.1",
+    )
     with StoreReader(path) as reader:
         run = reader.resolve(short)
         mortem = post_mortem(reader, run.key)

@@ -3,7 +3,6 @@
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -34,6 +33,8 @@ from tests.experiments.made import (
     numbers,
     put_all,
     record_run,
+    recorded,
+    sql,
     started,
     step_events,
 )
@@ -67,10 +68,10 @@ def test_a_fact_is_delivered_only_after_its_commit(path: Path) -> None:
 def test_facts_keep_their_order_and_end_with_none(path: Path) -> None:
     handle = start_run(path, CONFIG)
     facts = handle.facts
-    wanted = [started(), *step_events(1), *step_events(2), ended(2)]
-    put_all(handle, *wanted)
+    expected = [started(), *step_events(1), *step_events(2), ended(2)]
+    put_all(handle, *expected)
     handle.close()
-    assert drain(facts) == wanted
+    assert drain(facts) == expected
 
 
 def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +94,8 @@ def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_goes_to_the_board_and_not_into_the_record(path: Path) -> None:
-    handle = start_run(path, CONFIG)
-    handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
+    handle = recorded(path, ev.PhaseStarted(step=1, phase="generate", total=2))
     assert handle.board.view.phase == "generate"
-    handle.close()
     with StoreReader(path) as reader:
         assert events_after(reader, handle.key) == ()
 
@@ -104,10 +103,7 @@ def test_progress_goes_to_the_board_and_not_into_the_record(path: Path) -> None:
 def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
     path: Path,
 ) -> None:
-    handle = start_run(path, CONFIG)
-    for step, value in enumerate([0.5, 0.9, NAN, 0.2], start=1):
-        handle.put(finished(step, reward=value))
-    handle.close()
+    handle = recorded(path, *map(finished, (1, 2, 3, 4), (0.5, 0.9, NAN, 0.2)))
     with StoreReader(path) as reader:
         line = reader.run(handle.key).summary.metrics["reward"]
         series = reader.metric_series(handle.key, "reward")
@@ -136,54 +132,39 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
         assert (line.max, line.max_step) == (0.1, 1)
         assert [view.until_step for view in reader.attempts(run)] == [1, None]
         assert reader.run(run).summary.step == 2
-    with closing(sqlite3.connect(path)) as conn:
-        hidden = conn.execute("SELECT attempt, step FROM step WHERE hidden = 1").fetchall()
-    assert hidden == [(1, 2), (1, 3)]
+    assert sql(path, "SELECT attempt, step FROM step WHERE hidden = 1") == [(1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kept"), [("all", [9, 10]), ("every", [10]), ("pinned", []), ("none", [])]
+    ("setting", "kept"),
+    [("all", [9, 10]), ("every", [10]), ("pinned", []), ("none", []), ("nothing", [])],
 )
-def test_the_size_setting_decides_whose_tokens_are_kept(
-    path: Path, wanted: str, kept: list[int]
+def test_the_size_setting_decides_whose_tokens_and_texts_are_kept(
+    path: Path, setting: str, kept: list[int]
 ) -> None:
-    handle = start_run(path, config(record={"tokens": wanted}))
-    for step in (9, 10):
-        put_all(handle, ev.GroupScored(step=step, group=group()), numbers(step=step))
-        handle.put(finished(step))
-    handle.close()
+    events = (
+        event
+        for step in (9, 10)
+        for event in (ev.GroupScored(step=step, group=group()), numbers(step=step), finished(step))
+    )
+    run = recorded(path, *events, tree=config(record={"tokens": setting})).key
     with StoreReader(path) as reader:
-        found = [view.step for view in reader.groups(handle.key) if view.has_tokens]
-        view = reader.groups(handle.key, step=10)[0]
-        assert (reader.tokens(handle.key, view.key) is not None) == (10 in kept)
+        assert [view.step for view in reader.groups(run) if view.has_tokens] == kept
+        view = reader.groups(run, step=10)[0]
+        assert (reader.tokens(run, view.key) is not None) == (10 in kept)
         assert view.rollouts[0].clip_fraction == 0.25
-    assert found == kept
-
-
-def test_answers_are_left_out_of_the_record_on_request(path: Path) -> None:
-    texts = {}
-    for recorded in (True, False):
-        handle = start_run(path, config(record={"tokens": "all" if recorded else "nothing"}))
-        put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
-        handle.close()
-        with StoreReader(path) as reader:
-            (view,) = reader.groups(handle.key, step=1)
-            texts[recorded] = [rollout.text for rollout in view.rollouts]
-    assert all(texts[True])
-    assert not any(texts[False])
+        assert {bool(rollout.text) for rollout in view.rollouts} == {setting != "nothing"}
 
 
 def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     path: Path,
 ) -> None:
-    handle = start_run(path, CONFIG)
-    handle.put(ev.GroupScored(step=1, group=group()))
-    handle.put(ev.RunPaused(step=1))
-    put_all(handle, ev.RunResumed(step=1), numbers(), finished(1))
-    handle.close()
+    scored = ev.GroupScored(step=1, group=group())
+    pause = (ev.RunPaused(step=1), ev.RunResumed(step=1))
+    run = recorded(path, scored, *pause, numbers(), finished(1)).key
     with StoreReader(path) as reader:
-        view = reader.groups(handle.key, step=1)[0]
-        tokens = reader.tokens(handle.key, view.key)
+        view = reader.groups(run, step=1)[0]
+        tokens = reader.tokens(run, view.key)
     assert tokens is not None
     assert tokens.rows[0].after == (-0.25, -0.5, -2.0)
     assert view.rollouts[1].kl == 0.125
@@ -359,7 +340,6 @@ def test_an_old_stop_does_not_end_a_resumed_run(path: Path) -> None:
 def test_a_request_that_is_open_when_the_attempt_ends_expires(path: Path) -> None:
     store = ExperimentStore(path)
     run = store.create_run(CONFIG).id
-    assert run is not None
     attempt = store.start_attempt(run, 0)
     request = store.request(run, "pause")
     store.end_attempt(run, attempt, "killed")
@@ -372,8 +352,7 @@ def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
     store = ExperimentStore(tmp_path / "s.db")
     with StoreReader(tmp_path / "s.db") as reader:
         request = store.request(reader.resolve("@last").key, "pause")
-        with closing(sqlite3.connect(tmp_path / "s.db")) as conn, conn:
-            conn.execute("UPDATE control SET asked_at = ?", (iso(time.time() - 6),))
+        sql(tmp_path / "s.db", f"UPDATE control SET asked_at = '{iso(time.time() - 6)}'")
         view = reader.control(request)
     store.close()
     assert view.state == "no answer"
@@ -384,8 +363,7 @@ def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
     (tmp_path / "no.db").write_text("this is not a database, but a text of some length\n" * 50)
     with pytest.raises(StoreUnusableError, match="file is not a database; choose another --db"):
         start_run(tmp_path / "no.db", CONFIG)
-    with closing(sqlite3.connect(tmp_path / "other.db")) as conn:
-        conn.execute("CREATE TABLE theirs (a)")
+    sql(tmp_path / "other.db", "CREATE TABLE theirs (a)")
     with pytest.raises(StoreUnusableError, match="another program"):
         start_run(tmp_path / "other.db", CONFIG)
 

@@ -1,7 +1,5 @@
 """Files whose schema is not a store's are refused by name of what differs."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import record_run
+from tests.experiments.made import record_run, sql
 
 ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
 CHANGED = {
@@ -53,13 +51,6 @@ CHANGED = {
 }
 
 
-def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as conn:
-        for statement in statements:
-            conn.execute(statement)
-        conn.commit()
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     record_run(tmp_path / "s.db", name="theirs")
@@ -69,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("difference", CHANGED)
 def test_a_store_of_another_schema_is_refused_by_what_differs(path: Path, difference: str) -> None:
-    change(path, *CHANGED[difference])
+    sql(path, *CHANGED[difference])
     for opened in (StoreReader, ExperimentStore):
         with pytest.raises(StoreUnusableError, match="is not a store of grpo-tui") as refusal:
             opened(path)
@@ -77,7 +68,7 @@ def test_a_store_of_another_schema_is_refused_by_what_differs(path: Path, differ
 
 
 def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
-    change(
+    sql(
         path,
         "CREATE INDEX mine ON rollout (finish)",
         "DROP INDEX run_status",

@@ -1,6 +1,5 @@
 """Search: text matches literally, newest first, streamed and interruptible."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -13,9 +12,17 @@ from hypothesis import strategies as st
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.search import search
-from tests.experiments.made import CONFIG, finished, group, hits_of, put_all, started, step_events
+from tests.experiments.made import (
+    finished,
+    group,
+    hits_of,
+    record_run,
+    recorded,
+    sql,
+    started,
+    step_events,
+)
 
 TEXTS = [
     ("<answer>42</answer>", "the cat sat"),
@@ -29,13 +36,12 @@ TEXTS = [
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("search") / "s.db"
     for name in ("one", "two"):
-        handle = start_run(path, CONFIG, name=name)
-        handle.put(started())
-        for step, texts in enumerate(TEXTS, start=1):
-            scored = group(texts=texts, prompt=f"problem {step}", rewards=(step / 10, None))
-            handle.put(ev.GroupScored(step=step, group=scored))
-            handle.put(finished(step))
-        handle.close()
+        groups = (
+            group(texts=texts, prompt=f"problem {step}", rewards=(step / 10, None))
+            for step, texts in enumerate(TEXTS, start=1)
+        )
+        scored = (ev.GroupScored(step=step, group=item) for step, item in enumerate(groups, 1))
+        recorded(path, started(), *scored, name=name)
     return path
 
 
@@ -74,22 +80,15 @@ def test_an_empty_text_is_refused(reader: StoreReader) -> None:
         found(reader, "  ")
 
 
-def test_hits_sort_by_reward_with_none_last(reader: StoreReader) -> None:
+def test_hits_sort_by_reward_with_none_last(
+    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 1)
     hits = hits_of(reader, "problem", "one", sort="reward")
     groups = reader.groups_by_key({hit.group for hit in hits})
     of_rollout = {item.key: item.reward for group in groups for item in group.rollouts}
     rewards = [of_rollout[hit.rollout] for hit in hits]
     assert rewards == [0.4, 0.3, 0.2, 0.1, None, None, None, None]
-
-
-def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
-    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = found(reader, "problem", sort="reward")
-    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 1)
-    assert found(reader, "problem", sort="reward") == wanted
-    by_length = found(reader, "problem", sort="length")
-    assert sorted(by_length) == sorted(wanted)
 
 
 def test_a_search_stays_in_its_run(reader: StoreReader) -> None:
@@ -124,7 +123,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ..
     def write(texts: tuple[str, ...]) -> StoreReader:
         place = folder / str(next(numbers))
         place.mkdir()
-        return StoreReader(recorded(place, ev.GroupScored(step=1, group=group(0, texts))))
+        recorded(place / "s.db", started(), ev.GroupScored(step=1, group=group(0, texts)))
+        return StoreReader(place / "s.db")
 
     return write
 
@@ -171,13 +171,10 @@ def test_a_search_can_be_stopped(reader: StoreReader) -> None:
 
 def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    handle = start_run(path, CONFIG)
     odd = ("d\u00c9fined in 5 \u212a", "a_b 50% c\\d")
-    put_all(handle, started(), ev.GroupScored(step=1, group=group(0, odd)))
-    for step in (2, 3, 4):
-        texts = tuple(f"filler {place}" for place in range(60))
-        put_all(handle, ev.GroupScored(step=step, group=group(0, texts)), finished(step))
-    assert handle.close()
+    texts = [odd, *([tuple(f"filler {number}" for number in range(60))] * 3)]
+    scored = (ev.GroupScored(step=n, group=group(0, part)) for n, part in enumerate(texts, 1))
+    recorded(path, started(), *scored)
     with StoreReader(path) as reader:
 
         def found(text: str) -> list[str]:
@@ -190,23 +187,14 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
         assert len(found("ILLER 5")) == 33
 
 
-def recorded(folder: Path, *events: ev.Event) -> Path:
-    """A store of one run with these events."""
-    path = folder / "s.db"
-    handle = start_run(path, CONFIG)
-    put_all(handle, started(), *events)
-    assert handle.close()
-    return path
-
-
 @pytest.mark.parametrize("sort", ["advantage", "length", "kl", "clip"])
 def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
-    path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
-    with StoreReader(path) as reader:
+    recorded(tmp_path / "s.db", *step_events(1), *step_events(2), last, finished(3))
+    with StoreReader(tmp_path / "s.db") as reader:
         hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort)]
     assert sorted(hits) == list(range(1, 12))
     if sort in ("kl", "clip"):
@@ -218,11 +206,11 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 3)
-    path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
-    with closing(sqlite3.connect(path)) as file, file:
-        # Five values, each in both old and new groups.
-        file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
-        wanted = file.execute(f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC").fetchall()
+    path = tmp_path / "s.db"
+    record_run(path, steps=40)
+    # five values, each in both old and new groups
+    sql(path, f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
+    wanted = sql(path, f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC")
     with StoreReader(path) as reader:
         sort = {"tokens": "length"}.get(column, column)
         hits = [hit.rollout for hit in hits_of(reader, "1 + 1", sort=sort, limit=200)]

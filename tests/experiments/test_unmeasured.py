@@ -1,7 +1,5 @@
 """Held-out accuracy that was not measured is told apart from an accuracy of 0, in old files too."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +10,8 @@ from grpo_tui.app.text.comparison import run_verdict
 from grpo_tui.experiments.compare.runs import compare, progress
 from grpo_tui.experiments.export.rows import evaluation_rows
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import config, ended, evaluated, finished, put_all, started
+from tests.experiments.made import config, ended, evaluated, finished, recorded, sql, started
 
 REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}
 
@@ -28,9 +25,8 @@ def unmeasured(step: int) -> ev.EvaluationFinished:
 def record(path: Path, name: str, *events: ev.Event) -> None:
     """A run of its own setting."""
     beta = len(name) / 100
-    handle = start_run(path, config(algorithm={"recipe": "grpo", "beta": beta}), name=name)
-    put_all(handle, started(), *events, ended(1))
-    assert handle.close()
+    tree = config(algorithm={"recipe": "grpo", "beta": beta})
+    recorded(path, started(), *events, ended(1), tree=tree, name=name)
 
 
 @pytest.fixture
@@ -47,14 +43,16 @@ def correct(path: Path, name: str) -> list[int | None]:
 
 
 def test_zeros_of_older_files_become_not_measured(store: Path) -> None:
-    with closing(sqlite3.connect(store)) as conn, conn:
-        conn.execute("UPDATE evaluation_sample SET correct = coalesce(correct, 0)")
-        conn.execute("DELETE FROM migration WHERE n >= 9")
-        conn.execute("ALTER TABLE run DROP COLUMN origin")
-        conn.execute("ALTER TABLE rollout_reward DROP COLUMN failed")
-        conn.execute("ALTER TABLE evaluation_sample DROP COLUMN scored")
-        conn.execute("ALTER TABLE run_param ADD COLUMN number REAL")
-        conn.execute("PRAGMA user_version = 8")
+    sql(
+        store,
+        "UPDATE evaluation_sample SET correct = coalesce(correct, 0)",
+        "DELETE FROM migration WHERE n >= 9",
+        "ALTER TABLE run DROP COLUMN origin",
+        "ALTER TABLE rollout_reward DROP COLUMN failed",
+        "ALTER TABLE evaluation_sample DROP COLUMN scored",
+        "ALTER TABLE run_param ADD COLUMN number REAL",
+        "PRAGMA user_version = 8",
+    )
     ExperimentStore(store).close()
     assert correct(store, "own") == [None] * 6
     assert correct(store, "measured") == [0, 0, 1, 1, 1, 1]
@@ -80,6 +78,4 @@ def test_runs_are_not_compared_by_what_was_not_measured(store: Path) -> None:
 
 def test_what_nothing_judged_is_stored_as_null(store: Path) -> None:
     assert correct(store, "own") == [None] * 6
-    with closing(sqlite3.connect(store)) as conn:
-        values = conn.execute("SELECT correct FROM evaluation_sample").fetchall()
-    assert values.count((None,)) == 6
+    assert sql(store, "SELECT correct FROM evaluation_sample").count((None,)) == 6
