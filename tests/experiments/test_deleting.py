@@ -57,19 +57,15 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         assert clone.parent is None
         assert reader.run(clone.key).descent == ""
         assert reader.deleted() == 1
+        assert reader.resolve("@last").name == "clone"
+        store.delete([clone.key])
+        assert reader.resolve("@last").name == "other"
     other = store.key_of("other")
     item = queue.take()
     assert item is not None
     finished = queue.repeats(item)
     assert finished is not None
     assert finished.id == other
-
-
-def test_the_last_run_is_not_a_deleted_one(path: Path, store: ExperimentStore) -> None:
-    record_run(path, name="last", steps=9)
-    store.delete([store.key_of("last")])
-    with StoreReader(path) as reader:
-        assert reader.resolve("@last").name == "other"
 
 
 def test_the_runs_deleted_last_come_back_with_everything(
@@ -126,7 +122,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
         assert rows.all() == []
 
 
-@pytest.mark.parametrize("stage", ["_delete_rows", "remove"])
+@pytest.mark.parametrize("stage", ["remove", "drop_unused"])
 def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

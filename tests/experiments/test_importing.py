@@ -1,8 +1,6 @@
 """Importing runs from another store."""
 
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from tests.experiments.made import (
     hits_of,
     put_all,
     record_run,
+    sql,
     started,
     step_events,
 )
@@ -112,8 +111,7 @@ def test_an_attempt_without_an_end_ends_in_the_import_at_its_last_sign_of_life(
 ) -> None:
     there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
     record_run(there, name="theirs")
-    with closing(sqlite3.connect(there)) as conn, conn:
-        conn.execute("UPDATE attempt SET ended_at = NULL, heartbeat = '2026-01-02T03:04:05'")
+    sql(there, "UPDATE attempt SET ended_at = NULL, heartbeat = '2026-01-02T03:04:05'")
     store = ExperimentStore(here)
     ((short, _),) = import_store(store, there)
     store.close()

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.experiments.db.migrations import version
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, finished, hits_of, put_all, record_run, started
+from tests.experiments.made import CONFIG, finished, hits_of, record_run, recorded, sql, started
 
 FIRST = 1
 FIRST_STORE = Path(__file__).parents[1] / "old" / "first_schema.db.xz"
@@ -25,19 +24,8 @@ def first_version(path: Path) -> None:
     path.write_bytes(lzma.decompress(FIRST_STORE.read_bytes()))
 
 
-def tables(conn: sqlite3.Connection) -> set[str]:
-    found = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return {name for (name,) in found}
-
-
-def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    first_version(path)
-    with closing(sqlite3.connect(path)) as conn:
-        conn.execute("ALTER TABLE attempt DROP COLUMN cause")
-    with StoreReader(path) as reader:
-        run = reader.resolve("old").key
-        assert [attempt.cause for attempt in reader.attempts(run)] == [""]
+def tables(path: Path) -> set[str]:
+    return {name for (name,) in sql(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
@@ -57,19 +45,15 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2)
         assert len(hits_of(reader, "yes")) == 4
         assert len(hits_of(reader, "1 + 1")) == 8
-    with closing(sqlite3.connect(store.copied_to)) as conn:
-        assert version(conn) == FIRST
-        assert conn.execute("SELECT name FROM run").fetchall() == [("old",)]
-    handle = start_run(path, CONFIG)
-    put_all(handle, started(), finished(1))
-    assert handle.close()
+    assert sql(store.copied_to, "PRAGMA user_version") == [(FIRST,)]
+    assert sql(store.copied_to, "SELECT name FROM run") == [("old",)]
+    recorded(path, started(), finished(1))
 
 
 def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     first_version(path)
-    with closing(sqlite3.connect(path)) as conn, conn:
-        conn.execute("UPDATE attempt SET ended_at = NULL, heartbeat = ?", (now_iso(),))
+    sql(path, f"UPDATE attempt SET ended_at = NULL, heartbeat = '{now_iso()}'")
     store = ExperimentStore(path)
     assert "old is being recorded" in store.read_only
     with pytest.raises(StoreReadOnlyError):
@@ -80,8 +64,7 @@ def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
 def test_a_newer_store_is_read_only_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     record_run(path, name="future")
-    with closing(sqlite3.connect(path)) as conn:
-        conn.execute(f"PRAGMA user_version = {CURRENT + 1}")
+    sql(path, f"PRAGMA user_version = {CURRENT + 1}")
     with StoreReader(path) as reader:
         assert reader.resolve("future").step == 3
         assert "newer grpo-tui" in reader.note
@@ -102,9 +85,8 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
     monkeypatch.setitem(MIGRATIONS, "m003_queue", broken)
     with pytest.raises(StoreUnusableError, match="says that its schema is 1, but it does not fit"):
         ExperimentStore(path)
-    with closing(sqlite3.connect(path)) as conn:
-        assert version(conn) == FIRST
-        assert "sweep" not in tables(conn)
+    assert sql(path, "PRAGMA user_version") == [(FIRST,)]
+    assert "sweep" not in tables(path)
 
 
 def test_a_store_whose_number_was_set_back_is_refused_in_words_and_left_alone(
@@ -112,13 +94,11 @@ def test_a_store_whose_number_was_set_back_is_refused_in_words_and_left_alone(
 ) -> None:
     path = tmp_path / "s.db"
     record_run(path)
-    with closing(sqlite3.connect(path)) as conn:
-        before = tables(conn)
-        conn.execute("PRAGMA user_version = 1")
+    before = tables(path)
+    sql(path, "PRAGMA user_version = 1")
     with pytest.raises(StoreUnusableError, match="restore a backup"):
         ExperimentStore(path)
-    with closing(sqlite3.connect(path)) as conn:
-        assert tables(conn) == before
+    assert tables(path) == before
 
 
 def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
@@ -128,7 +108,7 @@ def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
         "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND "
         "name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     )
-    for table, sql in tables.fetchall():
+    for table, source in tables.fetchall():
         info = conn.execute(f"PRAGMA table_info({table})").fetchall()
         keys = conn.execute(f"PRAGMA foreign_key_list({table})").fetchall()
         indices = conn.execute(f"PRAGMA index_list({table})").fetchall()
@@ -142,7 +122,7 @@ def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
             ),
             # in their order: SQLite chooses by it among equals
             "indices": [index(conn, *row[1:5]) for row in indices if row[3] != "pk"],
-            "rowid": "WITHOUT ROWID" not in sql,
+            "rowid": "WITHOUT ROWID" not in source,
         }
     return found
 

@@ -49,7 +49,7 @@ def test_splits_that_are_counted_and_splits_that_are_drawn_agree(
 ) -> None:
     differences = (0.5,) * 9 + (-0.5,) * 4 + (0.25,) * 6 + (0.0,) * 30
     counted = paired(differences)
-    monkeypatch.setattr("grpo_tui.experiments.compare.effects.MOST_WAYS", 0)
+    monkeypatch.setattr("grpo_tui.experiments.compare.effects.MAX_SPLITS", 0)
     drawn = paired.__wrapped__(differences)
     assert drawn.p_value == pytest.approx(counted.p_value, abs=0.01)
     assert (drawn.low, drawn.high) == pytest.approx((counted.low, counted.high), abs=0.01)

@@ -1,8 +1,6 @@
 """Values are read from rows by name, with the types of their columns."""
 
 import math
-from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,10 @@ from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db import tables as t
 from grpo_tui.experiments.errors import StoreUnusableError
-from grpo_tui.experiments.read.connection import Connection, as_view
+from grpo_tui.experiments.read.connection import as_view
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.writer import nan_names
-from grpo_tui.experiments.store import ExperimentStore
+from tests.experiments.made import record_run, sql
 
 NUMBER = st.none() | st.floats().map(lambda number: number + 0.0)  # SQLite has no -0.0
 TEXT = st.text() | st.text(st.sampled_from("\\x0\0d\ud800"))
@@ -113,14 +112,14 @@ def test_spans_are_read_as_they_were_stored(engine: Engine) -> None:
 
 
 def test_a_field_whose_column_the_file_lacks_has_its_default_or_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    ExperimentStore(tmp_path / "s.db").close()
-    with closing(Connection(tmp_path / "s.db")) as connection:
-        columns = set(t.ATTEMPT.c.keys())
-        monkeypatch.setattr(connection, "_columns", lambda _: columns - {"cause"})
-        names = set(connection.select(v.AttemptView, t.ATTEMPT).selected_columns.keys())
-        assert names == {field.name for field in fields(v.AttemptView)} - {"cause"}
-        monkeypatch.setattr(connection, "_columns", lambda _: columns - {"host"})
+    path = tmp_path / "s.db"
+    run = record_run(path, steps=1)
+    sql(path, "ALTER TABLE attempt DROP COLUMN cause", "PRAGMA user_version = 1")
+    with StoreReader(path) as reader:
+        key = reader.resolve(run).key
+        assert [attempt.cause for attempt in reader.attempts(key)] == [""]
+        sql(path, "ALTER TABLE attempt DROP COLUMN host")
         with pytest.raises(StoreUnusableError, match="no column for host"):
-            connection.select(v.AttemptView, t.ATTEMPT)
+            reader.attempts(key)

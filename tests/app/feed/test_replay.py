@@ -35,8 +35,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(store: Path) -> Iterator[Session]:
-    made = Session(ReplayFeed(store, "@last", clock=Clock()))
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def session(store: Path, clock: Clock) -> Iterator[Session]:
+    made = Session(ReplayFeed(store, "@last", clock=clock))
     yield made
     made.close()
 
@@ -57,10 +62,8 @@ def settled(session: Session) -> Snapshot:
     raise AssertionError("the replay was not read in time")
 
 
-def played(session: Session, step: int) -> Snapshot:
+def played(session: Session, clock: Clock, step: int) -> Snapshot:
     """The snapshot at the end of a step that was reached at the recorded pace."""
-    clock = feed_of(session)._clock
-    assert isinstance(clock, Clock)
     while settled(session).step < step:
         clock.now += 0.01
     return settled(session)
@@ -73,8 +76,8 @@ def facts_of(snapshot: Snapshot) -> tuple[object, ...]:
 def test_seeking_shows_what_playing_to_the_end_of_that_step_shows(
     session: Session, store: Path
 ) -> None:
-    slow = Session(ReplayFeed(store, "@last", clock=Clock()))
-    wanted = facts_of(played(slow, 3))
+    slow = Session(ReplayFeed(store, "@last", clock=(clock := Clock())))
+    wanted = facts_of(played(slow, clock, 3))
     slow.close()
     feed_of(session).seek(3)
     assert facts_of(settled(session)) == wanted
@@ -98,33 +101,28 @@ def test_the_last_snapshot_stays_until_the_sought_step_is_read(session: Session)
     assert settled(session).step == 2
 
 
-def test_a_held_replay_stays_held_at_the_step_it_went_to(session: Session) -> None:
-    feed = feed_of(session)
-    clock = feed._clock
-    assert isinstance(clock, Clock)
+def test_a_held_replay_stays_held_at_the_step_it_went_to(session: Session, clock: Clock) -> None:
     session.ask("pause")
-    feed.seek(3)
+    feed_of(session).seek(3)
     assert settled(session).status == "paused"
     clock.now += 1000
     assert settled(session).step == 3
     session.ask("continue")
     clock.now += 1000
-    assert played(session, STEPS).step == STEPS  # read by and by
+    assert played(session, clock, STEPS).step == STEPS  # read by and by
 
 
-def test_twice_the_speed_takes_half_the_time_from_here_on(session: Session) -> None:
+def test_twice_the_speed_takes_half_the_time_from_here_on(session: Session, clock: Clock) -> None:
     feed = feed_of(session)
-    clock = feed._clock
-    assert isinstance(clock, Clock)
-    played(session, 1)
-    at = feed._now()
-    feed.play_at(2 * feed.speed)
-    assert feed._now() == pytest.approx(at)
-    clock.now += 3
-    assert feed._now() == pytest.approx(at + 6)
-    assert feed.mark == f"{MARK} ×2"
-    feed.play_at(1)
-    assert feed.mark == MARK
+    times = []
+    played(session, clock, 1)
+    for speed, step in ((1, 2), (2, 3)):  # steps of 2.1 to 2.3 s
+        feed.play_at(speed)
+        begun = clock.now
+        played(session, clock, step)
+        times.append(clock.now - begun)
+        assert feed.mark == (MARK if speed == 1 else f"{MARK} ×2")
+    assert times == [pytest.approx(2.2, abs=0.13), pytest.approx(1.1, abs=0.08)]
 
 
 def test_only_groups_that_are_trained_on_are_sampled_in_a_step() -> None:

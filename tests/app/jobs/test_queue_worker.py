@@ -1,6 +1,5 @@
 """The queue's worker: waits for the run of a killed worker, and never starts it twice."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, ended, finished, put_all, started
+from tests.experiments.made import CONFIG, ended, finished, put_all, record_run, sql, started
 from tests.patience import PATIENCE
 
 
@@ -37,7 +36,7 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
     queue.attach(item, handle.key)
     put_all(handle, started(), finished(1))
     assert handle.flush(PATIENCE)
-    queue._change(item, lease_owner=json.dumps([host_name(), 1, "another process"]))
+    sql(queue.store.path, f"""UPDATE queue_item SET lease_owner = '["{host_name()}", 1, "x"]'""")
 
     def end(_seconds: float) -> None:
         assert queue.item(item).state == "leased"
@@ -54,15 +53,13 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
 def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    handle = start_run(queue.store.path, CONFIG, name="there")
-    put_all(handle, started(), finished(1), ended(1))
-    assert handle.close()
+    short = record_run(queue.store.path, name="there")
     sweep, _ = queue.sweep("grid", {}, [({}, CONFIG)])
     assert work(queue) == 0
     with StoreReader(queue.store.path) as reader:
         assert reader.queue() == ()
         (item,) = reader.queue(ended=5)
-    assert (item.state, item.run) == ("skipped", handle.id)
+    assert (item.state, item.run) == ("skipped", short)
     assert item.note == "the same settings and seed were trained as there"
     assert "`grpo-tui sweep --queue --again` trains it anyway" in capsys.readouterr().err
     trained = []
@@ -80,9 +77,7 @@ def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
 def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = start_run(queue.store.path, CONFIG, name="there")
-    put_all(handle, started(), finished(1), ended(1))
-    assert handle.close()
+    record_run(queue.store.path, name="there")
     item = queue.add(CONFIG, name="an unchanged clone")
     monkeypatch.setattr(
         "grpo_tui.app.jobs.queue_worker.run_item", lambda _queue, _item: ("done", "")

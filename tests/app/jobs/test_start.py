@@ -15,11 +15,10 @@ from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.run import checkpoint
+from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.jobs.headless import run_headless
-from grpo_tui.app.jobs.queue_worker import _command
 from grpo_tui.app.jobs.start import Job, new_job, resumed_job
 from grpo_tui.experiments.errors import RunActiveError
-from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.record.writer import RunWriter
@@ -162,20 +161,8 @@ def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
     handle.close()
 
 
-def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_path: Path) -> None:
-    store = ExperimentStore(tmp_path / "s.db")
-    queue = RunQueue(store)
-    queue.add(CONFIG, name="otter")
-    item = queue.take()
-    assert item is not None
-    assert _command(queue, item, tmp_path)[1:6] == [
-        "-P",
-        "-m",
-        "grpo_tui",
-        "train",
-        str(tmp_path / "config.yaml"),
-    ]
-    store.close()
+def test_processes_of_runs_find_no_modules_in_the_working_folder() -> None:
+    assert command("train")[1:] == ["-P", "-m", "grpo_tui", "train"]
 
 
 def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_run_that_has_ended_is_not_shown_as_running_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(tmp_path / "grpo.db", run_events(steps=4))
-    monkeypatch.setattr(stored_feed, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(stored_feed, "SLICE", 3)
     session, seen = Session(StoreFeed(tmp_path / "grpo.db", "@last")), set()
 
     def pulled() -> bool:
