@@ -127,18 +127,6 @@ def test_products_are_exact_and_touch_nothing_else(
     assert (around == 7).all()
 
 
-def test_a_row_has_the_same_bits_beside_any_number_of_others(library: openblas.OpenBlas) -> None:
-    draw = np.random.default_rng(0)
-    a, b = (draw.normal(size=size).astype(np.float32) for size in ((16, 300), (300, 112)))
-    found = []
-    for rows, threads in ((16, 1), (1, 1), (3, 2), (8, 1), (13, 3)):
-        library.set_threads(threads)
-        c = np.zeros((rows, 112), np.float32)
-        multiply(library, a[:rows], b, c, 1.0, 0.0, (False, False))
-        found.append(c[0].tobytes())
-    assert len(set(found)) == 1
-
-
 SHARED = """
 import ctypes, os, sys, threading, time
 import numpy as np

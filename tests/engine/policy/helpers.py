@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx_lm import convert
 
 from grpo_engine.cpu import blas
 from grpo_engine.events import Event
@@ -15,7 +17,8 @@ from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from tests.engine.policy.oracle import row_weights
+from tests.engine.policy.oracle import oracle_loss, row_weights
+from tests.engine.tiny import write_model
 
 COMPUTES = [
     "graph",
@@ -40,6 +43,13 @@ def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[TokenRow]:
             for count in completions
         ]
     return rows
+
+
+def packed_model(folder: Path, *, group: int = 32, bits: int = 8) -> Path:
+    """A tiny model, quantised by mlx-lm."""
+    source = write_model(folder / "whole", hidden_size=64, intermediate_size=128)
+    convert(str(source), str(folder / "packed"), quantize=True, q_group_size=group, q_bits=bits)
+    return folder / "packed"
 
 
 def move_weights(policy: Policy, size: float = 0.3) -> None:
@@ -83,6 +93,22 @@ def weighted_loss(
     value, gradient = nn.value_and_grad(policy.module, loss)()
     mx.eval(value, gradient)
     return float(value.item()), flatten(gradient)
+
+
+def assert_equals_oracle(
+    policy: Policy,
+    rows: Sequence[TokenRow],
+    *,
+    together: Sequence[int] = (1, 5, 99),
+    tolerance: float = 2e-4,
+    **options: Any,
+) -> None:
+    """Assert values and gradients of the oracle, however many rows run together."""
+    expected, expected_gradient = oracle_loss(policy, rows, **options)
+    for max_rows in together:
+        value, gradient = weighted_loss(policy, rows, max_rows=max_rows, **options)
+        assert value == pytest.approx(expected, rel=1e-4, abs=1e-3)
+        assert largest_difference(gradient, expected_gradient) < tolerance
 
 
 def largest_difference(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -> float:

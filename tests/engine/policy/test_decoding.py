@@ -21,6 +21,7 @@ from grpo_engine.rollouts import batches
 from grpo_engine.rollouts.graph import GraphBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
+from tests.engine.policy.test_families import EXPERTS, GRANITE
 from tests.engine.tiny import GEMMA2, write_model
 
 pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
@@ -52,32 +53,9 @@ LEFT: dict[str, dict[str, Any]] = {
     "windows": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     "interleaved rotations": {"rope_traditional": True},
     "rotations by length": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
-    "scaled logits": {
-        "model_type": "granite",
-        "architectures": ["GraniteForCausalLM"],
-        "logits_scaling": 3.0,
-        "attention_multiplier": 0.3,
-        "embedding_multiplier": 2.0,
-        "residual_multiplier": 0.7,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "experts": {
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "head_dim": 8,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 32,
-        "norm_topk_prob": True,
-    },
+    "scaled logits": GRANITE,
+    "experts": EXPERTS,
 }
-
-
-def replace_compute(config: ModelConfig) -> ModelConfig:
-    return config.model_copy(update={"compute": "kernels"})
 
 
 def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
@@ -182,15 +160,7 @@ def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
     assert (policy.kernels is not None) == (kind in TAKEN)
     if kind in LEFT:
         with pytest.raises(ModelError, match="they do not compute this kind of model"):
-            load_policy(replace_compute(policy.config), seed=0)
-
-
-def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
-    policy = policy_of(tmp_path / "model", {}, dtype="bfloat16")
-    with policy.for_sampling():
-        batches.batch_for(policy)
-    assert policy.kernels is None
-    assert policy.batching == "graph"
+            load_policy(policy.config.model_copy(update={"compute": "kernels"}), seed=0)
 
 
 def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:

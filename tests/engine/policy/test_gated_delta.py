@@ -236,13 +236,6 @@ def test_the_memory_of_a_layer_grows_linearly() -> None:
     assert long < 64 * 4096 * 2 * 128 * 4  # a 1,500th of what the loop keeps
 
 
-@pytest.mark.slow
-def test_a_layer_of_qwen_size_fits_in_a_gigabyte_and_a_half() -> None:
-    short, long = peak(4096, 16, 32), peak(16384, 16, 32)
-    assert short <= 1.5e9
-    assert long <= 4.2 * short
-
-
 @pytest.mark.parametrize("has_gradient", [True, False])
 def test_mlx_s_fused_rule_is_used_where_its_gradient_is_no_loop(
     monkeypatch: pytest.MonkeyPatch, has_gradient: bool
@@ -263,14 +256,7 @@ def test_mlx_s_fused_rule_is_used_where_its_gradient_is_no_loop(
 
 @pytest.mark.parametrize("changes", [QWEN3_5, KIMI_LINEAR], ids=["qwen3_5", "kimi_linear"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        *(
-            pytest.param(options, marks=pytest.mark.slow)
-            for options in ({"grad_checkpoint": "on"}, {"tuning": "full"}, {"compute": "rows"})
-        ),
-    ],
+    "options", [{}, pytest.param({"grad_checkpoint": "on"}, marks=pytest.mark.slow)]
 )
 def test_a_model_trains_with_shared_prompts_as_by_plain_autodiff(
     tmp_path: Path,
@@ -286,7 +272,7 @@ def test_a_model_trains_with_shared_prompts_as_by_plain_autodiff(
     monkeypatch.setattr(mlx_lm_gated_delta, "gated_delta_ops", loop)
     expected, expected_gradient = oracle_loss(policy, rows)
     gated_delta.install()
-    for max_rows in (1, 2, 99):
+    for max_rows in (1, 99):
         value, gradient = weighted_loss(policy, rows, max_rows=max_rows)
         assert value == pytest.approx(expected, rel=1e-4, abs=1e-3)
         assert largest_difference(gradient, expected_gradient) < 2e-4

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.tuner.lora import LoRALinear
 
-from grpo_engine.policy.lora import AddedLoRA, applied_together
+from grpo_engine.policy.lora import AddedLoRA
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import move_weights
 
@@ -45,29 +45,6 @@ def test_a_layer_has_the_values_and_gradients_of_mlx_lm(
         assert mx.abs(ours.astype(mx.float32) - theirs).max() <= tolerance * scale
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.02)])
-def test_layers_that_sample_together_have_the_values_of_each(
-    make_policy: MakePolicy, dtype: str, tolerance: float
-) -> None:
-    policy, _ = an_adapted_layer(make_policy, dtype)
-    block = policy.model.layers[0].self_attn
-    shape = (1, 5, block.q_proj.lora_a.shape[0])
-    x = mx.random.normal(shape, key=mx.random.key(3)).astype(getattr(mx, dtype))
-    layers = [block.q_proj, block.k_proj, block.v_proj]
-    expected = [layer(x) for layer in layers]
-    with applied_together(policy.model):
-        assert block.q_proj._narrow is block.k_proj._narrow
-        together = [layer(x) for layer in layers]
-        other = block.q_proj(x + 1)
-    assert all(
-        mx.allclose(a, b, rtol=tolerance, atol=tolerance)
-        for a, b in zip(together, expected, strict=True)
-    )
-    assert mx.allclose(other, block.q_proj(x + 1), rtol=tolerance, atol=tolerance)
-    assert type(block.q_proj) is AddedLoRA
-    assert "_b" not in block.q_proj
-
-
 def test_a_layer_with_dropout_keeps_its_own_code(make_policy: MakePolicy) -> None:
     _, layer = an_adapted_layer(make_policy)
     layer.dropout._p_1 = 0.5
@@ -75,15 +52,3 @@ def test_a_layer_with_dropout_keeps_its_own_code(make_policy: MakePolicy) -> Non
     x = mx.ones((1, 200, layer.lora_a.shape[0]))
     out = layer(x)[0]
     assert not mx.allclose(out, mx.broadcast_to(out[:1], out.shape))  # dropout differs between rows
-
-
-def test_the_reference_leaves_the_adapter_out(make_policy: MakePolicy) -> None:
-    policy, _ = an_adapted_layer(make_policy)
-    ids, before = mx.array([[1, 2, 3]]), policy.snapshot()
-    zero = {name: mx.zeros_like(a) if name.endswith("_b") else a for name, a in before.items()}
-    with policy.using(zero):
-        expected = policy.model(ids)
-    with policy.as_reference():
-        assert mx.array_equal(policy.model(ids), expected)
-    assert not mx.allclose(policy.model(ids), expected)
-    assert policy.snapshot().keys() == before.keys()

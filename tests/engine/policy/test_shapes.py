@@ -8,7 +8,6 @@ from typing import Any
 import huggingface_hub
 import mlx.core as mx
 import pytest
-from mlx_lm import convert
 
 from benchmarks.models import architectures
 from benchmarks.models import tiny_config as family_config
@@ -19,6 +18,7 @@ from grpo_engine.policy.memory import Sizes, estimate_memory
 from grpo_engine.policy.shapes import describe
 from grpo_engine.policy.source import FAULTS
 from grpo_engine.policy.trees import flatten
+from tests.engine.policy.helpers import packed_model
 from tests.engine.policy.test_families import EXPERTS
 from tests.engine.tiny import tiny_config, write_config, write_model
 
@@ -55,9 +55,7 @@ def test_a_described_model_has_the_sizes_of_the_loaded_one(name: str, tmp_path: 
 
 @pytest.mark.parametrize("quantized", ["keep", "dequantize"])
 def test_a_described_model_is_quantised_as_the_loaded_one(quantized: str, tmp_path: Path) -> None:
-    whole = write_model(tmp_path / "whole", hidden_size=64)
-    convert(str(whole), str(tmp_path / "model"), quantize=True, q_group_size=64, q_bits=4)
-    assert_equal_sizes(tmp_path / "model", quantized=quantized)
+    assert_equal_sizes(packed_model(tmp_path, group=64, bits=4), quantized=quantized)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Test oracle for the batched sampler: one row at a time, a whole forward per token, no cache."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
+import pytest
 
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
@@ -22,6 +24,15 @@ def sample_one_by_one(
         while row.finish is None:
             take_one(policy, row, sampling)
     return [row.trajectory() for row in rows]
+
+
+def assert_same(ours: list[Trajectory], theirs: list[Trajectory], tolerance: float = 1e-3) -> None:
+    """Assert equal tokens, texts and endings; log-probabilities to tolerance (large logits)."""
+    bare = [[replace(row, logprobs=(), raw_logprobs=()) for row in rows] for rows in (ours, theirs)]
+    assert bare[0] == bare[1]
+    for row, other in zip(ours, theirs, strict=True):
+        assert row.logprobs == pytest.approx(other.logprobs, abs=tolerance)
+        assert row.raw_logprobs == pytest.approx(other.raw_logprobs, abs=tolerance)
 
 
 def take_one(policy: Policy, row: DecodingRow, sampling: Sampling) -> None:

@@ -1,10 +1,8 @@
 """Noise: no two answers of a step share it, and it does not depend on how a step is computed."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +12,14 @@ from hypothesis import strategies as st
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import draw
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.events import Group, GroupScored
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows, sample_groups
-from grpo_engine.rollouts.noise import events, late_keys, late_times, token_keys
+from grpo_engine.rollouts.noise import late_keys, late_times, token_keys
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.sampling import SampleRequest, rows_to_sample
-from tests.engine import runs
 from tests.engine.policy.helpers import drain
 from tests.engine.tiny import write_model
 
@@ -58,37 +54,6 @@ def sampled(
 def by_prompt(rollouts: Sequence[Trajectory]) -> Counter[tuple[str, int, tuple[int, ...]]]:
     """How often each answer occurs, whatever the places of the prompts."""
     return Counter((rollout.key, rollout.index, rollout.ids) for rollout in rollouts)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_prompt_that_occurs_twice_in_a_step_gets_other_answers(
-    tmp_path: Path, dtype: str
-) -> None:
-    world = runs.write_world(tmp_path)
-    rows = [json.dumps({"prompt": f"say {n}: ", "answer": str(n)}) for n in range(3)]
-    (world / "three.jsonl").write_text("\n".join(rows))
-    config = runs.settings(
-        world,
-        steps=2,
-        rollout={"prompts": 6},
-        evaluation={"pinned": 0},
-        task={"name": str(world / "three.jsonl"), "held_out_size": 0},
-        model={"dtype": dtype},
-    )
-    events = runs.events_of(config, tmp_path / "run")
-    groups = [(e.step, e.group) for e in events if isinstance(e, GroupScored)]
-    assert len(groups) == 12
-
-    def answers(group: Group) -> list[tuple[int, ...]]:
-        return [completion.ids for completion in group.rollouts]
-
-    for step in (1, 2):
-        own = [group for at, group in groups if at == step]
-        assert Counter(group.example_key for group in own).most_common() == [
-            (f"train-{n}", 2) for n in Counter(group.example_key[6:] for group in own)
-        ]
-        for one in own:
-            assert sum(answers(one) == answers(other) for other in own) == 1
 
 
 @given(STEP, st.integers(1, 4), st.integers(0, 2))
@@ -138,20 +103,3 @@ def test_numpy_and_mlx_give_each_token_the_same_time(rows: list[int], width: int
     own = draw.late_times(np.repeat(np.array(late_keys(keys)), width, axis=0), tokens, width)
     expected = np.array(late_times(keys, width)).reshape(-1)
     np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_times_are_exponential_and_each_token_is_as_early_as_any_other() -> None:
-    rows, width = 4000, 64  # 5 events a row
-    keys = token_keys([7 << 40 | row for row in range(rows)], [3] * rows)
-    scaled, at = (np.array(array) for array in events(keys, width))
-    times = scaled / width
-    assert times.shape == (rows, 5)
-    whole = times[:, -1:] + np.array(late_times(keys, width))
-    for place in reversed(range(5)):
-        whole[np.arange(rows), at[:, place]] = times[:, place]
-    # Mean 1, and e^-x of the times are above x; 256,000 times have an error of .002 and .001.
-    assert whole.mean() == pytest.approx(1, abs=0.008)
-    for x in (0.02, 0.1, 0.5, 1, 3):
-        assert np.mean(whole > x) == pytest.approx(np.exp(-x), abs=0.004)
-    # Each token is the first of its row in 1/64 of the rows, 62 +- 8 of them.
-    assert np.abs(np.bincount(whole.argmin(axis=1), minlength=width) - rows / width).max() < 40

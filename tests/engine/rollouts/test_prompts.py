@@ -10,7 +10,6 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import (
     PromptRenderer,
-    conversation,
     reward_completion,
     reward_prompt,
 )
@@ -54,21 +53,56 @@ def test_messages_go_through_the_chat_template_and_ids_are_those_of_the_text() -
     )
 
 
+PLAIN = {"chat_template": "plain"}
+THINK = {"chat_template_kwargs": {"think": True}}
+MINE = ({"role": "system", "content": "Mine."}, *user_message("hi"))
+BEGUN = (*user_message("hi"), {"role": "assistant", "content": "I say"})
+BRIEF = renderer(system_prompt="Be brief.")
+PLAIN_BRIEF = renderer(None, PLAIN, system_prompt="Be brief.", prefill="It is")
+
+
+@pytest.mark.parametrize(
+    ("render", "prompt", "expected"),
+    [
+        (BRIEF, MINE, "<|system|>Mine.<|end|><|user|>hi<|end|><|assistant|>"),
+        (renderer(settings=THINK), "", "<|user|>2+2?<|end|><|assistant|><think>"),
+        (renderer(), BEGUN, "<|user|>hi<|end|><|assistant|>I say"),
+        (renderer(), "2+2=", "2+2="),
+        (renderer(prefill=" 4"), "2+2=", "2+2= 4"),
+        (BRIEF, "2+2=", "<|system|>Be brief.<|end|><|user|>2+2=<|end|><|assistant|>"),
+        (renderer(None, PLAIN), "", "2+2?\n"),
+        (PLAIN_BRIEF, "", "Be brief.\n\n2+2?\nIt is"),
+    ],
+)
+def test_a_prompt_reaches_the_model_in_its_form(
+    render: PromptRenderer, prompt: Any, expected: str
+) -> None:
+    assert render(example(prompt)).text == expected
+
+
+@pytest.mark.parametrize(
+    ("render", "prompt", "message"),
+    [
+        (renderer("{{ '' }}"), None, "problem k1: the prompt is empty"),
+        (
+            renderer(settings={"max_prompt_tokens": 8}, context=100),
+            "x" * 9,
+            r"has 9 tokens, more than task\.max_prompt_tokens 8",
+        ),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_named(
+    render: PromptRenderer, prompt: Any, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        render(example(prompt))
+
+
 def test_a_token_that_the_model_does_not_know_is_refused_with_its_row() -> None:
     ids = renderer()(example()).ids
     assert renderer(vocabulary=max(ids) + 1)(example()).ids == ids
     with pytest.raises(DataError, match=f"row 7: token {max(ids)} .* is beyond the {max(ids)} "):
         renderer(vocabulary=max(ids))(example(where="row 7"))
-
-
-def test_a_system_message_of_the_data_is_kept() -> None:
-    own = ({"role": "system", "content": "Mine."}, *user_message("hi"))
-    assert renderer(system_prompt="Theirs.")(example(own)).text.startswith("<|system|>Mine.")
-
-
-def test_chat_template_options_are_passed() -> None:
-    settings = {"chat_template_kwargs": {"think": True}}
-    assert renderer(settings=settings)(example()).text.endswith("<|assistant|><think>")
 
 
 @pytest.mark.parametrize("template", [CHATML, TRIMMING])
@@ -79,23 +113,11 @@ def test_a_prefill_is_continued_and_not_closed(template: str, prefill: str) -> N
     assert shown.prompt[-1] == {"role": "assistant", "content": prefill}
 
 
-def test_an_assistant_message_at_the_end_of_the_data_is_a_prefill() -> None:
-    messages = (*user_message("hi"), {"role": "assistant", "content": "I say"})
-    assert renderer()(example(messages)).text.endswith("<|assistant|>I say")
-
-
 def test_a_template_without_system_role_gets_the_text_before_the_first_question() -> None:
     made = renderer(NO_SYSTEM, system_prompt="Be brief.", train=(example(),))
     assert made(example()).text == "<|user|>Be brief.\n\n2+2?<|end|><|assistant|>"
     _, (note,) = made.usable()
     assert "tiny takes no system message" in note
-
-
-def test_text_stays_text_and_becomes_chat_with_a_system_message() -> None:
-    assert renderer()(example("2+2=")).text == "2+2="
-    assert conversation(task(prefill=" 4"), example("2+2=")) == "2+2= 4"
-    shown = renderer(system_prompt="Be brief.")(example("2+2="))
-    assert shown.text == "<|system|>Be brief.<|end|><|user|>2+2=<|end|><|assistant|>"
 
 
 def test_text_prompts_beside_a_chat_template_are_said_to_go_without_it() -> None:
@@ -127,13 +149,6 @@ def test_without_a_chat_template_messages_are_an_error_with_three_remedies() -> 
     assert renderer(None)(example("text")).text == "text"
 
 
-def test_plain_text_serves_models_without_roles() -> None:
-    settings = {"chat_template": "plain"}
-    made = renderer(None, settings, system_prompt="Be brief.", prefill="It is")
-    assert made(example()).text == "Be brief.\n\n2+2?\nIt is"
-    assert renderer(None, settings)(example()).text == "2+2?\n"
-
-
 def test_a_template_file_is_used_and_a_missing_one_named(tmp_path: Path) -> None:
     path = tmp_path / "t.jinja"
     path.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
@@ -148,11 +163,6 @@ def test_a_template_that_refuses_says_where_and_why() -> None:
     assert "odd roles" in str(caught.value)
 
 
-def test_an_empty_prompt_is_named() -> None:
-    with pytest.raises(DataError, match="problem k1: the prompt is empty"):
-        renderer("{{ '' }}")(example())
-
-
 def test_a_prompt_that_leaves_no_room_in_the_context_is_named_before_training() -> None:
     # 20 bytes and a context of 24 leave 4 tokens for the answer
     rows = (example("x" * 20, where="d.jsonl:1"), example("y" * 21, where="d.jsonl:2"))
@@ -163,11 +173,6 @@ def test_a_prompt_that_leaves_no_room_in_the_context_is_named_before_training() 
     assert "d.jsonl:2: the prompt has 21 tokens" in message
     assert "a context of 24 less rollout.max_new_tokens 4" in message
     assert "lower rollout.max_new_tokens" in message
-
-
-def test_a_prompt_longer_than_the_setting_is_named() -> None:
-    with pytest.raises(DataError, match=r"has 9 tokens, more than task\.max_prompt_tokens 8"):
-        renderer(settings={"max_prompt_tokens": 8}, context=100)(example("x" * 9))
 
 
 def test_rewards_see_the_forms_that_trl_gives_them() -> None:

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import QuantizedKVCache
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.events import ModelLoaded, NoteWritten, RunFailed, StepFinished
+from grpo_engine.events import ModelLoaded, NoteWritten, StepFinished
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Sizes, estimate_memory
 from grpo_engine.policy.policy import Policy
@@ -158,14 +158,6 @@ def test_a_run_shows_the_gap_and_corrects_for_it_by_itself(tmp_path: Path) -> No
     assert "cannot agree" not in usual_notes
     name = "sampling/sampling_logp_difference/mean"
     assert max(step[name] for step in usual) < 1e-4 < min(step[name] for step in steps)
-
-
-def test_a_run_with_a_model_that_cannot_is_refused_before_its_first_step(tmp_path: Path) -> None:
-    world = write_world(tmp_path)
-    events = events_of(settings(world, model={"kv_bits": 8}), tmp_path / "run")
-    assert isinstance(events[-1], RunFailed)
-    assert "model.kv_bits 8" in events[-1].message
-    assert not any(isinstance(event, StepFinished) for event in events)
 
 
 def outcome(world: Path, folder: Path, **model: Any) -> tuple[list[Any], str, list[Any]]:

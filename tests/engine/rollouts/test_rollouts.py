@@ -4,27 +4,24 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grpo_engine.config.settings import ModelConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import DataError
-from grpo_engine.events import NoteWritten, RunPaused, RunResumed
+from grpo_engine.events import RunPaused, RunResumed
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
-from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import decode, graph
 from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling, Trajectory
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import COMPUTES, drain, made_up_rows, move_weights
-from tests.engine.rollouts.oracle import sample_one_by_one
-from tests.engine.tiny import AFM7, END, MAMBA, STOP, write_model
+from tests.engine.rollouts.oracle import assert_same, sample_one_by_one
+from tests.engine.tiny import END, STOP
 
 PROMPTS = [
     PromptRows(key=f"p{group}", group=group, ids=row.prompt_ids, rows=3)
@@ -38,18 +35,6 @@ def sample(
     settings = {"seed": 1, "step": 2, **options}
     rollouts: list[Trajectory] = drain(sample_groups(policy, prompts, sampling, **settings))[1]
     return rollouts
-
-
-def assert_same(ours: list[Trajectory], theirs: list[Trajectory], tolerance: float = 1e-3) -> None:
-    """Assert equal tokens, texts and endings; log-probabilities to tolerance (large logits)."""
-    assert [strip(rollout) for rollout in ours] == [strip(rollout) for rollout in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=tolerance)
-        assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=tolerance)
-
-
-def strip(rollout: Trajectory) -> Trajectory:
-    return replace(rollout, logprobs=(), raw_logprobs=())
 
 
 SAMPLINGS = {
@@ -72,22 +57,8 @@ def test_batched_sampling_equals_one_row_at_a_time(
     policy = make_policy(compute=compute)
     move_weights(policy, 0.1)
     if name not in ONE_BY_ONE:
-        ONE_BY_ONE[name] = one_by_one(policy, SAMPLINGS[name])
+        ONE_BY_ONE[name] = sample_one_by_one(policy, PROMPTS, SAMPLINGS[name], seed=1, step=2)
     assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compute", COMPUTES)
-@pytest.mark.parametrize("max_rows", [0, 3])
-@pytest.mark.parametrize("prompts", [[PROMPTS[1]], [replace(PROMPTS[1], rows=5), PROMPTS[3]]])
-def test_rows_of_the_same_prompt_equal_one_row_at_a_time(
-    make_policy: MakePolicy, prompts: list[PromptRows], max_rows: int, compute: str
-) -> None:
-    sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
-    policy = make_policy(compute=compute)
-    move_weights(policy, 0.1)
-    expected = sample_one_by_one(policy, prompts, sampling, seed=1, step=2)
-    assert_same(sample(policy, sampling, prompts), expected)
 
 
 def test_a_step_is_queued_before_the_last_one_is_read(
@@ -142,32 +113,6 @@ def test_the_graph_and_the_kernels_draw_the_same_tokens(make_policy: MakePolicy)
     one, other = (sample(p, Sampling(max_new_tokens=40), prompts) for p in (policy, graph_policy))
     same = sum(a.ids == b.ids for a, b in zip(one, other, strict=True))
     assert same >= len(one) - 1  # another rounding may flip a token once in 100,000
-
-
-def one_by_one(policy: Policy, sampling: Sampling) -> list[Trajectory]:
-    return sample_one_by_one(policy, PROMPTS, sampling, seed=1, step=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "batching", "notes"),
-    [
-        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph", 0),
-        (MAMBA, "unpadded", 0),
-        (AFM7, "separate", 1),
-    ],
-    ids=["windows", "states", "no batches"],
-)
-def test_models_of_other_builds_are_sampled_rightly_and_slow_ones_say_so(
-    tmp_path: Path, changes: dict[str, Any], batching: str, notes: int
-) -> None:
-    folder = write_model(tmp_path / "model", scale=1.0, **changes)
-    policy = load_policy(ModelConfig(path=str(folder)), seed=0)
-    sampling = Sampling(max_new_tokens=12)
-    events, rollouts = drain(sample_groups(policy, PROMPTS, sampling, seed=1, step=2))
-    assert_same(rollouts, one_by_one(policy, sampling))
-    assert policy.batching == batching
-    assert sum(isinstance(event, NoteWritten) for event in events) == notes
 
 
 def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
