@@ -30,8 +30,8 @@ class Series:
     values: "array[float]" = field(default_factory=lambda: array("d"))
     average: "array[float]" = field(default_factory=lambda: array("d"))
     smoothing: float = SMOOTHING
-    count: int = 0  # of finite values
-    mean: float = 0.0  # their average before it is debiased
+    count: int = 0  # finite values
+    mean: float = 0.0  # the average before it is debiased
 
     @classmethod
     def of(

@@ -37,7 +37,7 @@ class ChartData:
 
     series: Mapping[str, Series]
     positions: Mapping[str, Sequence[float]]
-    traces: Mapping[tuple[str, ...], Trace]  # of a run, or of seeds as a band; none without values
+    traces: Mapping[tuple[str, ...], Trace]  # keyed by a run, or by the seeds of a band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Charts:
     """The charts by metric, of so many pixel columns; none until they have been read."""
 
     wide: int = 0
-    span: float = 0.0  # of the axis, from 0
+    span: float = 0.0  # the axis begins at 0
     charts: Mapping[str, ChartData] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ class CurveLoader:
     """Reads curves of runs; those of a run that has ended once."""
 
     def __init__(self) -> None:
-        # by run, attempt and what it is, each as it was read after a step
+        # by run, attempt and content: the step after which it was read, and the value
         self._cache: dict[tuple[int, int, str], tuple[int, Any]] = {}
 
     def charts(self, reader: "StoreReader", request: CurveRequest) -> Charts:

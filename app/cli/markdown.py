@@ -8,7 +8,7 @@ from typing import Any
 from grpo_tui.experiments.export.csv import cell
 from grpo_tui.experiments.export.json import without_controls
 
-HTML = re.compile(r"&(?=[#\w])|<(?=[a-zA-Z/!?])|^>")  # not `p < .001`, which is read on terminals
+HTML = re.compile(r"&(?=[#\w])|<(?=[a-zA-Z/!?])|^>")  # `p < .001` stays readable on terminals.
 
 
 def table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

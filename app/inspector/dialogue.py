@@ -9,7 +9,7 @@ from operator import itemgetter
 from grpo_engine.events import Span
 from grpo_tui.app.text.safe_text import ELLIPSIS, clip, clip_start, safe, wrap
 
-CALL = "⚙ "  # how the line of a tool call begins
+CALL = "⚙ "  # the beginning of a tool call's line
 CALLS = re.compile("<tool_call>.*?</tool_call>", re.DOTALL)
 
 

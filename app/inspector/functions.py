@@ -36,7 +36,7 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Values] | None = None) -> Re
     refused = refusal(sources) if sources else ""
     for choice, function in recipe.functions.items():
         if sources is None and "source" in vars(function):
-            continue  # of the process already
+            continue  # The process evaluates it already.
         source = _request("describe", name=function) if sources is None else sources.get(choice, {})
         evaluate = partial(_refuse, refused) if refused else partial(_evaluate, function, source)
         changes[choice] = remote = Custom(function, evaluate)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 ALPHA = 0.05
-UNEQUAL_RATIO = 1.5  # of one setting's training to the other's
+UNEQUAL_RATIO = 1.5  # the ratio of two settings' training
 ARROWS = {"up": "↑", "down": "↓", "none": ""}  # by the better direction of a metric
 UNTESTED = "there are no held-out answers to the same problems (evaluation.every)"
 GREEDY = "eval/greedy/"
-RUN_FIELDS = ("id", "name", "status", "seed", "step", "tokens", "elapsed")  # in JSON
+RUN_FIELDS = ("id", "name", "status", "seed", "step", "tokens", "elapsed")  # fields in JSON
 MAIN_METRICS = (
     "reward",
     "eval/accuracy",

@@ -53,7 +53,9 @@ def severity(event: ev.Event) -> ev.Severity:
 
 
 def _results(event: ev.EvaluationFinished) -> str:
-    accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))  # of old runs
+    accuracy = event.metrics.get(
+        "eval/accuracy", event.metrics.get("accuracy")
+    )  # Older runs have the second name.
     reward = event.metrics.get("eval/reward")
     right = f", {share(accuracy)} right" if accuracy is not None else ""
     if reward is None:

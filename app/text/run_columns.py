@@ -13,7 +13,7 @@ from grpo_tui.experiments.values import MetricSummary, RunSummary, column_label,
 
 SPARK_WIDTH = 10
 Spans = list[tuple[str, str]]  # texts and their styles
-# of a run, the time in seconds, and the run's rewards for its sparkline
+# arguments: a run, the time in seconds, and the run's rewards for its sparkline
 Draw = Callable[[RunSummary, float, Sequence[float]], Spans]
 
 

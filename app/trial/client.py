@@ -18,7 +18,7 @@ SERVICE = "grpo_tui.app.trial.service:Trials"
 MAY_FETCH = "GRPO_TUI_MAY_FETCH"  # set in a trial without network whose run would have it
 TIME_LIMIT_S = 120.0
 FETCH_LIMIT_S = 3600.0
-CANCELLED_S = 3.0  # that a call may still take if nobody waits for it any more
+CANCELLED_S = 3.0  # the time that is left to a call that was cancelled
 IDLE_S = 300.0
 
 

@@ -22,7 +22,7 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 
-STEP = 1  # the episode is that of the first answer of a run's first step
+STEP = 1  # The episode is the first one of a run's first step.
 
 Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
 
@@ -30,7 +30,7 @@ Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
 def episode(
     config: RunConfig, completions: Iterator[str], row: Mapping[str, Any] | None = None
 ) -> Iterator[Line]:
-    """Play an episode with these answers; what it tells, an error last.
+    """Play an episode with these completions; yields its lines, an error last.
 
     Without a row, the episode is that of the task's first problem.
     """
@@ -106,7 +106,7 @@ def _tools(tools: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
 
 
 def reply_lines(reply: EnvironmentReply) -> Iterator[Line]:
-    """A reply for people: its text, its reward, what it told, and how long it took."""
+    """A reply for people: its text, reward and details, and how long it took."""
     if reply.text:
         yield "reply", reply.text
     parts = [f"reward {reply.reward:g}"] if reply.reward is not None else []

@@ -61,7 +61,7 @@ class Loaded(Latest):
         """The first problems of the run's first step."""
         try:
             task = self.renderer(config)[0].task
-        except EngineError:  # told by whoever asks whether the run can start
+        except EngineError:  # `ready` reports it.
             task = self.task(config)
         return draw(task, config.seed, 0, EXAMPLES)
 

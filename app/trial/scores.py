@@ -1,4 +1,4 @@
-"""Score answers with a run's reward functions, in their own process as in a run."""
+"""Score completions with a run's reward functions, in their own process as in a run."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,7 +32,9 @@ class TrialRewards:
 
     def score(self, config: RunConfig, index: int, completion: str) -> dict[str, Any]:
         """Each function's score and reason, and the weighted sum."""
-        scores = self._scores(config, index, [completion], step=2)  # in which errors are reported
+        scores = self._scores(
+            config, index, [completion], step=2
+        )  # From step 2 on errors are reported as alerts.
         return {
             "rows": [
                 {**asdict(reward), "reason": reward.reason[:MAX_CHARS]}
@@ -43,7 +45,7 @@ class TrialRewards:
         }
 
     def rehearse(self, config: RunConfig) -> None:
-        """Score two made-up answers as a run does at its start, unless that was done already."""
+        """Score two made-up completions as a run does at its start, unless that was done already."""
         self._loaded.latest("rehearsed", self._key(config), lambda: self._rehearse(config))
 
     def _rehearse(self, config: RunConfig) -> None:
@@ -55,7 +57,7 @@ class TrialRewards:
             return  # whether it gives a reward is known once it is loaded
         if specs and all(spec.options == defaults.get(spec.name) for spec in specs):
             check_functions(config, task, [spec.name for spec in specs])
-        elif has_environment:  # made-up answers have no environment to look at
+        elif has_environment:  # Made-up completions have no environment.
             self._scorer(config)
         else:
             completions = f"<answer>{example.target or 42}</answer>", WRONG_COMPLETION
@@ -64,7 +66,7 @@ class TrialRewards:
     def _scores(
         self, config: RunConfig, index: int, completions: Sequence[str], *, step: int
     ) -> Scores:
-        """The scores of answers to an example problem."""
+        """The scores of completions of an example problem."""
         task, example = self._loaded.task(config), self._loaded.first(config)[index]
         prompt = for_rewards(example, conversation(task, example))
         rendered = RenderedPrompt(ids=(), text="", prompt=prompt)

@@ -101,7 +101,10 @@ class Trials:
         def passes(setting: str, call: Callable[[RunConfig], Any]) -> bool:
             try:
                 call(run)
-            except (Exception, SystemExit) as error:  # of data sets, templates and users' files
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # Data sets, templates and users' files raise anything.
                 if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
                     value = flatten(run)[setting]
                     fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
@@ -118,7 +121,7 @@ class Trials:
             passes("rewards.functions", self._rewards.rehearse)
             if run.task.others or run.algorithm.choices or run.rewards.options:
                 passes("task.others" if run.task.others else "algorithm.recipe", _tasks)
-        if not run.model.trust_remote_code:  # custom code of a model runs only in a run
+        if not run.model.trust_remote_code:  # A model's own code runs only in a run.
             passes("optimizer.name", _rule)
             has_model = passes("model.path", loaded.policy)
             if has_model and not problems:
@@ -172,7 +175,7 @@ def _model_config(config: RunConfig) -> None:
     try:
         folder = find_folder(config.model.path)
     except EngineError:
-        return  # said when the model is loaded
+        return  # Loading the model reports it.
     if (folder / "config.json").is_file():
         check_config(folder)
 
