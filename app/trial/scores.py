@@ -45,7 +45,7 @@ class TrialRewards:
         }
 
     def rehearse(self, config: RunConfig) -> None:
-        """Score two made-up completions as a run does at its start, unless that was done already."""
+        """Score two made-up completions as a run does at its start; once for the same settings."""
         self._loaded.latest("rehearsed", self._key(config), lambda: self._rehearse(config))
 
     def _rehearse(self, config: RunConfig) -> None:

@@ -189,6 +189,38 @@ TARGETS = {
         "`app/tui/screens/compare/panels.py`, `app/tui/screens/runs/render.py`): no number "
         "changes in it.",
     ),
+    "cli": Target(
+        title="the command line",
+        modules=(
+            "app/cli/output.py",
+            "app/cli/run_config.py",
+            "app/cli/store_access.py",
+            "app/cli/strict.py",
+            "app/cli/verbs/compare.py",
+            "app/cli/verbs/explain.py",
+            "app/cli/verbs/plan.py",
+            "app/cli/verbs/report.py",
+            "app/cli/verbs/requests.py",
+            "app/cli/verbs/rollouts.py",
+            "app/cli/verbs/runs.py",
+            "app/cli/verbs/sweep.py",
+            "app/cli/verbs/tasks.py",
+            "app/text/run_columns.py",
+            "app/text/safe_text.py",
+            "app/text/table.py",
+        ),
+        folder="tests/app",
+        tests=(
+            "text/safe_text",
+            "cli/explain",
+            "cli/plan",
+            "cli/refused_values",
+            "cli/tasks_command",
+            "cli/reports",
+            "cli/store_commands",
+        ),
+        sample=56,
+    ),
     "screens": Target(
         title="the state of Watch and the state and text of Rollouts",
         modules=(
