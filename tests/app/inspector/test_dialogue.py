@@ -16,9 +16,9 @@ from grpo_tui.app.inspector.measures import (
     values_of,
 )
 from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView
+from grpo_tui.experiments.values import RecordedTokens, RolloutView
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
-from tests.app.inspector.test_moments import term
+from tests.app.inspector.kit import group, term
 
 TURNS = st.lists(st.tuples(st.text(max_size=40), st.text(max_size=40)), min_size=1, max_size=5)
 
@@ -73,8 +73,8 @@ def test_a_tool_call_is_one_line_that_only_the_environment_can_write() -> None:
     assert not authors[0]  # the model wrote a line that looks like a call
 
 
-def row_of(group: ev.Group, index: int) -> RecordedTokens:
-    one, numbers = group.rollouts[index], token_numbers(group)[index]
+def row_of(dialogues: ev.Group, index: int) -> RecordedTokens:
+    one, numbers = dialogues.rollouts[index], token_numbers(dialogues)[index]
     taken = {name: getattr(numbers, name) for name in numbers.__dataclass_fields__}
     return RecordedTokens(
         **taken, ids=one.ids, sampler=one.sampler_logprobs, ends=one.ends, spans=one.spans
@@ -100,10 +100,7 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
 def test_no_moment_is_a_token_of_the_environment() -> None:
     row = row_of(groups()[0], 0)
     terms = [
-        term(ratio=5.0, side="high", kl=9.0, contribution=9.0)
-        if place in row.reply_positions
-        else term(ratio=1.1, kl=0.1, contribution=0.1)
-        for place in range(14)
+        term(kl=9.0) if place in row.reply_positions else term(side="free") for place in range(14)
     ]
     for measure in MEASURES:
         found = highlights_of(measure, (1, 0, 0), row, terms)
@@ -115,24 +112,7 @@ def test_a_failed_environment_and_a_dialogue_without_turns_left_are_not_finished
     def first(one: ev.Rollout) -> str:
         fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
         view = RolloutView(**fields, key=1, group=1, tokens=1, clip_fraction=None, kl=None)
-        group = GroupView(
-            index=0,
-            origin="train",
-            example_key="",
-            prompt_text="",
-            prompt_ids=(),
-            target="",
-            prompt_hash="",
-            rollouts=(view,),
-            reward_mean=0.0,
-            reward_std=0.0,
-            key=1,
-            run=1,
-            attempt=1,
-            step=1,
-            has_tokens=True,
-        )
-        return verdicts(view, group)[0]
+        return verdicts(view, group(0, view))[0]
 
     ended, spent, broken, _ = groups()[0].rollouts
     assert first(ended) == "✓ finished"

@@ -21,43 +21,7 @@ from grpo_tui.app.inspector.groups import (
     word_diff,
 )
 from grpo_tui.experiments.values import GroupView, RolloutView
-
-
-def rollout(index: int, **changes: object) -> RolloutView:
-    base: dict[str, object] = {
-        "key": index,
-        "group": 1,
-        "index": index,
-        "text": f"answer {index}",
-        "reward": 1.0,
-        "advantage": 0.5,
-        "tokens": 4,
-        "finish": "stop",
-        "clip_fraction": 0.1,
-        "kl": 0.2,
-    }
-    return RolloutView(**(base | changes))  # type: ignore[arg-type]  # fields are checked by use
-
-
-def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> GroupView:
-    return GroupView(
-        key=index,
-        run=1,
-        attempt=1,
-        step=1,
-        index=index,
-        origin="train",
-        example_key="",
-        prompt_hash="",
-        prompt_text="",
-        target="",
-        sampling={},
-        reward_mean=mean,
-        reward_std=0.1,
-        no_signal="",
-        has_tokens=True,
-        rollouts=rollouts,
-    )
+from tests.app.inspector.kit import group, rollout
 
 
 def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:

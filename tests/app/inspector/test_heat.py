@@ -19,7 +19,7 @@ from grpo_tui.app.inspector.measures import (
 )
 from grpo_tui.app.text.safe_text import cell_len, safe
 from grpo_tui.experiments.values import RecordedTokens
-from tests.app.inspector.test_inspector import term
+from tests.app.inspector.kit import term
 
 ROW = RecordedTokens(
     index=0,

@@ -8,38 +8,9 @@ from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.explain import arithmetic, explanation
-from grpo_tui.app.inspector.losses import TokenLoss, token_losses
+from grpo_tui.app.inspector.losses import token_losses
 from grpo_tui.experiments.values import RecordedTokens
-
-TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
-SIZES = {"length": 24, "max_length": 64}
-
-
-def term(**changes: object) -> TokenLoss:
-    base: dict[str, object] = {
-        "advantage": 1.21,
-        "ratio": 1.35,
-        "low": 0.8,
-        "high": 1.2,
-        "side": "high",
-        "in_loss": True,
-        "updated": True,
-        "importance": 1.0,
-        "on_policy": True,
-        "objective": 1.2 * 1.21,
-        "anchor": 0.0,
-        "kl": 0.1,
-        "entropy": None,
-        "value_loss": 0.0,
-        "bonus": 0.0,
-        "contribution": 1.2 * 1.21 / 24 / 8,
-    }
-    all_of = base | changes
-    free = (
-        all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["on_policy"]
-    )
-    gradients = {"push": float(str(all_of["advantage"])) if free else 0.0, "pull": 0.0}
-    return TokenLoss(**(gradients | all_of))  # type: ignore[arg-type]  # fields are checked by use
+from tests.app.inspector.kit import SIZES, TOTALS, term
 
 
 @pytest.mark.parametrize(

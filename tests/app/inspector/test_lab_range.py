@@ -17,6 +17,7 @@ from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_tui.app.inspector.lab import outcome_of, step_numbers, together
 from grpo_tui.experiments.values import GroupView, RecordedTokens, RolloutView
+from tests.app.inspector import kit
 from tests.app.inspector.test_recorded_terms import SWITCHES, legal
 
 LONGEST = 5
@@ -58,20 +59,10 @@ def made_step(rng: np.random.Generator, minibatches: int) -> list[list[Answer]]:
                 RewardValue(name=name, value=float(rng.integers(0, 3)) / 2, weight=weight)
                 for name, weight in zip(REWARDS, (1.0, 0.5), strict=True)
             )
-            rollout = RolloutView(
-                key=0,
-                group=group,
-                index=index,
-                text="",
-                reward=0.0,
-                tokens=count,
-                finish="stop",
-                advantage=row.advantages[0],
-                clip_fraction=None,
-                kl=None,
-                rewards=rewards,
+            view = kit.rollout(
+                index, group=group, tokens=count, advantage=row.advantages[0], rewards=rewards
             )
-            parts[group % minibatches].append((group, rollout, row))
+            parts[group % minibatches].append((group, view, row))
     return [part for part in parts if part]
 
 
@@ -106,27 +97,7 @@ def recorded(
         for group, rollout, row in part:
             rollouts.setdefault(group, []).append(rollout)
             rows[group, rollout.index] = replace(row, updates=(totals,) * 2)
-    groups = [
-        GroupView(
-            key=index,
-            run=1,
-            attempt=1,
-            step=1,
-            index=index,
-            origin="train",
-            example_key="",
-            prompt_hash="",
-            prompt_text="",
-            target="",
-            sampling={},
-            reward_mean=None,
-            reward_std=None,
-            no_signal="",
-            has_tokens=True,
-            rollouts=tuple(answers),
-        )
-        for index, answers in sorted(rollouts.items())
-    ]
+    groups = [kit.group(index, *answers) for index, answers in sorted(rollouts.items())]
     return groups, rows
 
 

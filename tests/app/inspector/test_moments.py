@@ -5,7 +5,6 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.inspector.losses import Side, TokenLoss
 from grpo_tui.app.inspector.measures import (
     Highlight,
     Measure,
@@ -13,27 +12,7 @@ from grpo_tui.app.inspector.measures import (
     next_highlight,
 )
 from grpo_tui.experiments.values import RecordedTokens
-
-TERM = TokenLoss(
-    advantage=1.0,
-    ratio=1.0,
-    low=0.8,
-    high=1.2,
-    side="free",
-    in_loss=True,
-    updated=True,
-    importance=1.0,
-    on_policy=True,
-    objective=0.0,
-    anchor=0.0,
-    kl=None,
-    entropy=None,
-    value_loss=0.0,
-    bonus=0.0,
-    contribution=0.0,
-    push=0.0,
-    pull=0.0,
-)
+from tests.app.inspector.kit import term
 
 
 def row(index: int, *probabilities: float) -> RecordedTokens:
@@ -41,25 +20,15 @@ def row(index: int, *probabilities: float) -> RecordedTokens:
     return RecordedTokens(
         index=index,
         ids=tuple(range(len(old))),
-        ends=(),
         sampler=old,
         old=old,
-        reference=(),
-        passes=(),
-        after=(),
-        entropy=(),
-        advantages=(),
     )
-
-
-def term(ratio: float = 1.0, side: Side = "free", **more: float) -> TokenLoss:
-    return TERM._replace(ratio=ratio, side=side, **more)  # type: ignore[arg-type]
 
 
 ROWS = (row(0, 0.5, 0.1), row(1, 0.9, 0.7))
 TERMS = (
-    (term(1.3, "high", kl=0.02, contribution=-0.5), term(1.0, kl=0.01, contribution=0.1)),
-    (term(1.1, kl=0.3), term(0.7, "low", kl=0.0, contribution=0.2)),
+    (term(ratio=1.3, kl=0.02), term(side="free", kl=0.01)),
+    (term(side="free", kl=0.3), term(ratio=0.7, side="low", kl=0.0)),
 )
 
 

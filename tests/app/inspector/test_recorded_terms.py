@@ -20,9 +20,7 @@ from grpo_engine.errors import RecipeError
 from grpo_engine.events import PassFinished, RunFinished
 from grpo_engine.trainer import run
 from grpo_tui.app.inspector.explain import arithmetic
-from grpo_tui.app.inspector.lab import outcome_of
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, token_losses
-from grpo_tui.app.tui.screens.rollouts.lab.state import read_step
 from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
@@ -172,26 +170,7 @@ def check(store: Path) -> int:
             last = [math.fsum(v) for (index, _), v in sums.items() if index == passes[-1].index]
             count = sum(one.index == passes[-1].index for one in passes)
             assert math.fsum(last) / count == pytest.approx(loss, rel=1e-5, abs=1e-5)
-            check_lab(reader, step, loss)
     return counted
-
-
-def check_lab(reader: StoreReader, step: int, loss: float) -> None:
-    """The lab recomputes the step's loss, and its advantages from the rewards."""
-    facts = run_info(reader, reader.resolve("one").key)
-    numbers, rows = read_step(reader, load_step(reader, facts, step), step)
-    if numbers.packed is None:
-        return
-    was = outcome_of(numbers, facts.recipe, facts.recipe)
-    if len({len(row.passes) for row in rows.values() if row.passes}) == 1:  # no pass ended halfway
-        updates = len(set(numbers.packed.minibatches))
-        assert -was.effect().push / updates == pytest.approx(loss, rel=1e-5, abs=1e-5)
-    other = recipe("grpo" if facts.recipe.signal == "process" else "grpo-process")
-    again = outcome_of(numbers, facts.recipe, other)
-    if "advantages" not in again.missing:
-        expected = was.arrays["advantage"]
-        assert again.arrays["advantage"] == pytest.approx(expected, rel=1e-4, abs=1e-4)
-        assert again.signal == was.signal
 
 
 def assert_adds_up(told: str, contribution: float) -> None:
@@ -265,7 +244,6 @@ def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
     rollout: dict[str, Any],
     micro_rows: int,
 ) -> None:
-    """Each recipe in one number format; the many more switches below are tried in both."""
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 
@@ -281,23 +259,6 @@ def test_answers_whose_minibatch_came_after_the_stop_are_said_to_have_no_push(
         "entropy_target": 5.0,
     }
     check_case(world, tmp_path, "bfloat16", "grpo-process", switches, {"top_p": 0.8}, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", RECIPES)
-@settings(QUICK, max_examples=12)
-@given(**CASES)
-def test_the_terms_add_up_for_many_more_switches(
-    world: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    dtype: str,
-    name: str,
-    wanted: dict[str, Any],
-    rollout: dict[str, Any],
-    micro_rows: int,
-) -> None:
-    check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 
 def check_case(

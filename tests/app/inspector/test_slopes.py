@@ -42,12 +42,10 @@ def recorded(given: dict[str, Any]) -> list[RecordedTokens]:
         RecordedTokens(
             index=row,
             ids=of("token_ids", row),
-            ends=(),
             sampler=of("sampler", row),
             old=of("old", row),
             reference=of("ref", row),
             passes=(of("new", row),),
-            after=(),
             entropy=of("entropy", row),
             advantages=tuple(worth[row].tolist()),
             mask=tuple(mask[row].astype(int).tolist()),
@@ -85,13 +83,10 @@ def test_a_clipped_token_has_no_push_and_only_the_kl_terms_pull() -> None:
     row = RecordedTokens(
         index=0,
         ids=(5,),
-        ends=(1,),
         sampler=(-1.0,),
         old=(-0.5 - np.log(1.5),),
         reference=(-1.0,),
         passes=((-0.5,),),
-        after=(),
-        entropy=(),
         advantages=(1.0,),
         updates=(UpdateTotals(rows=1, tokens=1),),
     )

@@ -21,13 +21,10 @@ GRPO = recipe("grpo", beta=0.0)
 def row(index: int = 0, **changes: Any) -> RecordedTokens:
     base: dict[str, Any] = {
         "ids": (5, 6),
-        "ends": (1, 2),
         "sampler": (HALF, HALF),
         "old": (HALF, HALF),
         "reference": (HALF, HALF),
         "passes": ((HALF, HALF),),
-        "after": (),
-        "entropy": (),
         "advantages": (1.0, 1.0),
         "updates": (ONE,),
     }

@@ -5,7 +5,7 @@ import pytest
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.explain import ROUNDING, arithmetic, explanation, gradient_sum
-from tests.app.inspector.test_inspector import SIZES, TOTALS, term
+from tests.app.inspector.kit import SIZES, TOTALS, term
 
 GRPO = recipe("grpo", beta=0.0)
 

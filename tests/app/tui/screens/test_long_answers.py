@@ -13,7 +13,7 @@ from grpo_tui.app.tui.screens.rollouts.state import LONG_THINKING, RolloutTokens
 from tests.app import frames
 from tests.app.compared import workbench
 from tests.app.frames import SIZES
-from tests.app.inspector.test_groups import rollout
+from tests.app.inspector.kit import rollout
 from tests.app.stored import numbers, record, run_events
 from tests.app.tui.screens.test_rollouts import opened
 

@@ -28,7 +28,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import start_run
 from grpo_tui.experiments.values import GroupView
 from tests.app import frames
-from tests.app.inspector.test_inspector import term
+from tests.app.inspector.kit import term
 from tests.app.rest import until
 from tests.app.script import CONFIG
 from tests.app.stored import record, run_events
