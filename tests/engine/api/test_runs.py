@@ -85,21 +85,6 @@ def test_iterating_yields_what_training_does_step_by_step(world: Path) -> None:
     assert facts(seen) == facts(whole)
 
 
-@pytest.mark.slow
-def test_a_stopped_run_resumes_bit_for_bit(world: Path) -> None:
-    whole = list(grpo.iterate(record=False, **short(world)))
-    first = grpo.iterate(record=False, **short(world))
-    seen: list[ev.Event] = []
-    for event in first:
-        seen.append(event)
-        if isinstance(event, ev.StepFinished) and event.step == 2:
-            first.stop()
-    assert first.status == "stopped"
-    later = grpo.resume(first, callbacks=[seen.append], record=False, progress=False)
-    assert later.status == "completed"
-    assert facts(seen) == facts(whole)
-
-
 def test_a_folder_is_resumed_with_its_functions_given_again(world: Path, tmp_path: Path) -> None:
     run = grpo.iterate(record=False, folder=tmp_path, **short(world))
     for event in run:
