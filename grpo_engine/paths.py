@@ -52,6 +52,15 @@ def remove(folder: Path, *names: str, ignore_errors: bool = False) -> None:
         path.unlink(missing_ok=True)
 
 
+def flush(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _entry(folder: Path, names: tuple[str, ...]) -> Path:
     for depth, name in enumerate(names):
         if not isinstance(name, str) or name in ("", ".", "..") or set(name) & {"/", "\0"}:

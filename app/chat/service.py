@@ -42,7 +42,7 @@ class ChatService:
         """Let each model reply to the last of the turns."""
         trajectories = []
         for index, model in enumerate(self._models):
-            texts = model.answers(
+            texts = model.stream(
                 _prompt(model, index, turns),
                 temperature=temperature,
                 seed=seed,

@@ -213,7 +213,7 @@ class MonitoredRun(RunLimits):
 
     @property
     def no_gain(self) -> str:
-        """What is said of right answers beside another fault, if there is an accuracy function."""
+        """What an explanation adds on right answers, if there is an accuracy function."""
         return ", and no more of them are right than at the start" if self.accuracy else ""
 
     def excused(self, limit: float) -> float:
@@ -225,7 +225,7 @@ class MonitoredRun(RunLimits):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What a rule found: severity, explanation, what to try, and the value beside its limit."""
+    """A rule's finding: severity, explanation, remedy, and the value beside its limit."""
 
     severity: Severity
     explanation: str
@@ -393,7 +393,7 @@ def nothing_learned(run: MonitoredRun) -> Alert | None:
 
 
 def reward_saturated(run: MonitoredRun) -> Alert | None:
-    """A reward that varied gives nearly all answers the same high score, and the rest stands."""
+    """A reward that varied gives nearly all answers the same high score, and accuracy is flat."""
     if run.accuracy is None or run.learns:
         return None
     for name in run.rewards:

@@ -1,4 +1,4 @@
-"""A loaded policy that answers prompts, as in training."""
+"""A loaded policy that completes prompts, as in training."""
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -33,19 +33,19 @@ class LoadedPolicy:
     chat: bool
 
     def generate(self, prompt: Prompt, *, temperature: float = 0.0, **options: Any) -> str:
-        """Answer a prompt, greedily at temperature 0; options are those of `answers`."""
+        """Answer a prompt, greedily at temperature 0; options are those of `stream`."""
         return self.sample(prompt, 1, temperature=temperature, **options)[0]
 
     def sample(self, prompt: Prompt, count: int, **options: Any) -> list[str]:
-        """Answer a prompt several times; options are those of `answers`."""
-        answers = self.answers(prompt, count, **options)
+        """Answer a prompt several times; options are those of `stream`."""
+        texts = self.stream(prompt, count, **options)
         while True:
             try:
-                next(answers)
+                next(texts)
             except StopIteration as end:
                 return [rollout.text for rollout in end.value]
 
-    def answers(
+    def stream(
         self,
         prompt: Prompt,
         count: int = 1,
@@ -55,7 +55,7 @@ class LoadedPolicy:
         seed: int = 0,
         control: Control | None = None,
     ) -> Generator[str, None, list[Trajectory]]:
-        """Answer a prompt, yield the text as it grows, and return the answers with their tokens.
+        """Answer a prompt, yield the text as it grows, and return the rollouts with their tokens.
 
         A prompt is a text or chat messages; the temperature is the run's if it is not given.
         """
@@ -68,7 +68,7 @@ class LoadedPolicy:
             prompt = user_message(prompt)
         changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         requested = {name: value for name, value in changes.items() if value is not None}
-        # not through RolloutConfig: temperature 0 is for looking, not for training
+        # RolloutConfig has no temperature 0, which is only for a look at the policy.
         sampling = replace(Sampling.of(self.config.rollout), **requested)
         render = PromptRenderer(
             self.policy.tokenizer,
@@ -96,12 +96,12 @@ class LoadedPolicy:
             if isinstance(event, RolloutsAdvanced):
                 yield "".join(row.text for row in event.rows)
 
-    def logprobs(self, answer: Trajectory, temperature: float = 1.0) -> tuple[float, ...]:
-        """The log-probabilities that this model gives to the tokens of an answer."""
+    def logprobs(self, rollout: Trajectory, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-probabilities that this model gives to the tokens of a rollout."""
         enter()
-        batch = make_batch([answer], [0], pad_id=self.policy.pad_id)
+        batch = make_batch([rollout], [0], pad_id=self.policy.pad_id)
         scores = token_scores(self.policy, batch, temperature=temperature, gradient=False)
-        return tuple(scores.logprobs[0].tolist()[: len(answer.ids)])  # type: ignore[arg-type, index]  # one row
+        return tuple(scores.logprobs[0].tolist()[: len(rollout.ids)])  # type: ignore[arg-type, index]  # one row
 
 
 def load_policy(model: str | Path = "starter", **settings: Any) -> LoadedPolicy:

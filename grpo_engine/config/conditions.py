@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Compound:
-    parts: tuple[Any, ...]  # nodes, or what the reader of the tree puts in their stead
+    parts: tuple[Any, ...]  # nodes, or what a reader of the tree made of them
 
 
 class Not(Compound):

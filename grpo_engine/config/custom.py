@@ -43,7 +43,7 @@ class Custom(str):
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, bool]:
-        """The names of its arguments, and whether it needs them."""
+        """Its arguments by name, and whether each is required."""
         return {
             name: item.default is item.empty
             for name, item in inspect.signature(self.function).parameters.items()
@@ -52,7 +52,7 @@ class Custom(str):
 
     @functools.cached_property
     def source(self) -> Mapping[str, Any]:
-        """Its file and line, its code, and the text of the file with its hash."""
+        """Its file and line, its code, and the file's text with its hash."""
         function: Any = inspect.unwrap(self.function)
         while isinstance(function, functools.partial):
             function = function.func

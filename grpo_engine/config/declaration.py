@@ -96,7 +96,7 @@ class Setting:
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """Whether the setting has whole numbers or any numbers; None if it has neither."""
+        """The type of its numbers; None if it takes none."""
         return next((number for number in (float, int) if number in self.types), None)
 
     def is_read(self, recipe: Any) -> bool:
@@ -183,7 +183,7 @@ class Setting:
         return TypeAdapter(annotation, config=STRICT)
 
     def parsed(self, value: Any) -> Any:
-        """What is written, as a value; what cannot be read stays as it is."""
+        """Read a value from what a user wrote; what cannot be read stays as it is."""
         if not self.is_list:
             return self._parsed_item(value)
         items = read_list(value) if isinstance(value, str) else value
@@ -208,7 +208,7 @@ class Setting:
 
 
 def _read_mapping(text: str) -> Any:
-    """A mapping from YAML; what is no YAML stays text, which is refused with an example."""
+    """A mapping from YAML; other text is returned as it is, to be refused with an example."""
     try:
         return parse_yaml(text)
     except UnsafeJsonError:

@@ -113,7 +113,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Entries(dict[str, Any]):
-    """Single entries of a setting that is a mapping; the others stay."""
+    """Entries to change in a setting that is a mapping; its others stay."""
 
 
 def _over(old: Any, new: Any) -> Any:

@@ -5,10 +5,10 @@ from typing import Any, Final, NamedTuple
 
 
 class Removed(NamedTuple):
-    """A setting that is no more: the values that every run has now, the first was the default.
+    """A removed setting: the values that every run has now, its default first.
 
-    Another value has no effect, for this reason, or becomes another setting, with its value there
-    if that is not the same.
+    Another value has no effect, for `reason`, or becomes the setting `becomes`, with `value` there
+    if it differs.
     """
 
     usual: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Reads JSON and files of settings of any origin, bounded in size, and a name is given once."""
+"""Reads untrusted JSON and settings files: bounded in size, without repeated names."""
 
 import json
 import math
@@ -17,11 +17,11 @@ NUMBER = re.compile(
 
 
 class UnsafeJsonError(ValueError):
-    """It has two meanings or is beyond the bounds."""
+    """The text is ambiguous or exceeds a bound."""
 
 
 def read_text(path: Path) -> str:
-    """Read a file of settings; ConfigError if it is none, or larger than any is."""
+    """Read a settings file; ConfigError if it is no UTF-8 text of at most 1 MB."""
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path} is not a file")
@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def read_number(text: str) -> int | float | None:
-    """The number that a text is, None if it is none; UnsafeJsonError if no float can hold it."""
+    """Parse a number; None if the text is no number, UnsafeJsonError if no float can hold it."""
     text = text.strip()
     match = NUMBER.match(text)
     if match is None:
@@ -56,7 +56,7 @@ def read_number(text: str) -> int | float | None:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; ValueError if it is none, gives a name twice, or a number does not fit."""
+    """Parse JSON; ValueError if it is invalid, repeats a name, or no float holds a number."""
     try:
         return json.loads(
             text,
@@ -70,7 +70,7 @@ def parse_json(text: str) -> Any:
 
 
 def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object that gives each name once."""
+    """A JSON object; ValueError if it repeats a name."""
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]

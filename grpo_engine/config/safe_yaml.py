@@ -1,4 +1,4 @@
-"""Reads YAML of any origin: bounded in depth and work, and a name is given once.
+"""Reads untrusted YAML: bounded in depth and work, without repeated names.
 
 Numbers are decimal, as in YAML 1.2: `010` is ten, `1:30` and a date are texts. A number that a
 float cannot hold is refused.
@@ -16,7 +16,7 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class RefusedYamlError(yaml.YAMLError, UnsafeJsonError):
-    """It is YAML, but has two meanings or is beyond the bounds."""
+    """The text is YAML, but ambiguous or beyond a bound."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Stop at the first value that is nested too deep: its scanner is slow with open lists."""
+        """Stop at the first value that is nested too deep: the scanner is slow with open lists."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise RefusedYamlError(f"it is nested more than {MOST_DEPTH} levels deep")
@@ -45,7 +45,7 @@ def _construct_number(_loader: _Loader, node: yaml.ScalarNode) -> int | float:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as lines, and quotes what any YAML would read as no text."""
+    """Writes multi-line texts as blocks, and quotes texts that some YAML reads as another type."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -72,7 +72,7 @@ def dump_yaml(value: Any, **options: Any) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML as plain values; yaml.YAMLError if it is not, or beyond the bounds."""
+    """Parse YAML as plain values; yaml.YAMLError if it is invalid or beyond a bound."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -87,7 +87,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
-    """Count the values of a node with every alias written out; refuse what is beyond the bounds."""
+    """Count the values of a node with every alias expanded; refuse what is beyond a bound."""
     if depth > MOST_DEPTH:
         raise RefusedYamlError(f"it is nested more than {MOST_DEPTH} levels deep{_at(node)}")
     if id(node) in sizes:

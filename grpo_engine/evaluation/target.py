@@ -1,4 +1,4 @@
-"""What an evaluation is of: a checkpoint of a run, an adapter, or a model."""
+"""The target of an evaluation: a checkpoint of a run, an adapter, or a model."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -34,8 +34,9 @@ def find_target(
 ) -> Target:
     """Resolve a run's folder, an adapter or model folder, a hub id, or a run by its name.
 
-    `base` are the settings of what has none, and `over` changes those of all. `folder` finds the
-    folder of a run by its name. With `adapter_model` an adapter is on the model that it names.
+    `base` are the settings of a target that has none; `over` changes those of every target.
+    `folder` finds a run's folder by its name. With `adapter_model` an adapter is on the model that
+    it names.
     """
     path = Path(target).expanduser()
     if (path / checkpoint.FOLDER).is_dir():

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx_lm.utils import make_shards
 
 from grpo_engine.errors import ModelError
-from grpo_engine.paths import remove
+from grpo_engine.paths import flush, remove
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -27,22 +27,14 @@ def appearing(folder: Path) -> Iterator[Path]:
         draft.mkdir(parents=True)
         yield draft
         for file in sorted(draft.iterdir()):
-            _flush(file)
-        _flush(draft)
+            flush(file)
+        flush(draft)
         draft.rename(folder)
-        _flush(folder.parent)
+        flush(folder.parent)
     except OSError as error:
         raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
     finally:
         remove(draft.parent, draft.name, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:

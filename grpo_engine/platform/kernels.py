@@ -88,8 +88,7 @@ def _restore(cache: Path, folder: Path) -> None:
 
 
 def _finish(folder: Path, process: int) -> None:
-    """Cache the kernels of this process, which are complete since it loaded them, and remove its
-    folder."""
+    """Cache the kernels that this process has loaded, and remove its folder."""
     if process != os.getpid():
         return
     with suppress(OSError):
@@ -107,7 +106,7 @@ def _save(folder: Path, cache: Path) -> None:
 
 
 def _shared(folder: Path) -> Path:
-    """The folder that this user's processes share; their own, where another user has its name."""
+    """The folder of all processes of this user, or the process's if another user took its name."""
     return folder.parent if is_shared(folder) else folder
 
 

@@ -29,7 +29,7 @@ class ExternalLoad:
         return this, *this.children(recursive=True)
 
     def processors(self) -> float:
-        """The number of processors that they kept busy since `start`."""
+        """Processors that other programs kept busy since `start`."""
         # a process that ended has used what it had at the start
         internal = sum(
             max(0.0, used(process) - before) for process, before in self._processes.items()

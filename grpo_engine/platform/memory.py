@@ -11,8 +11,8 @@ from grpo_engine.platform.footprint import USABLE, footprint, pressure
 
 UNLIMITED = 1 << 60  # version 1 writes "no limit" as a huge number
 
-# What MLX, its BLAS and a tokenizer map before there is a model (510 MB on two cores), and what
-# each more thread adds: the buffer of the BLAS and a stack.
+# What MLX, its BLAS and a tokenizer map before a model is loaded (510 MB on two cores), and what
+# each further thread adds: a buffer of the BLAS and a stack.
 LOADED, PER_THREAD = 640 << 20, 48 << 20
 # Memory is taken in pieces of 64 MB, by MLX and by the BLAS.
 PIECES = 128 << 20

@@ -101,15 +101,15 @@ def local_engines() -> int:
     return locked_count(ENGINE) + (not any(folder.parent == parent for folder, _ in _claims))
 
 
-def requested(env: Mapping[str, str] = os.environ) -> int | None:
+def requested() -> int | None:
     """The upper bound that the user set in the environment."""
     for name in VARIABLES:
-        if env.get(name, "").isdigit() and int(env[name]) > 0:
-            return int(env[name])
+        if (text := os.environ.get(name, "")).isdigit() and int(text) > 0:
+            return int(text)
     return None
 
 
 def share() -> int:
-    """Threads for this engine's matrix products: cores / engines, at most what the user asked."""
+    """Threads for this engine's matrix products: cores / engines, at most what the user set."""
     share = max(1, cores() // max(local_ranks(), local_engines()))
     return min(share, requested() or share)

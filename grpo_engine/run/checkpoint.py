@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError, NotWrittenError, OutsideError
-from grpo_engine.paths import inside, irregular_file, remove
+from grpo_engine.paths import flush, inside, irregular_file, remove
 from grpo_engine.platform.faults import raise_fault
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def _save(
     full = {**state, "format": FORMAT, "step": step, "files": files}
     (partial / STATE).write_text(json.dumps(full, indent=1), encoding="utf-8")
     for file in partial.iterdir():
-        _flush(file)
-    _flush(partial)
+        flush(file)
+    flush(partial)
     doomed = _doom(final) if final.exists() else None
     partial.rename(final)
-    _flush(root)
+    flush(root)
     if doomed:
         remove(root, doomed.name)
     return Checkpoint(step=step, path=final, state=full)
@@ -136,14 +136,6 @@ def _describe(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": digest}
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _doom(path: Path) -> Path:

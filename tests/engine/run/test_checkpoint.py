@@ -54,7 +54,7 @@ def test_an_interrupted_save_leaves_the_one_before_it(
     def die(_path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "_flush", die)
+    monkeypatch.setattr(checkpoint, "flush", die)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, 4)
     assert checkpoint.steps(tmp_path) == [2]
