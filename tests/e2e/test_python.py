@@ -182,49 +182,6 @@ def test_the_notebook_of_the_docs_runs_and_is_stored_without_outputs(tmp_path: P
     assert [run["status"] for run in runs(tmp_path)] == ["completed"] * len(runs(tmp_path)) != []
 
 
-FROM_THE_README = (
-    """
-import grpo_engine as grpo
-
-def letters(completions, **_):
-    return [float(c[0]["content"].count("e")) for c in completions]
-""",
-    """
-run = grpo.train(preset="starter", steps=STEPS, rewards=[letters],
-                 algorithm=grpo.recipe("dapo", clip_high=0.3))
-""",
-    "run.metrics.to_pandas()",
-    "run.rollouts(step=STEPS)",
-    "run.evaluate()",
-    'run.policy.generate("12 + 30 =")',
-)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_notebook_trains_while_watch_is_attached_from_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = notebook(tmp_path, *(cell.replace("STEPS", "30") for cell in FROM_THE_README))
-    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "store.db"))
-    process = execute(file, tmp_path, tmp_path)
-    until(lambda: any(run["step"] >= 1 for run in runs(tmp_path)))
-    with Terminal(["-P", "-m", "grpo_tui", "watch", "starter"]) as terminal:
-        terminal.until_step(1)
-        (seen,) = runs(tmp_path)
-        terminal.until_step(seen["step"] + 2)  # it follows the run
-        terminal.until("letters")
-        said = told(process)
-        terminal.until("completed")
-    table, rollouts, evaluation, answer = said[2:]
-    assert "rewards/letters/mean" in table
-    assert "rollouts of step 30" in rollouts
-    assert "greedy" in evaluation
-    assert answer.strip()
-    (run,) = runs(tmp_path)
-    assert (run["status"], run["step"]) == ("completed", 30)
-
-
 WITH_AN_ENVIRONMENT = (
     """
 import grpo_engine as grpo
@@ -246,12 +203,16 @@ rows = [{"prompt": [{"role": "user", "content": f"Say {n}."}]} for n in range(60
 """,
     """
 run = grpo.train(
-    preset="starter", name="longer", steps=12, task=rows, environment=Longer, rewards=[],
+    preset="starter", name="longer", steps=30, task=rows, environment=Longer, rewards=[],
     rollout={"prompts": 4, "group_size": 4, "max_new_tokens": 48},
     evaluation={"problems": 8, "before_and_after": False},
 )
 """,
     'sorted(name for name in run.metrics if name.startswith(("env/", "turns/")))',
+    "run.metrics.to_pandas()",
+    "run.rollouts(step=30)",
+    "run.evaluate()",
+    'run.policy.generate("12 + 30 =")',
 )
 
 
@@ -265,12 +226,19 @@ def test_a_notebooks_own_environment_is_watched_from_a_terminal(
     until(lambda: any(run["step"] >= 1 for run in runs(tmp_path)))
     with Terminal(["-P", "-m", "grpo_tui", "watch", "longer"]) as terminal:
         terminal.until_step(1)
+        (seen,) = runs(tmp_path)
+        terminal.until_step(seen["step"] + 2)  # it follows the run
         terminal.until("Longer")
         said = told(process)
         terminal.until("completed")
     assert "environment Longer runs in this Python process" in "".join(said)
-    assert "turns/max" in said[-1]
-    assert "env/length" in said[-1]
-    done = grpo_tui(tmp_path, "resume", "longer", "--steps", "13")
+    names, table, rollouts, evaluation, completion = said[2:]
+    assert "turns/max" in names
+    assert "env/length" in names
+    assert "rewards/Longer/mean" in table
+    assert "rollouts of step 30" in rollouts
+    assert "greedy" in evaluation
+    assert completion.strip()
+    done = grpo_tui(tmp_path, "resume", "longer", "--steps", "31")
     assert done.returncode == 1
     assert "grpo_engine.resume(run, task=…)" in done.stderr

@@ -1,13 +1,22 @@
-"""Environments in their processes, for tests."""
+"""Environments in their processes, for tests, and an interpreter with verifiers."""
 
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.tasks.base import Task
+from tests.smollm2 import CACHE
 
 
 def client_of(
@@ -64,3 +73,29 @@ def play(
             replies[index].append(reply)
             proceed(index, reply)
     return replies
+
+
+VERIFIERS = "verifiers==0.4.0"
+
+
+@functools.cache
+def python() -> str:
+    """An interpreter with verifiers; skips the test if it cannot be installed."""
+    if given := os.environ.get("GRPO_TUI_VERIFIERS"):
+        return given
+    folder = CACHE / VERIFIERS.replace("==", "-")
+    found, making = folder / "bin" / "python", folder.with_name("verifiers.making")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "verifiers.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be installing it
+        if not found.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            pip = [f"{making}/bin/python", "-m", "pip", "install", "-q", VERIFIERS, "uv"]
+            for command in ([sys.executable, "-m", "venv", str(making)], pip):
+                made = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=1200
+                )
+                if made.returncode:
+                    pytest.skip(f"{VERIFIERS} could not be installed: {made.stderr.strip()[-200:]}")
+            making.rename(folder)  # Python finds its environment by its own place
+    return str(found)

@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,10 +28,9 @@ from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.events import Event, GroupScored, RunFinished, StepFinished, TokensScored
 from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.dialogue import EnvironmentReply, TurnLimits, Usage
-from tests.engine.environments.pools import client_of
+from tests.engine.environments.pools import client_of, python
 from tests.engine.environments.pools import play as play_rows
-from tests.engine.environments.test_runs import CHILD, facts
-from tests.engine.environments.test_runs import _step as step_of
+from tests.engine.environments.test_runs import assert_resumed, killed
 from tests.engine.runs import events_of
 
 HERE = Path(__file__).parent
@@ -371,24 +369,22 @@ def _patient() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def built_in(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    return events_of(guess(), tmp_path_factory.mktemp("built-in"))
-
-
-@pytest.fixture(scope="module")
 def by_agent(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return events_of(guess(AGENT), tmp_path_factory.mktemp("agent"))
 
 
 @pytest.mark.slow
-def test_a_program_learns_guess_as_the_built_in_environment_does(
-    built_in: list[Event], by_agent: list[Event]
+def test_programs_learn_guess_as_the_built_in_environment_does(
+    by_agent: list[Event], tmp_path: Path
 ) -> None:
-    tokens, numbers = tokens_and_numbers(by_agent)
-    expected = tokens_and_numbers(built_in)
-    assert tokens == expected[0]
-    assert numbers == pytest.approx(expected[1], abs=1e-5)
-    assert max(text.count("‹") + text.count("\n") for _, text, _ in tokens) > 2
+    """One by HTTP alone, and one with the package openai in another interpreter."""
+    expected = tokens_and_numbers(events_of(guess(), tmp_path / "built-in"))
+    other = guess(f"agent: python {HERE}/guess_openai.py", python())
+    for events in (by_agent, events_of(other, tmp_path / "openai")):
+        tokens, numbers = tokens_and_numbers(events)
+        assert tokens == expected[0]
+        assert numbers == pytest.approx(expected[1], abs=1e-5)
+        assert max(text.count("‹") + text.count("\n") for _, text, _ in tokens) > 2
 
 
 FORGETFUL = """
@@ -421,39 +417,6 @@ def test_a_program_that_rewrites_its_context_is_trained_in_segments(tmp_path: Pa
     assert all(e.metrics["grad_norm"] > 0 for e in events if isinstance(e, StepFinished))
 
 
-def kill_and_resume(config: RunConfig, folder: Path, hold: Path, delay: float) -> list[Event]:
-    """Kill a run while it samples its third step, after its checkpoint of the second; resume it.
-
-    The programs go on no further while `hold` is there, so that the step does not end before.
-    """
-    (folder / "config.json").write_text(config.model_dump_json())
-    arguments = [str(folder / "config.json"), str(folder / "run")]
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", PATIENT + CHILD, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
-    )
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.split() == ["PhaseStarted", "3", "generate"]:
-            hold.touch()
-            time.sleep(delay)
-            break
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-    hold.unlink()
-    return events_of(config, folder / "run", resume=True)
-
-
-def assert_resumed(resumed: Sequence[Event], whole: Sequence[Event]) -> None:
-    after = [fact for fact in facts(whole) if step_of(fact) > 2]
-    assert [fact for fact in facts(resumed) if step_of(fact) > 2] == after
-    assert after
-
-
 @pytest.mark.slow
 def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
     by_agent: list[Event], tmp_path: Path
@@ -470,7 +433,14 @@ def test_twenty_kills_leave_no_program_and_runs_resume_bit_for_bit(
         folder = tmp_path / str(number)
         folder.mkdir()
         config = guess(f"agent: python {tmp_path}/killed_agent.py")
-        assert_resumed(kill_and_resume(config, folder, hold, dice.random() * 0.4), by_agent)
+
+        def wait() -> None:
+            hold.touch()  # the programs go on no further, so that the third step does not end
+            time.sleep(dice.random() * 0.4)
+
+        killed(config, folder, "PhaseStarted 3 generate", wait, PATIENT)
+        hold.unlink()
+        assert_resumed(events_of(config, folder / "run", resume=True), by_agent)
         no_agent_is_left(tmp_path)
 
 

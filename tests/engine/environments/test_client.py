@@ -9,6 +9,7 @@ import pytest
 from grpo_engine.control import StopNow
 from grpo_engine.environments.client import EnvironmentClient, Episode
 from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.sandbox.process import LOG_LIMIT
 from tests.engine.environments.pools import client_of, play
 
 HOSTILE = f"{Path(__file__).parent}/hostile.py:Hostile"
@@ -80,8 +81,9 @@ def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_p
         assert states[0] == {"kind": "behaves", "turns": 4}
     left = subprocess.run(["pgrep", "-f", "sleep 1234"], capture_output=True, check=False)
     assert left.stdout == b""
-    logs = [log.stat().st_size for log in tmp_path.glob("*.log")]
-    assert 1_000_000 < max(logs) < 2_000_000  # a megabyte is kept
+    log = max((log.read_bytes() for log in tmp_path.glob("*.log")), key=len)
+    assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
+    assert b"further output is dropped" in log
 
 
 COUNTING = """

@@ -4,11 +4,7 @@ Most tests need one that has verifiers 0.4.0 and uv: `GRPO_TUI_VERIFIERS`, or wh
 in `~/.cache/grpo-tui-tests`.
 """
 
-import fcntl
-import functools
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,37 +16,9 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.events import GroupScored, RunFinished, StepFinished
 from grpo_engine.tasks.base import load_task
-from tests.engine.environments.pools import client_of
-from tests.engine.environments.test_agents import guess, tokens_and_numbers
+from tests.engine.environments.pools import client_of, python
 from tests.engine.environments.test_examples import answers, blocks
 from tests.engine.runs import events_of
-from tests.smollm2 import CACHE
-
-VERIFIERS = "verifiers==0.4.0"
-
-
-@functools.cache
-def python() -> str:
-    """An interpreter with verifiers; skips the test if it cannot be installed."""
-    if given := os.environ.get("GRPO_TUI_VERIFIERS"):
-        return given
-    folder = CACHE / VERIFIERS.replace("==", "-")
-    found, making = folder / "bin" / "python", folder.with_name("verifiers.making")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "verifiers.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be installing it
-        if not found.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            pip = [f"{making}/bin/python", "-m", "pip", "install", "-q", VERIFIERS, "uv"]
-            for command in ([sys.executable, "-m", "venv", str(making)], pip):
-                made = subprocess.run(
-                    command, capture_output=True, text=True, check=False, timeout=1200
-                )
-                if made.returncode:
-                    pytest.skip(f"{VERIFIERS} could not be installed: {made.stderr.strip()[-200:]}")
-            making.rename(folder)  # Python finds its environment by its own place
-    return str(found)
-
 
 OLD = """
 def load_environment():
@@ -94,12 +62,12 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
 
 
 def test_an_interpreter_without_verifiers_or_none_at_all_says_what_to_do() -> None:
-    for python, said in (
+    for interpreter, said in (
         (sys.executable, "has no verifiers 0.4"),
         ("/nowhere/python", "No such file"),
     ):
         with pytest.raises(DataError, match=said):
-            load_task(TaskConfig(name="verifiers:even-v1", interpreter=python))
+            load_task(TaskConfig(name="verifiers:even-v1", interpreter=interpreter))
 
 
 @pytest.mark.slow
@@ -136,14 +104,3 @@ def test_ten_steps_with_the_taskset_of_the_page(here: Path) -> None:
         assert (reward.name, rollout.finish) == ("even-v1", "stop")
         assert reward.value == float(rollout.text.strip()[-1:] in list("02468"))
     assert {r.reward for group in groups for r in group.rollouts} == {0.0, 1.0}
-
-
-@pytest.mark.slow
-def test_a_program_with_the_package_openai_learns_guess_as_the_built_in_environment_does(
-    tmp_path: Path,
-) -> None:
-    config = guess(f"agent: python {Path(__file__).parent}/guess_openai.py", python())
-    tokens, numbers = tokens_and_numbers(events_of(config, tmp_path / "agent"))
-    expected = tokens_and_numbers(events_of(guess(), tmp_path / "built-in"))
-    assert tokens == expected[0]
-    assert numbers == pytest.approx(expected[1], abs=1e-5)

@@ -82,11 +82,6 @@ def crashes(completions: list[str], **kwargs: Any) -> list[float]:
     os._exit(7)
 
 
-def segfaults(completions: list[str], **kwargs: Any) -> list[float]:
-    ctypes.string_at(0)
-    return []
-
-
 def fails_slowly_alone(completions: list[str], **kwargs: Any) -> list[float]:
     if len(completions) == 1:
         time.sleep(0.6)
@@ -95,14 +90,6 @@ def fails_slowly_alone(completions: list[str], **kwargs: Any) -> list[float]:
 
 def exits(completions: list[str], **kwargs: Any) -> list[float]:
     sys.exit(3)
-
-
-def shouts(completions: list[str], **kwargs: Any) -> list[float]:
-    for _ in range(300):
-        print("x" * 10_000)
-        print("y" * 100, file=sys.stderr)
-    os.write(1, b"z" * 100_000)
-    return [0.5] * len(completions)
 
 
 def one_too_few(completions: list[str], **kwargs: Any) -> list[float]:

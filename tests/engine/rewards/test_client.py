@@ -12,10 +12,8 @@ from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.outcome import FunctionResult, mean_metrics
-from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.scored import pid_of, problems_of, values_of
-from tests.engine.sandbox.processes import pids_of
 from tests.patience import until
 
 CASES = Path(__file__).parent / "rewards_cases.py"
@@ -129,11 +127,8 @@ def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
-def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
-    tmp_path: Path, function: str
-) -> None:
-    with worker(tmp_path, function, "length_of", limit=1.0) as made:
+def test_a_function_that_hangs_gets_none_and_the_others_are_scored(tmp_path: Path) -> None:
+    with worker(tmp_path, "hangs", "length_of", limit=1.0) as made:
         before = pid_of(made)
         scored = score(made, "ab", "c")
         assert pid_of(made) != before
@@ -155,11 +150,6 @@ def test_an_async_function_that_blocks_the_loop_costs_the_other_ones_nothing(
     assert [problem.cause for problem in problems_of(scored)] == ["timeout"]
 
 
-def test_a_run_starts_as_many_processes_as_it_needs(tmp_path: Path) -> None:
-    with worker(tmp_path, "length_of", "also_length_of") as made:
-        assert len([pid for sandbox in made._sandboxes for pid in pids_of(sandbox)]) == 1
-
-
 MEMORY = "needs more than 4 GB of memory; make it need less, or set its attribute memory_gb"
 
 
@@ -167,7 +157,6 @@ MEMORY = "needs more than 4 GB of memory; make it need less, or set its attribut
     ("function", "other", "message"),
     [
         ("crashes", "length_of", "its process exited with status 7"),
-        ("segfaults", "length_of", "its process was killed by SIGSEGV"),
         ("fills_memory", "length_of", MEMORY),
         ("fills_memory_later", "also_length_of", MEMORY),
     ],
@@ -198,15 +187,6 @@ def test_the_calls_of_one_row_share_the_limit_of_a_call(tmp_path: Path) -> None:
     assert [(p.completion, p.message) for p in problems_of(scored)] == [
         (None, "ValueError: 3 texts")
     ]
-
-
-def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
-    with worker(tmp_path, "shouts") as made:
-        scored = score(made, "a", "b")
-    assert values_of(scored) == ((0.5, 0.5),)
-    log = (tmp_path / "rewards.log").read_bytes()
-    assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
-    assert b"further output is dropped" in log
 
 
 @pytest.mark.parametrize(
@@ -333,16 +313,6 @@ def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: P
     assert pid_of(made) is None
 
 
-def test_processes_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path) -> None:
-    wanted = tmp_path / "pids"
-    with worker(tmp_path, "leaves_daemons") as made:
-        score(made, "a", path=[str(wanted)])
-        pids = list(map(int, wanted.read_text().split()))
-        assert len(pids) == 2
-        assert all(map(alive, pids))
-    until(lambda: not any(map(alive, pids)))
-
-
 @pytest.mark.slow
 def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
     tmp_path: Path,
@@ -351,6 +321,7 @@ def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
     with worker(tmp_path, "leaves_daemons_and_hangs", limit=5.0) as made:
         assert problems_of(score(made, "a", path=[str(wanted)]))[0].cause == "timeout"
         pids = list(map(int, wanted.read_text().split()))
+        assert len(pids) == 2
         until(lambda: not any(map(alive, pids)))
 
 

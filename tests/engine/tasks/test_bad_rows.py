@@ -129,12 +129,3 @@ def test_a_prompt_that_no_tokenizer_could_take_is_named_before_it_is_tokenised(
     with pytest.raises(DataError, match=r"data\.jsonl:2: the prompt has 50,000,000 characters"):
         render.usable()
     assert max(lengths) < 100
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_a_row_that_gives_a_column_twice_is_refused(tmp_path: Path, ending: str) -> None:
-    row = '{"prompt": "a", "answer": "1", "prompt": "b"}'
-    file = tmp_path / f"data.{ending}"
-    file.write_text(row if ending == "jsonl" else f"[{row}]", encoding="utf-8")
-    with pytest.raises(DataError, match="'prompt' is given twice"):
-        load_task(TaskConfig(name=str(file), held_out_size=0))

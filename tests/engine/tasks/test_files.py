@@ -24,15 +24,44 @@ def qa(count: int, start: int = 0) -> list[dict[str, Any]]:
     return [{"prompt": f"q{i}", "answer": f"{i}"} for i in range(start, start + count)]
 
 
-def test_trl_text_prompts_stay_text_and_columns_reach_rewards(tmp_path: Path) -> None:
-    rows = [{"prompt": "1+1=", "answer": "2", "level": [1, {"a": None}]}]
-    task = make(write(tmp_path / "d.jsonl", *rows), held_out_size=0)
+HI, HELLO = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "target", "columns"),
+    [
+        (
+            {"prompt": "1+1=", "answer": "2", "level": [1, {"a": None}]},
+            "1+1=",
+            "2",
+            {"answer": "2", "level": [1, {"a": None}]},
+        ),
+        ({"prompt": [HI], "solution": "x"}, (HI,), "x", {"solution": "x", "answer": "x"}),
+        ({"messages": [HI, HELLO]}, (HI,), "hello", {"messages": [HI, HELLO], "answer": "hello"}),
+        (
+            {"prompt": "hi", "completion": "hello"},
+            (HI,),
+            "hello",
+            {"completion": "hello", "answer": "hello"},
+        ),
+    ],
+    ids=["TRL text", "TRL chat", "mlx-lm messages", "mlx-lm completion"],
+)
+def test_a_row_of_trl_or_mlx_lm_is_a_problem(
+    tmp_path: Path, row: dict[str, Any], prompt: Any, target: str, columns: Any
+) -> None:
+    path = write(tmp_path / "d.jsonl", row)
+    task = make(path, held_out_size=0)
     (example,) = task.train
-    assert example.prompt == "1+1="
-    assert example.target == "2"
-    assert example.columns == {"answer": "2", "level": [1, {"a": None}]}
+    assert (example.prompt, example.target, example.columns) == (prompt, target, columns)
     assert example.where.endswith("d.jsonl:1")
-    assert [spec.name for spec in task.default_rewards] == ["numeric_answer"]
+    numeric = target.isdigit()
+    assert [spec.name for spec in task.default_rewards] == [
+        "numeric_answer" if numeric else "exact_answer"
+    ]
+    if "completion" in row:
+        (plain,) = make(path, held_out_size=0, options={"chat": False}).train
+        assert plain.prompt == "hi"
 
 
 @pytest.mark.parametrize("missing", [{}, {"answer": None}, {"answer": ""}])
@@ -50,23 +79,6 @@ def test_rows_without_an_answer_are_counted_and_do_not_change_the_reward(
     assert none.default_rewards == ()
 
 
-def test_trl_chat_prompts_are_messages(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "hi"}]
-    path = write(tmp_path / "d.jsonl", {"prompt": messages, "solution": "x"})
-    (example,) = make(path, held_out_size=0).train
-    assert example.prompt == tuple(messages)
-    assert example.target == "x"
-    assert example.columns == {"solution": "x", "answer": "x"}
-
-
-def test_mlx_lm_messages_give_the_last_answer_as_target(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-    path = write(tmp_path / "d.jsonl", {"messages": messages})
-    (example,) = make(path, held_out_size=0).train
-    assert example.prompt == (messages[0],)
-    assert example.target == "hello"
-
-
 @pytest.mark.parametrize("completion", ["NaN", "1e999", "7", '{"a": 1}', "[1]", '[{"role": 5}]'])
 def test_a_completion_that_is_neither_text_nor_messages_is_learnt_as_its_text(
     tmp_path: Path, completion: str
@@ -75,15 +87,6 @@ def test_a_completion_that_is_neither_text_nor_messages_is_learnt_as_its_text(
     (problem,) = make(write(tmp_path / "d.jsonl", row), held_out_size=0).train
     assert isinstance(problem.completion, str)
     assert problem.completion
-
-
-def test_mlx_lm_prompt_and_completion_are_chat(tmp_path: Path) -> None:
-    path = write(tmp_path / "d.jsonl", {"prompt": "hi", "completion": "hello"})
-    (example,) = make(path, held_out_size=0).train
-    assert example.prompt == ({"role": "user", "content": "hi"},)
-    assert example.target == "hello"
-    (plain,) = make(path, held_out_size=0, options={"chat": False}).train
-    assert plain.prompt == "hi"
 
 
 def test_an_mlx_lm_folder_brings_its_own_split(tmp_path: Path) -> None:
@@ -148,6 +151,7 @@ def test_a_column_that_some_rows_lack_is_none_there(tmp_path: Path) -> None:
 
 
 GOOD = {"prompt": "a", "answer": "1"}
+TWICE = '{"prompt": "a", "answer": "1", "prompt": "b"}'
 BAD_FILES = [
     ("d.jsonl", [GOOD, '{"prompt": '], "d.jsonl:2: not JSON: Expecting value at column"),
     ("d.jsonl", ["[" + json.dumps(GOOD) + "]"], "d.jsonl:1: a row is an object"),
@@ -163,8 +167,11 @@ BAD_FILES = [
     ("d.jsonl", [{"prompt": 5}], "column 'prompt' is int; a prompt is text or a list"),
     ("d.jsonl", [""], "d.jsonl has no rows"),
     ("d.csv", ["prompt,answer", "a,1,2"], "d.csv:2: 3 fields where the header has 2"),
+    ("d.csv", ["prompt;answer", "1+1=;2"], "separated by commas"),
     ("d.csv", ["prompt,prompt", "a,1"], "the header has 'prompt' more than once"),
     ("d.json", ['{"prompt": 1,}'], "d.json:1: not JSON"),
+    ("d.jsonl", [TWICE], "'prompt' is given twice"),
+    ("d.json", [f"[{TWICE}]"], "'prompt' is given twice"),
     ("d.txt", ["hello"], "a data file ends in .jsonl"),
     ("d.parquet", ["hello"], "d.parquet is not a readable Parquet file"),
 ]
@@ -268,9 +275,3 @@ def test_a_hub_set_is_read_by_split(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="neither on the hub nor in the cache") as caught:
         make("org/other")
     assert "arithmetic, countdown, reasoning-gym:gsm_symbolic" in str(caught.value)
-
-
-def test_a_csv_with_semicolons_is_told_by_its_separator(tmp_path: Path) -> None:
-    path = write(tmp_path / "d.csv", "prompt;answer", "1+1=;2")
-    with pytest.raises(DataError, match=r"columns are prompt;answer.* separated by commas"):
-        make(path, held_out_size=0)
