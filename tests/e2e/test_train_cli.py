@@ -54,24 +54,10 @@ def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate", first=2)
-    config = write_config(
-        world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 0}, **gate.changes
-    )
-    folder, out = tmp_path / "run", tmp_path / "out.txt"
-    process = start(tmp_path, "train", config, "--no-store", folder, out=out)
-    gate.wait()
-    process.send_signal(signal.SIGINT)
-    wait_for(out, "stopping after this step")
-    gate.open()
-    assert process.wait(PATIENCE) == 0
-    assert "stopped at step 3" in out.read_text()
-    assert checkpoint.steps(folder) == [3]
-
-
-@pytest.mark.slow
-def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_stops_after_the_step_with_a_checkpoint_and_twice_at_once(
+    world: Path, tmp_path: Path, twice: bool
+) -> None:
     gate = Gate(tmp_path / "gate", first=2)
     config = write_config(
         world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 2}, **gate.changes
@@ -81,10 +67,14 @@ def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Pa
     gate.wait()
     process.send_signal(signal.SIGINT)
     wait_for(out, "stopping after this step")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    if twice:
+        process.send_signal(signal.SIGINT)
+    else:
+        gate.open()
+    assert process.wait(PATIENCE) == (130 if twice else 0)
+    assert ("stopped at step 3" in out.read_text()) != twice
     assert checkpoint.latest(folder)[0] is not None
-    assert checkpoint.steps(folder) == [2]
+    assert checkpoint.steps(folder) == ([2] if twice else [2, 3])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from grpo_engine.environments.countdown_turns import CountdownTurns
 from grpo_engine.environments.guess import Guess
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.tasks.base import load_task
-from tests.engine.environments.pools import client_of
+from tests.engine.environments.pools import client_of, play
 
 QUOTED = '{"expression": "1"}'
 PAGE = Path(__file__).parents[3] / "docs" / "environments.md"
@@ -103,16 +103,10 @@ def blocks() -> dict[str, str]:
     return dict(found)
 
 
-def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
-    pool.begin([Episode(environment="", row=row, seed=1, index=0)])
-    assert not pool.last(0).error
-    replies: list[EnvironmentReply] = []
-    for text in texts:
-        pool.submit(0, text)
-        while not (found := pool.replies(0.1)):
-            pass
-        replies.append(found[0][1])
-    return replies
+def replies(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
+    """The replies to these completions."""
+    (found,) = play(pool, [row], *texts, turns=len(texts))
+    return found
 
 
 @pytest.mark.slow
@@ -129,25 +123,25 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     with client_of([f"{tmp_path}/tools.py:population"], {"": ""}, tmp_path, 20) as pool:
-        known, unknown, end = answers(
+        known, unknown, end = replies(
             pool, {}, call("population", city="Oslo"), call("population", city="Rome"), "717710"
         )
         assert str(known.calls[0]) == "⚙ population(Oslo) → 717710"
         assert unknown.calls[0].failed
         assert end.done
     with client_of((), {"": f"{tmp_path}/counter.py:Counter"}, tmp_path, 20) as pool:
-        answers(pool, {"answer": "5"}, call("add", step=2), call("add", step=3), "done")
+        replies(pool, {"answer": "5"}, call("add", step=2), call("add", step=3), "done")
         (outcome,) = pool.finish([False])
         assert (outcome.reward, outcome.state, outcome.calls) == (1.0, {"count": 5}, 2)
     with client_of((), {"": f"{tmp_path}/maze.py:Maze"}, tmp_path, 20) as pool:
-        replies = answers(pool, {"size": 2}, "right", "open", "right", "right")
-        assert [reply.reward for reply in replies] == [None, None, None, 1.0]
-        assert replies[-1].done
+        maze = replies(pool, {"size": 2}, "right", "open", "right", "right")
+        assert [reply.reward for reply in maze] == [None, None, None, 1.0]
+        assert maze[-1].done
     command = {"": f"agent: python {tmp_path}/counts.py"}
     with client_of((), command, tmp_path, 20) as pool:
-        *_, last = answers(pool, {}, "7", " 8\n")
+        *_, last = replies(pool, {}, "7", " 8\n")
         assert (last.error, last.reward, last.done) == ("", 2.0, True)
     with client_of((), {"": f"{tmp_path}/broken.py:Broken"}, tmp_path, 1) as pool:
-        *_, last = answers(pool, {}, "a", "b")
+        *_, last = replies(pool, {}, "a", "b")
         assert "took longer than 1 s (at " in last.error
         assert "broken.py:13); make it faster" in last.error

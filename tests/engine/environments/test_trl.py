@@ -105,27 +105,20 @@ THREE = call("multiply", a=6, b=7) + call("later", a=6, b=7) + call("query", sql
 
 
 @pytest.mark.slow
-def test_documented_tools_run_with_qwens_template(world: Path, tmp_path: Path) -> None:
-    events = run(world, tmp_path, THREE)
+@pytest.mark.parametrize("template_has_tools", [True, False])
+def test_documented_tools_run_with_qwens_template_and_with_one_that_has_none(
+    world: Path, tmp_path: Path, template_has_tools: bool
+) -> None:
+    if template_has_tools:
+        events = run(world, tmp_path, THREE)
+    else:
+        rollout = {"prompts": 1, "group_size": 2, "stop": ["\n", "."]}
+        events = run(world, tmp_path, THREE, model_folder(), rollout=rollout)
     check_tools(events)
     prompt = groups(events)[0].group.prompt_text
-    assert prompt.startswith("<|im_start|>system\nYou are Qwen")
-    assert "<tools>\n" in prompt
-
-
-@pytest.mark.slow
-def test_documented_tools_run_with_smollm2_whose_template_has_none(
-    world: Path, tmp_path: Path
-) -> None:
-    events = run(
-        world,
-        tmp_path,
-        THREE,
-        model_folder(),
-        rollout={"prompts": 1, "group_size": 2, "max_new_tokens": 24, "stop": ["\n", "."]},
-    )
-    check_tools(events)
-    assert "You can call the tools below." in groups(events)[0].group.prompt_text
+    assert prompt.startswith("<|im_start|>system\nYou are Qwen") == template_has_tools
+    assert ("<tools>\n" in prompt) == template_has_tools
+    assert ("You can call the tools below." in prompt) != template_has_tools
 
 
 @pytest.mark.slow

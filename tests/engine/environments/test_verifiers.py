@@ -17,7 +17,7 @@ from grpo_engine.errors import DataError
 from grpo_engine.events import GroupScored, RunFinished, StepFinished
 from grpo_engine.tasks.base import load_task
 from tests.engine.environments.pools import client_of, python
-from tests.engine.environments.test_examples import answers, blocks
+from tests.engine.environments.test_examples import blocks, replies
 from tests.engine.runs import events_of
 
 OLD = """
@@ -55,7 +55,7 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
     link.symlink_to(sys.executable)
     name = {"": f"{tmp_path}/who.py:Who"}
     with client_of((), name, tmp_path, 20, interpreter=str(link)) as pool:
-        (reply,) = answers(pool, {}, "who?")
+        (reply,) = replies(pool, {}, "who?")
     assert reply.info["python"] == str(link)
     # what lies beside this package must not be found by another interpreter
     assert str(Path(__file__).parents[3]) not in reply.info["path"] or os.environ.get("PYTHONPATH")
