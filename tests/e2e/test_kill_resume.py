@@ -68,8 +68,8 @@ def test_a_run_that_is_killed_four_times_resumes_bit_for_bit(
 ) -> None:
     """Each time at a random moment of a phase; the facts are those of an uninterrupted run."""
     steps, kills = 36, 4
-    for home in ("whole", "cut"):
-        (tmp_path / home).mkdir()
+    for folder in ("whole", "cut"):
+        (tmp_path / folder).mkdir()
     config = write_case(world, tmp_path, name, steps)
     whole = grpo_tui(tmp_path / "whole", "train", config, "--json")
     assert whole.returncode == 0, whole.stderr

@@ -193,6 +193,25 @@ TARGETS = {
             "paths": ("paths", "irregular_files"),
         },
     ),
+    "users": Target(
+        title="rewards, judges and tasks",
+        modules=("grpo_engine/rewards", "grpo_engine/tasks", "grpo_engine/environments/calls.py"),
+        folder="tests/engine",
+        tests=(
+            "rewards/rewards",
+            "rewards/right",
+            "rewards/judge",
+            "tasks/tasks",
+            "tasks/files",
+            "tasks/bad_rows",
+            "tasks/code",
+            "tasks/arithmetic",
+            "tasks/gsm8k_tutorial",
+        ),
+        left_out="What runs in processes of the sandbox is left out, for a mutant is put into the "
+        "process of the tests.",
+        sample=60,
+    ),
     "inspector": Target(
         title="the inspector",
         modules=("app/inspector",),
