@@ -68,27 +68,21 @@ class Judge:
         Answers to the same prompt with the same columns are ranked together; None where all of
         them are equal.
         """
-        rows, groups = [], dict[str, list[Any]]()
+        ranking, rows, groups = self._rubric.ranking, [], dict[str, list[Any]]()
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             data, text = {"prompt": _content(prompt)}, _content(completion)
             if self.columns:
                 data["columns"] = {name: columns[name][row] for name in self.columns}
-            group = groups.setdefault(json.dumps(data), [])
+            group = groups.setdefault(json.dumps(data), []) if ranking else []
             if text not in group:
                 group.append(text)
             rows.append((data, text, group))
-        if not self._rubric.ranking:
-            return [
-                (message(self._rubric, {**data, "answer": text}), 0, 1) for data, text, _ in rows
-            ]
+        for data, text, group in rows:
+            data |= {"answers": dict(enumerate(group, 1))} if ranking else {"answer": text}
         return [
-            (
-                message(self._rubric, {**data, "answers": dict(enumerate(group, 1))}),
-                group.index(text),
-                len(group),
-            )
-            if len(group) > 1
-            else None
+            None
+            if ranking and len(group) == 1
+            else (message(self._rubric, data), group.index(text), len(group))
             for data, text, group in rows
         ]
 

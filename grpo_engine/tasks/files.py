@@ -75,7 +75,6 @@ def task_of_splits(
     problems: Problems,
 ) -> Task:
     """Make the rows' problems, split them, limit both parts to their sizes, and remove overlap."""
-    notes: list[str] = []
 
     def examples_of(split: str) -> tuple[Example, ...]:
         if not split:
@@ -86,7 +85,7 @@ def task_of_splits(
     train, held_out = map(examples_of, _pick_splits(config, splits))
     description = problems.description or f"{config.name}: {len(train)} rows"
     rewards = default_rewards(train) if problems.rewards is None else problems.rewards
-    notes = [*filter(None, [bad.note(len(train) + len(held_out))]), *notes]
+    notes = [*filter(None, [bad.note(len(train) + len(held_out))])]
     missing = sum(not answer_of(example) for example in (*train, *held_out))
     if rewards and problems.rewards is None and missing:
         notes.append(

@@ -132,9 +132,9 @@ def _maker(name: str, options: Mapping[str, Any], size: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _dataset(name: str, options: str, size: int) -> Any:
+    _registry()
     from reasoning_gym import create_dataset
 
-    _registry()
     chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(options).items()}
     try:
         if name == "composite":
@@ -163,7 +163,6 @@ def gym_score(
     The scorer gets the problem as the generator makes it. Where that depends on the process (a
     few generators walk through sets), it gets the columns instead.
     """
-    _registry()
     options = json.dumps(dict(gym["options"]), sort_keys=True)
     dataset = _dataset(gym["name"], options, gym["size"])
     entry = _entry(gym["name"], options, gym["size"], gym["index"])
