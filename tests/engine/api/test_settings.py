@@ -20,6 +20,7 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names as presets
 from grpo_engine.presets import starting_preset
 from grpo_engine.rewards.shape import length
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Example, Task
 from grpo_tui.app.cli.run_config import assemble
 
@@ -42,6 +43,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "evaluation.greedy": st.booleans(),
 }
 SETTINGS = st.fixed_dictionaries({}, optional=VALUES)
+
+
+def of_keywords(keywords: dict[str, Any]) -> tuple[RunConfig, UserObjects]:
+    return settings_of(None, None, keywords)
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
@@ -79,15 +84,15 @@ def test_keywords_are_over_the_configuration_which_is_over_the_preset() -> None:
 
 def test_a_nested_section_and_a_dotted_path_are_both_taken() -> None:
     options = {"low": 1}
-    made, _ = settings_of(
-        None, None, {"task": {"options": options}, "task.options.high": 9, "task.train_size": 5}
+    made, _ = of_keywords(
+        {"task": {"options": options}, "task.options.high": 9, "task.train_size": 5}
     )
     assert made.task.options == {"low": 1, "high": 9}
     assert (made.task.train_size, options) == (5, {"low": 1})
 
 
 def test_a_dotted_path_is_over_the_same_setting_in_a_section() -> None:
-    made, _ = settings_of(None, None, {"rollout.prompts": 9, "rollout": {"prompts": 4}})
+    made, _ = of_keywords({"rollout.prompts": 9, "rollout": {"prompts": 4}})
     assert made.rollout.prompts == 9
 
 
@@ -105,7 +110,7 @@ def test_a_dotted_path_is_over_the_same_setting_in_a_section() -> None:
     ],
 )
 def test_a_section_has_a_short_form(given: dict[str, Any], path: str, value: Any) -> None:
-    assert flatten(settings_of(None, None, given)[0])[path] == value
+    assert flatten(of_keywords(given)[0])[path] == value
 
 
 @pytest.mark.parametrize("preset", [None, "starter"])
@@ -117,9 +122,9 @@ def test_a_recipe_with_changes_is_the_algorithm_of_the_run(preset: str | None) -
 
 def test_a_misspelt_setting_names_the_right_one() -> None:
     with pytest.raises(ConfigError, match=r"did you mean rollout\.group_size"):
-        settings_of(None, None, {"rollout.group_sise": 4})
+        of_keywords({"rollout.group_sise": 4})
     with pytest.raises(ConfigError, match="there is no setting 'stepz'; did you mean steps"):
-        settings_of(None, None, {"stepz": 4})
+        of_keywords({"stepz": 4})
 
 
 # -- objects ----------------------------------------------------------------------------------
@@ -130,7 +135,7 @@ def local(completions: list[str], **_: Any) -> list[float]:
 
 
 def test_a_function_that_a_new_interpreter_finds_keeps_its_module_as_its_name() -> None:
-    config, given = settings_of(None, None, {"rewards": [length, "format_all"]})
+    config, given = of_keywords({"rewards": [length, "format_all"]})
     assert config.rewards.functions == ("grpo_engine.rewards.shape:length", "format_all")
     assert not given.rewards
 
@@ -168,7 +173,7 @@ def test_functions_that_nobody_else_can_import_are_given_under_distinct_names() 
             return [0.0] * len(completions)
 
     one, two, judge = inner, (lambda completions: [0.0] * len(completions)), Judge()
-    config, given = settings_of(None, None, {"rewards": [one, two, two, judge]})
+    config, given = of_keywords({"rewards": [one, two, two, judge]})
     names = ("python:inner", "python:lambda", "python:lambda_2", "python:Judge")
     assert config.rewards.functions == names
     assert dict(given.rewards) == dict(zip(names, (one, two, two, judge), strict=True))
@@ -176,7 +181,7 @@ def test_functions_that_nobody_else_can_import_are_given_under_distinct_names() 
 
 def test_what_functions_get_does_not_depend_on_how_they_are_named() -> None:
     for rewards in ([local], ["length"]):
-        config, _ = settings_of(None, None, {"task": "arithmetic", "rewards": rewards})
+        config, _ = of_keywords({"task": "arithmetic", "rewards": rewards})
         assert config.rewards.completions == "auto"
 
 
@@ -186,19 +191,19 @@ def test_rows_a_task_and_a_function_are_given_under_their_own_name() -> None:
 
     task = Task(name="sums", train=(Example(key="1", prompt="1+1="),))
     for source, name in ((mine, "mine"), (task, "sums"), ([{"prompt": "a"}], "rows")):
-        config, given = settings_of(None, None, {"task": source})
+        config, given = of_keywords({"task": source})
         assert config.task.name == f"python:{name}"
         assert given.task == source
 
 
 def test_rows_of_a_generator_are_kept_for_a_second_reading() -> None:
-    _, given = settings_of(None, None, {"task": ({"prompt": str(n)} for n in range(2))})
+    _, given = of_keywords({"task": ({"prompt": str(n)} for n in range(2))})
     assert given.task == [{"prompt": "0"}, {"prompt": "1"}]
 
 
 def test_rows_by_split_are_no_settings() -> None:
     splits = {"train": [{"prompt": "a"}], "test": [{"prompt": "b"}]}
-    config, given = settings_of(None, None, {"task": splits})
+    config, given = of_keywords({"task": splits})
     assert (config.task.name, given.task) == ("python:rows", splits)
 
 
@@ -206,7 +211,7 @@ def test_what_is_no_task_is_refused() -> None:
     with pytest.raises(
         ConfigError, match="task must be a name, a Task, a function or rows, got int"
     ):
-        settings_of(None, None, {"task": 7})
+        of_keywords({"task": 7})
 
 
 def test_a_function_that_is_given_again_keeps_its_name_though_it_can_be_imported_by_then() -> None:
@@ -224,9 +229,7 @@ class Local:
 
 def test_tools_and_environments_are_named_as_rewards_are() -> None:
     local = Local()
-    config, given = settings_of(
-        None, None, {"tools": [calculator, len, local.step], "environment": Guess}
-    )
+    config, given = of_keywords({"tools": [calculator, len, local.step], "environment": Guess})
     path = "grpo_engine.environments"
     assert config.task.environment == f"{path}.guess:Guess"
     assert config.task.tools[0] == f"{path}.calculator:calculator"
@@ -236,12 +239,12 @@ def test_tools_and_environments_are_named_as_rewards_are() -> None:
 
 
 def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
-    made, _ = settings_of(None, None, {"tools": calculator, "task": "gsm8k", "environment": None})
+    made, _ = of_keywords({"tools": calculator, "task": "gsm8k", "environment": None})
     assert made.task.tools == ("grpo_engine.environments.calculator:calculator",)
     assert (made.task.name, made.task.environment) == ("gsm8k", "")
     instance = Local()
-    config, given = settings_of(
-        None, None, {"task": {"environment": {"a": Guess, "b": instance, "c": "c.py:C"}}}
+    config, given = of_keywords(
+        {"task": {"environment": {"a": Guess, "b": instance, "c": "c.py:C"}}}
     )
     assert config.task.environment == {
         "a": "grpo_engine.environments.guess:Guess",

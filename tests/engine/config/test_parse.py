@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_engine.config.aliases import MEANT
+from grpo_engine.config.declaration import Setting
 from grpo_engine.config.parse import (
     build,
     flatten,
@@ -30,6 +31,18 @@ def test_what_is_no_option_of_a_rule_is_refused_among_them() -> None:
         build({"algorithm": {"options": {"lamb": 0.1}}})
     with pytest.raises(ConfigError, match="lam must be a number ≥ 0 and ≤ 1"):
         build({"algorithm": {"recipe": "ppo", "options": {"lam": 2}}})
+
+
+def test_a_value_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, check = list[str](), Setting.checked
+
+    def counted(item: Setting, value: object) -> object:
+        checked.append(item.path)
+        return check(item, value)
+
+    monkeypatch.setattr(Setting, "checked", counted)
+    build({"algorithm": {"clip_high": 0.3, "options": {"signal_eps": 1e-3}}})
+    assert sorted(filter(None, checked)) == ["clip_high", "signal_eps"]
 
 
 def test_a_problem_names_the_settings_that_could_be_changed() -> None:
@@ -98,6 +111,13 @@ def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) 
         ({"algorithm": {"anchor": "k4"}}, "algorithm.anchor: must be one of none, k1, k2, k3"),
         ({"algorithm": {"ref_mix": 0.5, "ref_refresh_every": 5}}, "needs model.tuning full"),
         ({"rewards": {"functions": ["a"], "weights": [1, 2]}}, "2 values for 1"),
+        ({"steps": True}, "steps: must be a whole number ≥ 1 and ≤ 10,000,000 steps, such as"),
+        ({"rollout": {"temperature": False}}, "must be a number > 0 and ≤ 10, such as 1; got"),
+        ({"algorithm": {"beta": True}}, "beta: must be a number ≥ 0, such as 0.04; got True"),
+        ({"algorithm": {"passes": True}}, "must be a whole number ≥ 1, such as 1; got True"),
+        ({"name": "@last"}, "name: a name must not begin with @, which marks references"),
+        ({"rollout": {"stop": ["a", ""]}}, "rollout.stop: an empty text would end every answer"),
+        ({"rollout": {"stop": 1}}, "rollout.stop: must be a list, each item text, such as"),
     ],
 )
 def test_a_wrong_value_is_refused_in_words(tree: dict[str, object], message: str) -> None:
