@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
+from grpo_engine.config.parse import build, read_yaml, write_yaml
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
-from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.presets import names, preset
@@ -131,11 +130,9 @@ def test_config_check_says_what_differs_from_the_recipe(
     assert json.loads(capsys.readouterr().out)["differs_from_recipe"] == {"passes": [3, 8]}
 
 
-@pytest.mark.parametrize("start", names())
 def test_a_sweep_over_recipes_compares_them_as_defined(
-    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the data of some presets is on a hub
     monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     store = tmp_path / "runs.db"
     assert (
@@ -143,7 +140,7 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
             [
                 "sweep",
                 "--preset",
-                start,
+                "starter",
                 "--set",
                 f"{RECIPE}={','.join(RECIPES)}",
                 "--add-only",
@@ -156,43 +153,6 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
     with closing(StoreReader(store)) as reader:
         configs = [build(tree) for tree in reader.column(select(QUEUE_ITEM.c.config))]
     assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
-
-
-@pytest.mark.slow
-def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
-    store = tmp_path / "runs.db"
-    assert (
-        main(
-            [
-                "sweep",
-                "--set",
-                "algorithm.passes=3",
-                "--set",
-                f"{RECIPE}=how-much,ppo",
-                "--add-only",
-                "--db",
-                str(store),
-            ]
-        )
-        == 0
-    )
-    with closing(StoreReader(store)) as reader:
-        trees = reader.column(select(QUEUE_ITEM.c.config))
-    made = [build(tree).algorithm.resolved() for tree in trees]
-    assert made == [recipe("how-much", passes=3), recipe("ppo", passes=3)]
-
-
-def test_trees_of_settings_follow_the_same_rule() -> None:
-    base = {"algorithm": {"recipe": "grpo", "passes": 2, "beta": 0.0}, "seed": 4}
-    assert merge(base, {"algorithm": {"recipe": "ppo"}}) == {
-        "algorithm": {"recipe": "ppo"},
-        "seed": 4,
-    }
-    assert merge(base, parse_sets(["algorithm.passes=5"]))["algorithm"] == {
-        "recipe": "grpo",
-        "passes": 5,
-        "beta": 0.0,
-    }
 
 
 def test_a_clone_takes_another_recipe_as_defined_and_undoes_it_to_the_parents_own() -> None:
@@ -210,19 +170,3 @@ def test_the_form_marks_what_was_set_on_purpose_and_nothing_else() -> None:
     form = form.type("algorithm.passes", "2")
     assert set(form.changed) == {RECIPE, "algorithm.passes"}
     assert form.type(RECIPE, "grpo").changed == ()
-
-
-def test_a_file_keeps_its_settings_for_a_new_recipe() -> None:
-    for text, wanted in (
-        ("algorithm: {recipe: how-much, passes: 2}", recipe("how-much", passes=2)),
-        ("algorithm: {recipe: how-much}", RECIPES["how-much"]),
-        ("algorithm: {recipe: grpo}", RECIPES["grpo"]),
-    ):
-        config = build(parse_yaml(text))
-        assert config.algorithm.resolved() == wanted
-        assert build(parse_yaml(write_yaml(RunForm(config).build()))) == config
-
-
-def test_stored_settings_mean_what_they_meant() -> None:
-    stored = build({"algorithm": {"recipe": "dapo", "passes": 2}}).model_dump(mode="json")
-    assert RunConfig.model_validate(stored).algorithm.resolved() == recipe("dapo", passes=2)

@@ -152,7 +152,7 @@ VERBS = [
     ("compare", "one", "two", "--json"),
     ("compare", "one", "two", "--metric", "reward"),
     ("rollouts", "one"), ("rollouts", "one", "--search", "answer"), ("rollouts", "one", "--json"),
-    ("rollouts", "one", "--json"), ("rollouts", "one", "--step", "999"),
+    ("rollouts", "one", "--step", "999"),
     ("config", "diff", "one", "two"), ("config", "diff", "one", "--json"),
     ("config", "diff", "one"), ("config", "init", "--preset", "one"),
     ("stop", "one"), ("pause", "one"), ("continue", "one"), ("resume", "one"),

@@ -90,13 +90,6 @@ def test_a_resumed_series_is_the_one_that_never_took_the_dropped_steps(
     assert numbers(resumed) == pytest.approx(numbers(plain), nan_ok=True)
 
 
-def test_a_series_never_changes() -> None:
-    one = series([1.0, 2.0])
-    one.extended([3], [3.0])
-    one.until(1)
-    assert (list(one.steps), list(one.values), one.count) == ([1, 2], [1.0, 2.0], 2)
-
-
 def test_a_series_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> None:
     for steps, expected in (
         ([0, 4, 8, 12], True),

@@ -98,14 +98,15 @@ def test_mlx_that_does_not_load_stops_a_run_and_nothing_is_measured(
     assert "'grpo-tui[cpu]'" in result[0].remedy
 
 
-def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("builds", "extra"), [(["cpu"], "cuda13"), (["cpu", "cuda12"], "cpu")])
+def test_a_build_that_does_not_fit_or_another_beside_it_is_a_warning(
+    builds: list[str], extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
-    monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
+    monkeypatch.setattr(device, "backends", lambda: dict.fromkeys(builds, "1"))
+    monkeypatch.setattr(device, "suitable_extra", lambda: extra)
     result = mlx.build()
     assert result.level is Level.WARNING
-    assert "'grpo-tui[cuda13]'" in result.remedy
+    assert f"'grpo-tui[{extra}]'" in result.remedy
 
 
 @pytest.mark.parametrize(("on_gpu", "kind"), [(False, "float32"), (True, "as stored")])
@@ -115,12 +116,6 @@ def test_the_number_format_of_weights_is_told(
     monkeypatch.setattr(device, "uses_gpu", lambda: on_gpu)
     result = mlx.number_format()
     assert result.result.startswith(f"auto is {kind}: ")
-
-
-def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
-    monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
-    assert mlx.build().level is Level.WARNING
 
 
 def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

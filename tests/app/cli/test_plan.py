@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.models import architectures
 from benchmarks.models import tiny_config as architecture
-from grpo_engine.cpu import blas
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths
 from grpo_engine.policy.source import FAULTS
@@ -127,22 +126,6 @@ def test_a_plan_has_the_numbers_of_a_run(compute: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compute", ["graph", "kernels"])
-def test_a_plan_and_the_run_say_the_same(
-    compute: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The longest prompt of the starter's first step has 18 tokens."""
-    if compute == "kernels" and not blas.ensure().compiled:
-        pytest.skip("nothing is compiled here")
-    settings = (f"model.compute={compute}", "rollout.prompts=4", "evaluation.before_and_after=no")
-    words = ["--preset", "starter"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    plan = reported(capsys, "starter", *words, "--prompt-tokens", "18")["requested"]
-    assert main(["train", "--no-store", str(tmp_path), "--steps", "1", *words]) == exit_codes.OK
-    assert f"{plan['estimate']}; {plan['how']}" in "".join(capsys.readouterr())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", architectures())
 def test_each_architecture_is_planned_for_or_refused_in_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -157,14 +140,6 @@ def test_each_architecture_is_planned_for_or_refused_in_a_sentence(
         assert status == exit_codes.OK
         requested = json.loads(printed.out)["requested"]
         assert (requested["peak"] is None) == (name == "dbrx")
-
-
-@pytest.mark.parametrize("name", ["gemma4", "kimi_k3", "phixtral"])
-def test_a_model_whose_layers_return_more_than_states_is_planned_for(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(architecture(name)))
-    assert reported(capsys, str(tmp_path), "--memory", "16GB")["requested"]["update"] > 0
 
 
 def test_a_plan_whose_memory_is_not_known_says_so(

@@ -306,39 +306,6 @@ def test_one_thing_is_not_counted_as_several(cli: Cli, store: Path) -> None:
     assert "1 queued run;" in cli("runs").err
 
 
-@pytest.mark.slow
-def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
-    grid = (
-        "sweep",
-        "--preset",
-        "starter",
-        "--set",
-        "algorithm.beta=0,0.04",
-        "--seeds",
-        "2",
-        "--steps",
-        "1",
-        "--add-only",
-    )
-    first = cli(*grid, "--json")
-    assert first.code == exit_codes.OK
-    assert [(item["algorithm.beta"], item["seed"]) for item in first.data["items"]] == [
-        (0.0, 0),
-        (0.0, 1),
-        (0.04, 0),
-        (0.04, 1),
-    ]
-    again = cli(*grid, "--json")
-    assert "continuing with 4 runs" in again.err
-    assert {row["state"] for row in again.data["items"]} == {"queued"}
-    with closing(StoreReader(store)) as reader:
-        assert len(reader.queue()) == 4
-    assert "4 queued runs;" in cli("runs").err
-    wrong = cli("sweep", "--set", "algorithm.betta=1,2", "--add-only")
-    assert wrong.code == exit_codes.USAGE
-    assert "beta" in wrong.err
-
-
 @pytest.fixture
 def trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of the queue are recorded without training."""

@@ -1,21 +1,17 @@
 """Settings that would fail at the first step are refused before a run begins, and only those."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
-from grpo_engine.config.parse import build, merge
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError
-from grpo_engine.events import NoteWritten, RunFailed, RunFinished
+from grpo_engine.events import NoteWritten, RunFailed
 from grpo_engine.presets import preset
 from grpo_engine.rewards.client import RewardClient
 from grpo_tui.app.trial.client import MAY_FETCH
@@ -233,63 +229,6 @@ def test_a_model_of_the_hub_is_named_as_a_download_and_not_fetched(
     monkeypatch.delenv(MAY_FETCH, raising=False)
     with pytest.raises(ConfigError, match=r"model\.path"):
         require_apart([absent], later=True)
-
-
-GOOD = {
-    "model.path": ("starter",),
-    "task.name": ("arithmetic", "countdown"),
-    "rewards.functions": ((), ("numeric_answer", "format_all"), ("length",)),
-    "model.tuning": ("lora", "dora", "full"),
-    "optimizer.name": ("adamw", "sgd", "adam"),
-    "task.chat_template": ("", "plain"),
-    "algorithm.recipe": ("grpo", "dapo", "gspo", "ppo"),
-}
-BAD = {
-    "model.path": ("nowhere",),
-    "task.name": ("arithmatic", "./nowhere.jsonl"),
-    "rewards.functions": (("abc",), ("countdown",)),
-    "model.tuning": (),
-    "optimizer.name": (),
-    "task.chat_template": ("./nowhere.jinja",),
-    "algorithm.recipe": (),
-}
-
-
-@st.composite
-def choices(draw: st.DrawFn) -> dict[str, Any]:
-    tree: dict[str, Any] = {
-        "steps": 1,
-        "rollout": {"prompts": 2, "group_size": 2, "max_new_tokens": 4},
-        "evaluation": {"before_and_after": False, "pinned": 0},
-        "optimizer": {"weight_decay": 0.0},
-        "record": {"tokens": "none"},
-    }
-    for path, good in GOOD.items():
-        # bad values are rare, so that half of the runs begin
-        values = good * 3 + BAD[path] if draw(st.booleans()) else good
-        section, _, name = path.partition(".")
-        tree = merge(tree, {section: {name: draw(st.sampled_from(values))}})
-    return tree
-
-
-@pytest.mark.slow
-@hypothesis_settings(
-    max_examples=int(os.environ.get("READY_EXAMPLES", "4")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-@given(tree=choices())
-def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
-    tree: dict[str, Any], ready: Trials, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    config = build(tree)
-    found = tried(ready, config)
-    last = events_of(config, tmp_path_factory.mktemp("run"))[-1]
-    if found["problems"]:
-        assert isinstance(last, RunFailed), found
-    else:
-        assert isinstance(last, RunFinished), last
 
 
 @pytest.mark.parametrize(
