@@ -264,7 +264,6 @@ TARGETS = {
             "app/cli/verbs/rollouts.py",
             "app/cli/verbs/runs.py",
             "app/cli/verbs/sweep.py",
-            "app/cli/verbs/tasks.py",
             "app/text/run_columns.py",
             "app/text/safe_text.py",
             "app/text/table.py",
@@ -275,11 +274,10 @@ TARGETS = {
             "cli/explain",
             "cli/plan",
             "cli/refused_values",
-            "cli/tasks_command",
             "cli/reports",
             "cli/store_commands",
         ),
-        sample=56,
+        sample=40,
     ),
     "screens": Target(
         title="the state of Watch and the state and text of Rollouts",
@@ -331,7 +329,7 @@ TARGETS = {
             "spill": ("faults",),
             "store": ("deleting", "queue"),
         },
-        sample=56,
+        sample=40,
     ),
 }
 
