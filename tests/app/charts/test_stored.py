@@ -1,14 +1,28 @@
 """Curves of stored runs: what is read, and how far their axis reaches."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grpo_tui.app.charts.series import Series
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest, axis_of_runs
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.stored import record, run_events
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run of five steps."""
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    return path
+
+
+@pytest.fixture
+def reader(store: Path) -> Iterator[StoreReader]:
+    with StoreReader(store) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -29,39 +43,20 @@ from tests.app.stored import record, run_events
     ],
 )
 def test_the_axis_of_a_growing_run_has_room_that_grows_in_few_steps(
-    tmp_path: Path, active: bool, step: int, total: int, axis: str, end: float, expected: float
+    reader: StoreReader, active: bool, step: int, total: int, axis: str, end: float, expected: float
 ) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=1))
-    reader = StoreReader(path)
     run = replace(
         reader.runs()[0], step=step, total_steps=total, status="running" if active else "completed"
     )
-    reader.close()
     assert run.active == active
     assert axis_of_runs({run.id: end}, [run], axis) == expected
     longer = replace(run, id="longer", status="completed")
     assert axis_of_runs({run.id: end, "longer": 99.0}, [longer, run], axis) == 99.0
 
 
-def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=5, seed=1), seed=1)
-    reader = StoreReader(path)
-    for key in ("reward", "eval/greedy/accuracy", "no/such"):
-        series = reader.metric_series(1, key)
-        packed = Series.of(key, smoothing=0.9).extended(series.steps, series.values)
-        assert (tuple(packed.steps), tuple(packed.values)) == (series.steps, series.values)
-    assert reader.metric_series(1, "reward", after=3).steps == (4, 5)
-    reader.close()
-
-
 def test_a_series_of_a_run_that_has_ended_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=5, seed=1), seed=1)
-    reader = StoreReader(path)
     runs = reader.runs()
     request = CurveRequest(
         runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9, wide=40
@@ -82,13 +77,9 @@ def test_a_series_of_a_run_that_has_ended_is_read_once(
     again = loader.charts(reader, request).charts
     assert again["reward"].series[runs[0].id] is series
     assert reads == []
-    reader.close()
 
 
-def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=5, seed=1), seed=1)
-    reader = StoreReader(path)
+def test_a_series_is_read_again_after_a_resume(reader: StoreReader) -> None:
     (run,) = reader.runs()
     request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9, wide=40)
     loader = CurveLoader()
@@ -97,4 +88,3 @@ def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
         charts = loader.charts(reader, replace(request, runs=(later,))).charts
         again = charts["reward"].series[run.id]
         assert list(again.values) == list(first.values)
-    reader.close()
