@@ -18,7 +18,7 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.safe_yaml import dump_yaml
 from grpo_engine.config.trl_config import read, translate
 from grpo_engine.errors import ConfigError
-from grpo_tui.app.cli.output import print_json, write_out
+from grpo_tui.app.cli.output import print_json, print_text, write_out
 from grpo_tui.app.cli.params import Json, Preset, Sets
 from grpo_tui.app.cli.run_config import assemble, start_preset
 from grpo_tui.app.text.stderr import print_stderr
@@ -89,6 +89,6 @@ def check(
     if as_json:
         print_json({"valid": True, "changed": changes, "differs_from_recipe": from_recipe})
         return
-    print(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
+    print_text(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
     for path, value in changes.items():
         print(f"{path} = {json.dumps(value)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import print_json, print_table
+from grpo_tui.app.cli.output import print_json, print_table, print_text
 from grpo_tui.app.cli.params import ConfigFile, Json, Preset, Sets
 from grpo_tui.app.text.numbers import short
 
@@ -133,7 +133,7 @@ def plan_of(
 
 def print_report(report: dict[str, Any]) -> None:
     """Print the model, the table of lengths, and a sentence on the length in the settings."""
-    print(
+    print_text(
         f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
         f"parameters in {report['dtype']}, {short(report['trained'])} of them trained "
         f"({report['tuning']}), a context of {report['context']} tokens\n"
@@ -157,7 +157,7 @@ def print_report(report: dict[str, Any]) -> None:
     outcome = f"fit: {plan['how']}." if plan["peak"] else f"run as {plan['how']}."
     if plan["remedy"]:
         outcome = f"do not fit. {plan['remedy']}"
-    print(
+    print_text(
         "\nTokens of an answer, answers sampled at a time, rows of a backward pass; memory in GB.\n"
         f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}\n"
         f"For these, {plan['estimate']}."

@@ -7,7 +7,7 @@ import typer
 
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe, available, path_of, recipe, settings_read
-from grpo_tui.app.cli.output import print_json, print_rows
+from grpo_tui.app.cli.output import print_json, print_rows, print_text
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import ASKS, around, choice_texts, formula, sentence
@@ -46,7 +46,7 @@ def show(
     Example: grpo-tui recipes show dapo
     """
     recipe_ = recipe(name)
-    print_json(as_page(recipe_)) if as_json else print("\n".join(page(recipe_)))
+    print_json(as_page(recipe_)) if as_json else print_text("\n".join(page(recipe_)))
 
 
 def as_row(recipe_: Recipe) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.values import RunSummary
 
 
+METRIC_FIELDS = ("first", "last", "best", "best_step", "mean")
 ALERT_FIELDS = ("rule", "count", "first_step", "last_step", "explanation", "remedy")
 
 
@@ -69,11 +70,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         "metrics": [
             {
                 "metric": key,
-                "first": line.first,
-                "last": line.last,
-                "best": line.best,
-                "best_step": line.best_step,
-                "mean": line.mean,
+                **{name: getattr(line, name) for name in METRIC_FIELDS},
                 "direction": spec(key).direction,
             }
             for key, line in detail.summary.metrics.items()

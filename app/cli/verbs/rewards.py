@@ -82,7 +82,7 @@ def show(
         )
         return
     fields = {"needs": needs or "no column or option", "file": loaded.file or "built in"}
-    print(f"{loaded.name}\n\n{text}\n")
+    print_text(f"{loaded.name}\n\n{text}\n")
     print_fields(fields | {f"option {key}": repr(value) for key, value in options.items()})
 
 

@@ -28,6 +28,7 @@ TASK_FIELDS = (
     "notes",
 )
 EXAMPLE_FIELDS = ("key", "where", "target", "columns")
+RULE, WIDTH = "──", 72
 
 
 @app.command("list")
@@ -83,7 +84,9 @@ def show(
     rendered = [(example, render(example)) for example in examples]
     if as_json:
         return print_json(as_page(task, rendered))
-    return print("\n".join(page(task, rendered)))
+    for line in page(task, rendered):
+        print(dim(safe(line)) if line.startswith(RULE) else safe(line, "\n"))
+    return None
 
 
 @app.command("test")
@@ -145,9 +148,9 @@ def page(task: Any, rendered: Any) -> list[str]:
     lines = [task.name, task.description, "", f"problems     {size}", f"rewards      {rewards}"]
     lines += [f"fingerprint  {task.fingerprint}", *(f"note         {n}" for n in task.notes)]
     for number, (example, prompt) in enumerate(rendered, 1):
-        lines += ["", dim(f"── example {number} of {len(rendered)}: {example.key} ".ljust(72, "─"))]
-        lines += [safe(prompt.text, "\n"), dim("─" * 72)]
-        lines += [f"target       {safe(example.target)}", f"tokens       {len(prompt.ids)}"]
+        title = f"{RULE} example {number} of {len(rendered)}: {example.key} "
+        lines += ["", title.ljust(WIDTH, "─"), prompt.text, "─" * WIDTH]
+        lines += [f"target       {example.target}", f"tokens       {len(prompt.ids)}"]
         columns = [name for name in example.columns if name != "answer"]
         if columns:
             lines.append(f"columns      {', '.join(columns)}")
