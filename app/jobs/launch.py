@@ -1,7 +1,6 @@
 """Start runs in other processes: in the background, or from the queue."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from grpo_tui.app.jobs.detach import spawn, start_detached
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
     from grpo_tui.app.jobs.sweep import Point, Sweep
-    from grpo_tui.experiments.queue import RunQueue
 
 CLONE_OF = "clone of"  # the setting of a queued run that names its parent
 
@@ -54,27 +52,20 @@ def checked_sweep(
     return sweep_of(points, seeds), downloads
 
 
-@contextmanager
-def _queue(store: Path) -> "Iterator[RunQueue]":
-    from grpo_tui.experiments.queue import RunQueue
-    from grpo_tui.experiments.store import ExperimentStore
-
-    with ExperimentStore(store) as opened:
-        yield RunQueue(opened)
-
-
 def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Queue a run and return its name; raise if it would fail."""
     from grpo_engine import consent
     from grpo_tui.app.jobs.start import with_teacher
     from grpo_tui.app.trial.ready import require_apart
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.store import ExperimentStore
 
     config = with_teacher(config, store)
     require_apart([config], later=True)
     consent.begins(config)
     cloned = {CLONE_OF: parent} if parent else {}
-    with _queue(store) as queue:
-        key = queue.add(config, name=config.name, settings=cloned)
+    with ExperimentStore(store) as opened:
+        key = RunQueue(opened).add(config, name=config.name, settings=cloned)
     return config.name or f"run {key}"
 
 
@@ -82,10 +73,14 @@ def enqueue_sweep(
     name: str, points: "Sequence[Point]", seeds: int, store: Path, parent: str = ""
 ) -> int:
     """Queue a sweep, unless it is queued already, and return the number of its runs."""
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.store import ExperimentStore
+
     sweep, _ = checked_sweep(points, seeds, store)
     cloned = {CLONE_OF: parent} if parent else {}
-    with _queue(store) as queue:
-        queue.sweep(name, sweep.axes, [({**point, **cloned}, tree) for point, tree in sweep.runs])
+    runs = [({**point, **cloned}, tree) for point, tree in sweep.runs]
+    with ExperimentStore(store) as opened:
+        RunQueue(opened).sweep(name, sweep.axes, runs)
     return len(sweep.runs)
 
 

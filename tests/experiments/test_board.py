@@ -11,6 +11,13 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.values import BoardView
 from tests.experiments import made
 
+
+def advanced(row: ev.RowDelta) -> ev.RolloutsAdvanced:
+    return ev.RolloutsAdvanced(
+        step=1, rows=(row,), tokens=0, finished=0, total=12, tokens_per_second=1.0
+    )
+
+
 DELTAS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 3), st.text(max_size=4), st.integers(1, 3))
 )
@@ -25,11 +32,7 @@ def test_rows_grow_by_what_was_sampled(
     tokens: dict[tuple[int, int], int] = {}
     for group, index, text, count in deltas:
         row = ev.RowDelta(group=group, index=index, text=text, tokens=count)
-        board.apply(
-            ev.RolloutsAdvanced(
-                step=1, rows=(row,), tokens=0, finished=0, total=12, tokens_per_second=1.0
-            )
-        )
+        board.apply(advanced(row))
         key = group, index
         texts[key] = texts.get(key, "") + text
         tokens[key] = tokens.get(key, 0) + count
@@ -43,11 +46,7 @@ def test_a_row_ends_once_and_a_new_phase_forgets_it() -> None:
     ended = ev.RowDelta(group=0, index=0, text="a", tokens=1, finish="stop")
     later = ev.RowDelta(group=0, index=0, text="", tokens=0)
     for row in (ended, later):
-        board.apply(
-            ev.RolloutsAdvanced(
-                step=1, rows=(row,), tokens=1, finished=1, total=1, tokens_per_second=1.0
-            )
-        )
+        board.apply(advanced(row))
         assert board.view.groups[0].rollouts[0].finish == "stop"
     board.apply(ev.PhaseStarted(step=2, phase="generate"))
     view = board.view
@@ -90,11 +89,7 @@ def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> N
     )
     seen = []
     for delta in steps:
-        board.apply(
-            ev.RolloutsAdvanced(
-                step=1, rows=(delta,), tokens=2, finished=0, total=1, tokens_per_second=1.0
-            )
-        )
+        board.apply(advanced(delta))
         view = board.view
         assert ev.decode(BoardView, json.loads(json.dumps(ev.encode(view)))) == view
         seen.append(view.groups[0].rollouts[0])

@@ -76,8 +76,7 @@ def cells(reader: StoreReader, key: str, **how: Any) -> tuple[MetricCell, ...]:
     return next(item.cells for item in metrics if item.key == key)
 
 
-def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_recording_and_settings_that_a_run_did_not_have_come_last(path: Path) -> None:
     algorithm = {"recipe": "grpo", "beta": 0.04}
     record_run(path, tree=config(algorithm=algorithm, record={"tokens": "all"}), name="old")
     algorithm = {"recipe": "grpo", "beta": 0.1, "a_new_one": 3}
@@ -90,8 +89,7 @@ def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path
     assert found[0].path == "algorithm.beta"
 
 
-def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_settings_are_compared_as_they_are_in_force(path: Path) -> None:
     for name, recipe, beta in (
         ("left", "grpo", None),
         ("said", "grpo", 0.04),
@@ -120,8 +118,7 @@ def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
     assert not {item.path for item in chosen.by_recipe} & chosen.same.keys()
 
 
-def test_the_recipes_value_and_what_is_recorded_make_no_other_setting(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_the_recipes_value_and_what_is_recorded_make_no_other_setting(path: Path) -> None:
     for seed, (beta, tokens) in enumerate(((None, "all"), (0.04, "none"))):
         algorithm = AlgorithmConfig(recipe="grpo", beta=beta).model_dump(mode="json")
         record = {"tokens": tokens, "after_groups": seed}
@@ -164,8 +161,7 @@ def test_runs_are_compared_at_equal_work(
     assert (one.at, two.at) == (slow, fast)
 
 
-def test_runs_that_differ_only_in_seed_are_grouped(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_runs_that_differ_only_in_seed_are_grouped(path: Path) -> None:
     for seed, reward in enumerate((1.0, 2.0, 3.0)):
         run_of(path, f"seed-{seed}", (reward,), seed=seed)
     run_of(path, "other", (9.0,), beta=0.5)
@@ -203,8 +199,7 @@ def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreRead
         compared(reader, axis="epoch")
 
 
-def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(path: Path) -> None:
     run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 11 + (1,)),))
     extra = (evaluated(0, (0,) * 12), evaluated(1, (1,) * 10 + (0,) * 2))
     run_of(path, "better", (0.1,), beta=0.1, extra=extra)
@@ -269,8 +264,7 @@ def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: P
     assert {step for test in paired_tests(before) for step in test.own.steps} == {2}
 
 
-def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(path: Path) -> None:
     before = replace(evaluated(0, (0, 0, 0, 0)), moment="before")
     run_of(path, "long", (0.1, 0.2, 0.3), extra=(before, evaluated(3, (1, 1, 1, 0))))
     run_of(path, "short", (0.1, 0.2), beta=0.4, extra=(before, evaluated(2, (1, 0, 0, 0))))
@@ -285,9 +279,8 @@ def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path:
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     for seed in (0, 1):
         run_of(path, f"s{seed}", (0.1,), seed=seed, extra=(evaluated(1, (seed,) * 12),))
     found = compared(path, "s1", "s0", baseline="s1")
@@ -299,8 +292,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_setting_and_not_ranked(
     assert found.notes == ("no paired test of s2 and s0: their data sets differ (data, other)",)
 
 
-def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(path: Path) -> None:
     extra = (evaluated(1, (1, 0, 1, 0)), evaluated(2, (1, 1, 1, 0)))
     for seed, rewards in enumerate(((0.1, 0.5, 0.6), (0.5, 0.2, 0.3), (0.1, 0.2, 0.3))):
         run_of(path, f"a{seed}", rewards, seed=seed, extra=extra)
@@ -322,8 +314,7 @@ def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path:
     assert {row.reached.step for row in by_accuracy.settings} == {2}
 
 
-def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_runs_of_other_data_or_without_evaluations_are_not_ranked(path: Path) -> None:
     for name, beta, fingerprint, extra in (
         ("base", 0.04, "data", (evaluated(1, (1, 0, 1)),)),
         ("good", 0.1, "data", (evaluated(1, (1, 1, 1)),)),
@@ -347,9 +338,8 @@ def test_students_t_agrees_with_the_tables(t: float, freedom: int, p: float) -> 
 
 
 def test_a_held_out_mean_has_the_number_of_its_answers_and_earlier_runs_have_none(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
 
     def rewarded(step: int, reward: float, count: float = 0) -> ev.EvaluationFinished:
         counts = {"eval/scored/reward": count} if count else {}
@@ -363,8 +353,7 @@ def test_a_held_out_mean_has_the_number_of_its_answers_and_earlier_runs_have_non
     assert [(c.best_n, c.last_n, c.at_n) for c in trained.cells] == [(None,) * 3] * 2
 
 
-def test_a_paired_test_takes_the_answers_that_both_runs_have(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_paired_test_takes_the_answers_that_both_runs_have(path: Path) -> None:
     samples = (  # right, judged: the third problem was not judged at all in the second run
         ((2, 4), (0, 4), (4, 4), (1, 4)),
         ((2, 2), (1, 4), (None, 4), (3, 3)),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import resume_run, start_run
+from grpo_tui.experiments.record.recorder import Recorder, resume_run, start_run
 from grpo_tui.experiments.record.spill import append, read_in_all
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
@@ -49,6 +50,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", 0.3)
     monkeypatch.setattr("grpo_tui.experiments.record.spill.LOCK_LIMIT_S", 0.3)
     monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 3600.0)
+
+
+def begun(path: Path, **options: Any) -> Recorder:
+    """A run whose first step is in the store."""
+    handle = start_run(path, CONFIG, **options)
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(PATIENCE)
+    return handle
 
 
 def wait_until_stored(path: Path, step: int) -> None:
@@ -93,10 +102,7 @@ def locked(path: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     "held", [0.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
-def test_a_store_locked_by_another_process_spills_and_is_caught_up(
-    tmp_path: Path, held: float
-) -> None:
-    path = tmp_path / "s.db"
+def test_a_store_locked_by_another_process_spills_and_is_caught_up(path: Path, held: float) -> None:
     handle = start_run(path, CONFIG)
     facts = handle.facts
     put_all(handle, started(), *step_events(1))
@@ -124,10 +130,9 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
 
 
 def test_a_run_never_waits_for_a_store_that_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.recorder.LOCK_LIMIT_S", PATIENCE)
-    path = tmp_path / "s.db"
     handle = start_run(path, CONFIG)
     with locked(path):
         put_all(handle, started(), *step_events(1), *step_events(2))
@@ -136,11 +141,8 @@ def test_a_run_never_waits_for_a_store_that_is_locked(
     assert steps_of(path) == [1, 2]
 
 
-def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    handle = start_run(path, CONFIG)
-    put_all(handle, started(), *step_events(1))
-    assert handle.flush(PATIENCE)
+def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(path: Path) -> None:
+    handle = begun(path)
     pages = handle.writer.connection.execute("PRAGMA page_count").fetchone()[0]
     handle.writer.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     for step in range(2, 40):
@@ -178,11 +180,8 @@ def test_a_full_file_system_loses_nothing_and_holds_the_run(
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    handle = start_run(path, CONFIG)
-    put_all(handle, started(), *step_events(1))
-    assert handle.flush(PATIENCE)
+def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(path: Path) -> None:
+    handle = begun(path)
     with locked(path):
         put_all(handle, *step_events(2), *step_events(3), ended(3))
         assert not handle.close()
@@ -204,9 +203,8 @@ def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path
 
 @pytest.mark.slow
 def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=1)
     with StoreReader(path) as reader:
         run = reader.resolve(short)
@@ -247,12 +245,9 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 
 
 @pytest.mark.parametrize("tails", [True, False])
-def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
-    path = tmp_path / "s.db"
+def test_a_deleted_store_is_written_again(path: Path, tails: bool) -> None:
     before = record_run(path, steps=2)
-    handle = start_run(path, CONFIG)
-    put_all(handle, started(), *step_events(1))
-    assert handle.flush(PATIENCE)
+    handle = begun(path)
     path.unlink()
     if tails:
         for tail in ("-wal", "-shm"):
@@ -272,9 +267,7 @@ def test_a_deleted_store_is_written_again(tmp_path: Path, tails: bool) -> None:
 def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: Path) -> None:
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
-    handle = start_run(path, CONFIG, name="ours")
-    put_all(handle, started(), *step_events(1))
-    assert handle.flush(PATIENCE)
+    handle = begun(path, name="ours")
     theirs = attempts(other)
     for tail in ("-wal", "-shm"):
         path.with_name(path.name + tail).unlink(missing_ok=True)
@@ -291,8 +284,7 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(tmp_path: 
         assert reader.resolve("ours").step == 2
 
 
-def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_half_written_spill_file_is_taken_in_up_to_the_break(path: Path) -> None:
     short = record_run(path, steps=2)
     events = [*step_events(3), finished(4)]
     # an event that the store already has, then complete lines and the half of one
@@ -338,9 +330,8 @@ def note(step: int) -> ev.Event:
 
 @pytest.mark.parametrize("unknown", [0, -1])
 def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
-    tmp_path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch
+    path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     events: list[ev.Event] = [finished(3), finished(4)]
     events.insert(0 if unknown == 0 else 2, note(3))
@@ -377,9 +368,8 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
 
 
 def test_a_spilled_step_that_is_taken_in_late_leaves_the_run_at_its_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     spilled(path, short, finished(3), finished(4), kind="StepFinished", unknown=0)
     with ExperimentStore(path) as store:
@@ -393,9 +383,8 @@ def test_a_spilled_step_that_is_taken_in_late_leaves_the_run_at_its_last_one(
 
 
 def test_a_spilled_event_that_the_store_refuses_is_kept_and_the_rest_taken_in(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     large = ev.StepFinished(step=3, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0)
     spill, line = spilled(path, short, note(3), large, finished(4), unknown=0)
@@ -415,9 +404,8 @@ def test_a_spilled_event_that_the_store_refuses_is_kept_and_the_rest_taken_in(
     "line", [b"what is this", b"[]", b'{"seq":"1"}', b'{"seq":%d,"at":1.0,"event":{}}' % 2**70]
 )
 def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
-    tmp_path: Path, line: bytes
+    path: Path, line: bytes
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     spill, later = spilled(path, short, finished(3), note(3), finished(4), unknown=1)
     spill.write_bytes(spill.read_bytes().replace(later, line + b"\n"))
@@ -430,9 +418,8 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
 
 
 def test_a_run_is_not_resumed_before_its_spilled_events_are_in_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.db"
     short = record_run(path, steps=2)
     spill, _ = spilled(path, short, finished(3), note(3), unknown=1)
 
@@ -451,20 +438,18 @@ def test_a_run_is_not_resumed_before_its_spilled_events_are_in_the_store(
 
 
 def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "grpo_tui.experiments.record.recorder.network_file_system", lambda _: "nfs4"
     )
-    path = tmp_path / "s.db"
     short = record_run(path)
     with StoreReader(path) as reader:
         logged = log_lines(reader, reader.resolve(short).key)
     assert [line for line in logged if "(nfs4): only one process" in line]
 
 
-def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(path: Path) -> None:
     handle = start_run(path, CONFIG)
     handle.put(started())
     handle.put(ev.StepFinished(step=1, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0))
@@ -481,11 +466,10 @@ def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: P
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
-def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None:
+def test_kill_9_loses_no_step_that_was_shown(path: Path, kills: int) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    path = tmp_path / "s.db"
     resume = "-"
     for _ in range(kills):
         writer = subprocess.Popen(

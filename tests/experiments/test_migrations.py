@@ -29,9 +29,8 @@ def tables(path: Path) -> set[str]:
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     first_version(path)
     with StoreReader(path) as reader:
         assert reader.resolve("old").step == 2
@@ -50,8 +49,7 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
     recorded(path, started(), finished(1))
 
 
-def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_migration_is_refused_while_a_run_is_recorded(path: Path) -> None:
     first_version(path)
     sql(path, f"UPDATE attempt SET ended_at = NULL, heartbeat = '{now_iso()}'")
     store = ExperimentStore(path)
@@ -61,8 +59,7 @@ def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_newer_store_is_read_only_with_a_message(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
+def test_a_newer_store_is_read_only_with_a_message(path: Path) -> None:
     record_run(path, name="future")
     sql(path, f"PRAGMA user_version = {CURRENT + 1}")
     with StoreReader(path) as reader:
@@ -77,9 +74,8 @@ def test_a_newer_store_is_read_only_with_a_message(tmp_path: Path) -> None:
 
 
 def test_a_failing_migration_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "s.db"
     first_version(path)
     broken = MIGRATIONS["m003_queue"] + "CREATE TABLE run (twice);"
     monkeypatch.setitem(MIGRATIONS, "m003_queue", broken)
@@ -90,9 +86,8 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
 
 
 def test_a_store_whose_number_was_set_back_is_refused_in_words_and_left_alone(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     record_run(path)
     before = tables(path)
     sql(path, "PRAGMA user_version = 1")

@@ -3,8 +3,8 @@
 import sqlite3
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -41,18 +41,6 @@ from tests.experiments.made import (
 from tests.patience import PATIENCE, until
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-def drain(queue: "SimpleQueue[ev.Event | None]") -> list[ev.Event]:
-    found = []
-    while (event := queue.get(timeout=PATIENCE)) is not None:
-        found.append(event)
-    return found
-
-
 def test_a_fact_is_delivered_only_after_its_commit(path: Path) -> None:
     handle = start_run(path, CONFIG)
     facts = handle.facts
@@ -71,7 +59,7 @@ def test_facts_keep_their_order_and_end_with_none(path: Path) -> None:
     expected = [started(), *step_events(1), *step_events(2), ended(2)]
     put_all(handle, *expected)
     handle.close()
-    assert drain(facts) == expected
+    assert list(iter(partial(facts.get, timeout=PATIENCE), None)) == expected
 
 
 def test_a_short_step_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,18 @@
 """Values are read from rows by name, with the types of their columns."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import Engine, Table, create_engine, insert, select
 from sqlmodel import SQLModel
 
 from grpo_engine import events as ev
-from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db import tables as t
 from grpo_tui.experiments.errors import StoreUnusableError
-from grpo_tui.experiments.read.connection import as_view
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.writer import nan_names
 from tests.experiments.made import record_run, sql
 
-NUMBER = st.none() | st.floats().map(lambda number: number + 0.0)  # SQLite has no -0.0
-TEXT = st.text() | st.text(st.sampled_from("\\x0\0d\ud800"))
 ROLLOUT = {
     "run_id": 1,
     "group_id": 3,
@@ -47,55 +39,6 @@ def stored(engine: Engine, table: Table, *columns: Any, **row: Any) -> Any:
         return conn.execute(select(*(columns or table.c))).one()
 
 
-@given(TEXT, NUMBER, NUMBER)
-def test_rows_are_read_as_the_values_that_were_stored(
-    engine: Engine, text: str, reward: float | None, kl: float | None
-) -> None:
-    nonfinite = nan_names({"reward": reward, "kl": kl})
-    row = stored(
-        engine, t.ROLLOUT, **ROLLOUT, id=7, text=text, reward=reward, kl=kl, nonfinite=nonfinite
-    )
-    view = as_view(v.RolloutView, row, key=row.id, group=row.group_id, index=row.idx, rewards=())
-    # repr, because NaN is not equal to itself
-    assert repr(view) == repr(
-        v.RolloutView(
-            key=7,
-            group=3,
-            index=2,
-            text=text,
-            advantage=0.5,
-            tokens=9,
-            finish="stop",
-            clip_fraction=None,
-            reward=reward,
-            kl=kl,
-        )
-    )
-
-
-def test_null_is_nan_where_a_number_is_always_there_and_json_is_read(engine: Engine) -> None:
-    row = stored(
-        engine,
-        t.EVALUATION,
-        run_id=1,
-        attempt=1,
-        step=1,
-        seq=1,
-        hidden=False,
-        at=0.0,
-        moment="after",
-        mode="greedy",
-        problems=1,
-        samples=1,
-        seconds=math.nan,
-        metrics={"reward": math.nan, "kl": 0.5},
-    )
-    assert math.isnan(row.seconds)
-    assert math.isnan(row.metrics["reward"])
-    assert row.metrics["kl"] == 0.5
-    assert row.hidden is False
-
-
 @pytest.mark.parametrize("value", [None, 0, "null", [1, "é\0\ud800"], {"b": 1, "a": None}])
 def test_a_setting_of_any_kind_is_read_as_it_was_stored(engine: Engine, value: Any) -> None:
     column = t.RUN_PARAM.c.value
@@ -112,9 +55,8 @@ def test_spans_are_read_as_they_were_stored(engine: Engine) -> None:
 
 
 def test_a_field_whose_column_the_file_lacks_has_its_default_or_is_an_error(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "s.db"
     run = record_run(path, steps=1)
     sql(path, "ALTER TABLE attempt DROP COLUMN cause", "PRAGMA user_version = 1")
     with StoreReader(path) as reader:

@@ -74,7 +74,7 @@ def test_an_alert_is_closed_when_its_rule_has_ended_and_begins_anew() -> None:
     state.apply(ev.AlertEnded(step=25, rule="clip_never"))
     snapshot = state.snapshot()
     assert snapshot.open_alerts == ()
-    assert steps_of(snapshot.alerts[0]) == "in steps 10 to 24"
+    assert (steps_of(snapshot.alerts[0]), snapshot.alerts[0].count) == ("in steps 10 to 24", 2)
     state.apply(alert(30))
     assert steps_of(state.snapshot().open_alerts[0]) == "at step 30"
 
@@ -209,18 +209,6 @@ def test_what_was_asked_shows_until_the_engine_answers() -> None:
     assert state.snapshot().status == "paused"
 
 
-def test_alerts_of_a_rule_are_one_entry_that_says_for_how_long() -> None:
-    state = RunState()
-    for step in range(5, 9):
-        state.apply(
-            ev.AlertRaised(
-                step=step, rule="no_signal", severity="warning", explanation="e", remedy="r"
-            )
-        )
-    (alert,) = state.snapshot().alerts
-    assert (alert.first_step, alert.last_step, alert.count) == (5, 8, 4)
-
-
 def test_a_resumed_run_forgets_what_is_done_again() -> None:
     state = RunState()
     for event in SHORT.events():
@@ -228,20 +216,6 @@ def test_a_resumed_run_forgets_what_is_done_again() -> None:
     state.apply(started(60, resumed_from=20))
     assert state.snapshot().series["reward"].last_step == 20
     assert len(state.snapshot().series["reward"].steps) == 20
-
-
-def test_evaluations_are_series_of_their_own_and_sparse() -> None:
-    state = RunState()
-    for event in Script(steps=120, progress=False).events():
-        state.apply(event)
-    accuracy = state.snapshot().series["eval/accuracy"]
-    assert accuracy.count == 3
-    assert accuracy.sparse
-    assert (
-        accuracy.value
-        == accuracy.last
-        == evaluation(100, accuracy.last, "during").metrics["eval/accuracy"]
-    )
 
 
 PLAY = """
@@ -396,4 +370,4 @@ def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -
     curve = state.snapshot().series["eval/accuracy"]
 
     assert [value for value in curve.line if value == value] == [0.3, 0.5, 0.9]
-    assert curve.value == 0.9
+    assert (curve.value, curve.count, curve.sparse) == (0.9, 3, True)

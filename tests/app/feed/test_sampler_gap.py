@@ -12,9 +12,8 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
 from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.recorder import start_run
 from tests.engine.runs import events_of, settings
-from tests.experiments.made import trouble
+from tests.experiments.made import recorded
 
 RATIO = "sampling/importance_sampling_ratio"
 ON = {"algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_mask"}
@@ -23,12 +22,8 @@ ON = {"algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_ma
 def stored(config: RunConfig, folder: Path) -> tuple[list[Event], StoreReader, int]:
     """Run and record the events."""
     events = events_of(config, folder / "run")
-    handle = start_run(folder / "store.db", config.model_dump(mode="json"))
-    for event in events:
-        handle.put(event)
-    assert handle.close(), trouble(handle)
-    reader = StoreReader(folder / "store.db")
-    return events, reader, reader.runs()[0].key
+    run = recorded(folder / "store.db", *events, tree=config.model_dump(mode="json"))
+    return events, StoreReader(run.path), run.key
 
 
 def of_steps(events: list[Event]) -> list[StepFinished]:
@@ -55,28 +50,19 @@ def test_in_16_bits_the_correction_is_on_unless_someone_decided(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "algorithm"),
-    [("float32", {}), ("bfloat16", {"importance_cap": 0.0})],
+    ("dtype", "cap", "used"), [("float32", None, 0), ("bfloat16", 0.0, 0), ("bfloat16", 2.0, 2.0)]
 )
-def test_without_need_or_by_decision_nothing_is_corrected(
-    world: Path, tmp_path: Path, dtype: str, algorithm: dict[str, Any]
+def test_without_need_nothing_is_corrected_and_a_decision_is_kept(
+    world: Path, tmp_path: Path, dtype: str, cap: float | None, used: float
 ) -> None:
-    config = settings(world, steps=1, model={"dtype": dtype}, algorithm=algorithm)
+    config = settings(world, steps=1, model={"dtype": dtype}, algorithm={"importance_cap": cap})
     events, reader, key = stored(config, tmp_path)
-    assert reader.run(key).settings["algorithm.importance_cap"] == config.algorithm.importance_cap
-    assert run_info(reader, key).recipe.importance_cap == 0
-    assert not any(RATIO in name for event in of_steps(events) for name in event.metrics)
-    assert not [e for e in events if isinstance(e, NoteWritten) and "importance_cap" in e.text]
-
-
-def test_a_decision_is_kept_as_it_was_made(world: Path, tmp_path: Path) -> None:
-    config = settings(
-        world, steps=1, model={"dtype": "bfloat16"}, algorithm={"importance_cap": 2.0}
-    )
-    _, reader, key = stored(config, tmp_path)
-    assert reader.run(key).settings["algorithm.importance_cap"] == config.algorithm.importance_cap
+    assert reader.run(key).settings["algorithm.importance_cap"] == cap
     recipe = run_info(reader, key).recipe
-    assert (recipe.importance_cap, recipe.importance_mode) == (2.0, "token_truncate")
+    assert (recipe.importance_cap, recipe.importance_mode) == (used, "token_truncate")
+    corrected = {RATIO in name for event in of_steps(events) for name in event.metrics}
+    assert (True in corrected) == bool(used)
+    assert not [e for e in events if isinstance(e, NoteWritten) and "importance_cap" in e.text]
 
 
 @pytest.mark.slow
