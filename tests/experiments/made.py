@@ -74,7 +74,7 @@ def started(step: int = 0, fingerprint: str = "data", recipe: str = "grpo") -> e
     )
 
 
-def completion(index: int, text: str, reward: float | None) -> ev.Rollout:
+def rollout(index: int, text: str, reward: float | None) -> ev.Rollout:
     return ev.Rollout(
         index=index,
         ids=(1, 2, 3),
@@ -105,7 +105,7 @@ def group(
         prompt_hash=f"hash-{index}",
         target="2",
         rollouts=tuple(
-            completion(place, text, score)
+            rollout(place, text, score)
             for place, (text, score) in enumerate(zip(texts, scores, strict=True))
         ),
         reward_mean=0.5,

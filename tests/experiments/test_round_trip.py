@@ -27,7 +27,7 @@ LOGP = st.integers(-64, 0).map(lambda eighths: eighths / 8)
 @st.composite
 def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
     origin: ev.Origin = draw(st.sampled_from(["train", "eval", "pinned"]))
-    completions, numbers = [], []
+    rollouts, numbers = [], []
     for place in range(draw(st.integers(0, 3))):
         length = draw(st.integers(0, 4))
 
@@ -44,7 +44,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
             )
             for _ in range(draw(st.integers(0, 2)))
         )
-        completions.append(
+        rollouts.append(
             ev.Rollout(
                 index=place,
                 ids=tuple(int(-8 * x) for x in row()),
@@ -105,7 +105,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
         prompt_hash=draw(TEXT),
         target=draw(TEXT),
         refill=draw(st.integers(0, 3)),
-        rollouts=tuple(completions),
+        rollouts=tuple(rollouts),
         reward_mean=draw(MAYBE),
         reward_std=draw(MAYBE),
         no_signal=draw(TEXT),
